@@ -1,0 +1,13 @@
+"""The type of a curvature argument."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    Curvature = float | Tensor
+else:
+    # TorchScript reads annotations at run time and cannot do arithmetic on a union; eager code takes a float as well.
+    Curvature = Tensor

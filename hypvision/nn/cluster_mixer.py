@@ -1,0 +1,309 @@
+"""The token mixer of HCFormer: two levels of soft clustering, Euclidean in windows and Lorentzian between them.
+
+Paper: "Hyperbolic Hierarchical Clustering for Visual Representation Learning" (Wei et al., ECCV 2026). The map is cut
+into ``fold x fold`` windows. At patch level the pixels of a window are softly assigned to ``prop x prop`` centres by
+cosine similarity; at window level the windows themselves, lifted to the hyperboloid, are assigned to ``win x win``
+centres of the whole map by geodesic distance. Values are averaged into the centres (aggregate) and handed back to the
+pixels (dispatch) with the same weights.
+
+How it is computed here: aggregation and dispatch are one batched matrix product each; pooling is a product with a
+constant matrix; projections act on channel-major windows, so that splitting the heads moves nothing; and what the
+window level adds is constant in a window, so it joins as a bias of the output projection instead of being up-sampled
+to pixels and concatenated.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.geometry import lorentz
+from hypvision.geometry.numerics import clip_norm, safe_sqrt, sinhc
+
+__all__ = ["ClusterAssignment", "ClusterMixer"]
+
+# Smallest squared Minkowski norm that the ambient lift divides by (the official code's clamp, acts below norm 1e-4).
+_MIN_SQUARED_NORM = 1e-8
+
+
+class ClusterAssignment(NamedTuple):
+    """Soft assignments of one mixer. B images, e heads, M centres a window, K window-level centres.
+
+    ``patch`` has shape ``(B, e, M, H, W)`` and sums to 1 over M at every pixel; which centres are meant depends on the
+    window that the pixel lies in: ``window_index`` ``(H, W)`` numbers the windows row by row. ``window`` has shape
+    ``(B, e, K, fold, fold)`` and sums to 1 over K, or is None where the mixer has no window level.
+    """
+
+    patch: Tensor
+    window_index: Tensor
+    window: Tensor | None
+
+
+def _pool_matrix(size: int, bins: int, like: Tensor) -> Tensor:
+    """Matrix ``(bins, size)`` of adaptive average pooling along one axis: bin i averages [floor(i s/b), ceil((i+1) s/b))."""
+    cell = torch.arange(size, device=like.device)
+    index = torch.arange(bins, device=like.device).unsqueeze(1)
+    start = (index * size) // bins
+    end = ((index + 1) * size + bins - 1) // bins
+    inside = ((cell >= start) & (cell < end)).to(like.dtype)
+    return inside / (end - start).to(like.dtype)
+
+
+def _pool_matrix_2d(height: int, width: int, bins: int, like: Tensor) -> Tensor:
+    """Matrix ``(height * width, bins * bins)`` that pools a flattened map to bins x bins cells."""
+    rows, columns = _pool_matrix(height, bins, like), _pool_matrix(width, bins, like)
+    return torch.einsum("ph,qw->hwpq", rows, columns).reshape(height * width, bins * bins)
+
+
+def _unit(x: Tensor, dim: int) -> Tensor:
+    """Vectors along ``dim`` divided by max(length, 1e-12); several times faster on CPU than ``F.normalize`` for inner dims."""
+    return x / safe_sqrt((x * x).sum(dim, keepdim=True)).clamp(min=1e-12)
+
+
+class ClusterMixer(nn.Module):
+    """Hierarchical clustering token mixer on maps ``(B, H, W, C)`` of any height and width.
+
+    Args:
+        dim: channels C of input and output.
+        heads: number of heads e, each clustering in its own feature space.
+        head_dim: channels d of a head.
+        fold: windows per side.
+        prop: patch-level centres per side of a window, M = prop^2.
+        win: window-level centres per side of the map, K = win^2.
+        nominal_size: side F of the patch-level position bias ``(e, M, F, F)``, resized to the map at every call.
+        window_level: whether the mixer has the Lorentzian window level.
+        curvature: c > 0 of the hyperboloid (sectional curvature -c).
+        pad: ``"always"`` pads ``fold - size % fold`` (a whole fold when divisible, as published), ``"minimal"`` only
+            up to the next multiple of fold.
+        lift: ``"ambient"`` reads the first feature as a time coordinate (as published), ``"space"`` lifts all d
+            features with the exponential map at the origin.
+        norm: GroupNorm over the concatenated levels before the output projection (in the paper's text, not in its code).
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 4,
+        head_dim: int = 16,
+        fold: int = 7,
+        prop: int = 4,
+        win: int = 4,
+        nominal_size: int = 56,
+        window_level: bool = True,
+        curvature: float = 1.0,
+        pad: str = "always",
+        lift: str = "ambient",
+        norm: bool = False,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        for name, value in dict(
+            dim=dim, heads=heads, head_dim=head_dim, fold=fold, prop=prop, win=win, nominal_size=nominal_size
+        ).items():
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a positive integer, got {value!r}.")
+        if not curvature > 0:
+            raise ValueError(f"curvature must be > 0 (the sectional curvature is -curvature), got {curvature!r}.")
+        if pad not in ("always", "minimal"):
+            raise ValueError(f"pad must be 'always' or 'minimal', got {pad!r}.")
+        if lift not in ("ambient", "space"):
+            raise ValueError(f"lift must be 'ambient' or 'space', got {lift!r}.")
+        if lift == "ambient" and head_dim < 2 and window_level:
+            raise ValueError("lift='ambient' takes one feature as time and needs head_dim >= 2; use lift='space'.")
+        factory = {"device": device, "dtype": dtype}
+        self.heads = heads
+        self.head_dim = head_dim
+        self.fold = fold
+        self.prop = prop
+        self.win = win
+        self.window_level = window_level
+        self.curvature = float(curvature)
+        self.pad_always = pad == "always"
+        self.ambient_lift = lift == "ambient"
+
+        inner = heads * head_dim
+        self.feature = nn.Linear(dim, inner, **factory)
+        self.value = nn.Linear(dim, inner, **factory)
+        self.alpha = nn.Parameter(torch.ones(1, **factory))
+        self.bias = nn.Parameter(torch.zeros(heads, prop * prop, nominal_size, nominal_size, **factory))
+        if window_level:
+            self.window_alpha = nn.Parameter(torch.ones(1, **factory))
+            self.window_bias = nn.Parameter(torch.zeros(heads, win * win, fold, fold, **factory))
+        else:
+            self.window_alpha = None
+            self.window_bias = None
+        width = inner * (2 if window_level else 1)
+        self.norm = nn.GroupNorm(1, width, **factory) if norm else None
+        self.proj = nn.Linear(width, dim, **factory)
+
+    def extra_repr(self) -> str:
+        return (
+            f"heads={self.heads}, head_dim={self.head_dim}, fold={self.fold}, prop={self.prop}, win={self.win}, "
+            f"window_level={self.window_level}, curvature={self.curvature}"
+        )
+
+    def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
+        """Mix ``x`` of shape ``(B, H, W, C)``; ``scale`` ``(C,)`` multiplies the output channels (layer scale)."""
+        height, width, dim = x.shape[1], x.shape[2], x.shape[3]
+        weight, bias = self.proj.weight, self.proj.bias
+        if scale is not None:
+            weight, bias = weight * scale.unsqueeze(1), bias * scale
+        windows, padded, top, left = self._windows(x)
+        patch, _ = self._patch_level(windows, padded)
+        inner = self.heads * self.head_dim
+        window: Tensor | None = None
+        if self.window_level:
+            window, _ = self._window_level(windows, padded)
+
+        if self.norm is not None:
+            # The norm couples all pixels and both levels: put them together, as the paper writes it.
+            levels = patch.transpose(1, 2)
+            if window is not None:
+                window = window.reshape(-1, 1, inner).expand(-1, levels.shape[1], inner)
+                levels = torch.cat([levels, window], 2)
+            levels = self._to_map(levels, padded)[:, top : top + height, left : left + width]
+            levels = self.norm(levels.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+            return F.linear(levels, weight, bias)
+
+        if window is not None:
+            offset = F.linear(window, weight[:, inner:], bias).reshape(-1, 1, dim)
+        else:
+            offset = bias.reshape(1, 1, dim)
+        projection = weight[:, :inner].t().unsqueeze(0).expand(patch.shape[0], inner, dim)
+        mixed = torch.bmm(patch.transpose(1, 2), projection) + offset
+        return self._to_map(mixed, padded)[:, top : top + height, left : left + width]
+
+    def _to_map(self, windows: Tensor, padded: Tensor) -> Tensor:
+        """Windows ``(B * fold^2, N, D)`` put back into a map ``(B, H', W', D)`` of the padded size."""
+        fold, rows, columns = self.fold, padded.shape[1] // self.fold, padded.shape[2] // self.fold
+        out = windows.reshape(-1, fold, fold, rows, columns, windows.shape[2]).transpose(2, 3)
+        return out.reshape(-1, padded.shape[1], padded.shape[2], windows.shape[2])
+
+    @torch.jit.ignore
+    def assignments(self, x: Tensor) -> ClusterAssignment:
+        """The soft assignments that :meth:`forward` uses for the input ``x`` ``(B, H, W, C)``."""
+        batch, height, width, _ = x.shape
+        windows, padded, top, left = self._windows(x)
+        _, patch = self._patch_level(windows, padded)
+        fold, rows, columns = self.fold, padded.shape[1] // self.fold, padded.shape[2] // self.fold
+        patch = patch.reshape(batch, fold, fold, self.heads, self.prop**2, rows, columns)
+        patch = patch.permute(0, 3, 4, 1, 5, 2, 6).reshape(batch, self.heads, self.prop**2, fold * rows, fold * columns)
+        y = torch.arange(top, top + height, device=x.device) // rows
+        z = torch.arange(left, left + width, device=x.device) // columns
+        window = None
+        if self.window_level:
+            _, window = self._window_level(windows, padded)
+            window = window.reshape(batch, self.heads, self.win**2, fold, fold)
+        patch = patch[..., top : top + height, left : left + width]
+        return ClusterAssignment(patch, y.unsqueeze(1) * fold + z, window)
+
+    def _padding(self, size: int) -> tuple[int, int]:
+        """Pixels to add before and after an axis of ``size``."""
+        pad = self.fold - size % self.fold
+        if not self.pad_always:
+            pad = pad % self.fold
+        return pad // 2, pad - pad // 2
+
+    def _windows(self, x: Tensor) -> tuple[Tensor, Tensor, int, int]:
+        """Channels-last windows ``(B * fold^2, N, C)``, the padded map they were cut from, and its top and left pad."""
+        batch, height, width, dim = x.shape
+        top, bottom = self._padding(height)
+        left, right = self._padding(width)
+        padded = x.permute(0, 3, 1, 2)
+        if max(top, bottom) < height and max(left, right) < width:
+            padded = F.pad(padded, (left, right, top, bottom), mode="reflect")
+        else:  # reflection needs more pixels than there are
+            padded = F.pad(padded, (left, right, top, bottom), mode="replicate")
+        padded = padded.permute(0, 2, 3, 1)
+        fold, rows, columns = self.fold, padded.shape[1] // self.fold, padded.shape[2] // self.fold
+        windows = padded.reshape(batch, fold, rows, fold, columns, dim).transpose(2, 3)
+        return windows.reshape(batch * fold * fold, rows * columns, dim), padded, top, left
+
+    def _project(self, layer: nn.Linear, windows: Tensor) -> Tensor:
+        """Project ``(Bw, N, C)`` to channel-major heads ``(Bw * e, d, N)``: no transposition is ever materialised."""
+        count, pixels, dim = windows.shape
+        weight = layer.weight.unsqueeze(0).expand(count, self.heads * self.head_dim, dim)
+        out = torch.bmm(weight, windows.transpose(1, 2)) + layer.bias.unsqueeze(1)
+        return out.reshape(count * self.heads, self.head_dim, pixels)
+
+    def _patch_level(self, windows: Tensor, padded: Tensor) -> tuple[Tensor, Tensor]:
+        """Mixed values ``(Bw, e * d, N)`` and assignments ``(B, fold^2, e, M, N)`` of the pixels of each window."""
+        fold, rows, columns = self.fold, padded.shape[1] // self.fold, padded.shape[2] // self.fold
+        count, pixels, _ = windows.shape
+        centers = self.prop * self.prop
+        feature, value = self._project(self.feature, windows), self._project(self.value, windows)
+        pool = _pool_matrix_2d(rows, columns, self.prop, feature)
+        feature_centers, value_centers = torch.matmul(feature, pool), torch.matmul(value, pool)
+
+        # (e, M, F, F) -> (fold^2 * e, M, N), in the order of the windows
+        bias = F.interpolate(self.bias, size=(padded.shape[1], padded.shape[2]), mode="bilinear", align_corners=True)
+        bias = bias.reshape(self.heads, centers, fold, rows, fold, columns).permute(2, 4, 0, 1, 3, 5)
+        bias = bias.reshape(1, fold * fold * self.heads, centers, pixels)
+
+        similarity = torch.bmm((_unit(feature_centers, 1) * self.alpha).transpose(1, 2), _unit(feature, 1))
+        logits = similarity.reshape(-1, fold * fold * self.heads, centers, pixels) + bias
+        assignment = logits.softmax(2)
+        weights = assignment.reshape(-1, centers, pixels).to(value.dtype)
+        total = weights.sum(2).unsqueeze(1)
+        updated = (torch.bmm(value, weights.transpose(1, 2)) + value_centers) / (total + 1)
+        mixed = torch.bmm(updated.to(value.dtype), weights)
+        return mixed.reshape(count, self.heads * self.head_dim, pixels), assignment
+
+    def _window_level(self, windows: Tensor, padded: Tensor) -> tuple[Tensor, Tensor]:
+        """Mixed values ``(B, fold^2, e * d)`` and assignments ``(B, e, K, fold^2)`` of the windows."""
+        batch, height, width, dim = padded.shape
+        count, points = self.fold * self.fold, self.win * self.win
+        # Means commute with the (affine) projections, so pool the input once and project fold^2 + K tokens.
+        means = windows.mean(1).reshape(batch, count, dim)
+        rows, columns = _pool_matrix(height, self.win, padded), _pool_matrix(width, self.win, padded)
+        pooled = torch.matmul(rows, padded.reshape(batch, height, width * dim)).reshape(batch, self.win, width, dim)
+        pooled = torch.matmul(columns, pooled).reshape(batch, points, dim)
+        tokens = torch.cat([means, pooled.to(means.dtype)], 1)
+        feature = self._split_heads(F.linear(tokens, self.feature.weight, self.feature.bias))
+        value = self._split_heads(F.linear(tokens, self.value.weight, self.value.bias))
+
+        distance = self._distance(feature[:, :, count:], feature[:, :, :count])
+        logits = self.window_bias.flatten(2) - self.window_alpha * distance
+        assignment = logits.softmax(2)
+        weights = assignment.to(value.dtype)
+        total = weights.sum(3).unsqueeze(3)
+        updated = (torch.matmul(weights, value[:, :, :count]) + value[:, :, count:]) / (total + 1)
+        mixed = torch.matmul(weights.transpose(2, 3), updated.to(value.dtype))
+        return mixed.transpose(1, 2).reshape(batch, count, self.heads * self.head_dim), assignment
+
+    def _split_heads(self, tokens: Tensor) -> Tensor:
+        batch, count, _ = tokens.shape
+        return tokens.reshape(batch, count, self.heads, self.head_dim).transpose(1, 2)
+
+    def _distance(self, centers: Tensor, points: Tensor) -> Tensor:
+        """Geodesic distances ``(B, e, K, fold^2)`` of the lifted features, in float32 also under autocast."""
+        if torch.jit.is_scripting():
+            return self._lifted_distance(centers, points)
+        if torch.is_autocast_enabled(points.device.type):
+            with torch.autocast(points.device.type, enabled=False):
+                return self._lifted_distance(centers, points)
+        return self._lifted_distance(centers, points)
+
+    def _lifted_distance(self, centers: Tensor, points: Tensor) -> Tensor:
+        dtype = points.dtype
+        if dtype == torch.float16 or dtype == torch.bfloat16:
+            centers, points = centers.float(), points.float()
+        c = torch.full([1], self.curvature, device=points.device, dtype=points.dtype)
+        return lorentz.cdist(self._lift(centers, c), self._lift(points, c), c).to(dtype)
+
+    def _lift(self, u: Tensor, c: Tensor) -> Tensor:
+        """Points of the hyperboloid for features ``(..., d)`` clipped to the unit ball."""
+        u = clip_norm(u)
+        if not self.ambient_lift:
+            return lorentz.expmap0(u, c)
+        time, space = u[..., :1], u[..., 1:]
+        squared = (space * space).sum(-1, keepdim=True) - time * time
+        norm = torch.sqrt(squared.clamp(min=_MIN_SQUARED_NORM))
+        return lorentz.from_space(sinhc(norm * c**0.5) * space, c)

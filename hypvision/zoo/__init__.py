@@ -1,0 +1,1 @@
+"""Weights: converters from official checkpoints."""
