@@ -10,9 +10,6 @@ from torch import Tensor
 
 __all__ = ["asinh", "clip_norm", "safe_sqrt", "sinhc"]
 
-# Below this |z| the two-term Taylor series of sinh(z)/z is exact to float64 round-off: the next term is z^6/5040 < 2e-16.
-_SERIES_RADIUS = 1e-2
-
 
 def safe_sqrt(x: Tensor) -> Tensor:
     """``sqrt(max(x, 0))`` whose gradient is 0, not infinite, where ``x <= 0``. Shape ``(...)`` to ``(...)``."""
@@ -32,7 +29,7 @@ def asinh(z: Tensor) -> Tensor:
 
 def sinhc(z: Tensor) -> Tensor:
     """``sinh(z) / z``, with its limit 1 (and gradient 0) at 0. Overflows with sinh, at ``|z|`` about 89 in float32."""
-    small = z.abs() < _SERIES_RADIUS
+    small = z.abs() < 1e-2  # there the next term of the series, z^6 / 5040, is below float64 round-off
     away = torch.where(small, torch.ones_like(z), z)
     square = z * z
     series = 1 + square / 6 * (1 + square / 20)

@@ -10,8 +10,7 @@ products; every public output is NCHW. Any input of at least 32 x 32 pixels work
 may change from call to call.
 """
 
-from __future__ import annotations
-
+# No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 from typing import Any, NamedTuple
 
 import torch

@@ -25,9 +25,6 @@ from hypvision.geometry.numerics import clip_norm, safe_sqrt, sinhc
 
 __all__ = ["ClusterAssignment", "ClusterMixer"]
 
-# Smallest squared Minkowski norm that the ambient lift divides by (the official code's clamp, acts below norm 1e-4).
-_MIN_SQUARED_NORM = 1e-8
-
 
 class ClusterAssignment(NamedTuple):
     """Soft assignments of one mixer. B images, e heads, M centres a window, K window-level centres.
@@ -85,6 +82,8 @@ class ClusterMixer(nn.Module):
     Raises:
         ValueError: an argument is out of its range.
     """
+
+    __constants__ = ("window_level",)  # TorchScript then drops the branch that is not taken
 
     def __init__(
         self,
@@ -226,11 +225,11 @@ class ClusterMixer(nn.Module):
         windows = padded.reshape(batch, fold, rows, fold, columns, dim).transpose(2, 3)
         return windows.reshape(batch * fold * fold, rows * columns, dim), padded, top, left
 
-    def _project(self, layer: nn.Linear, windows: Tensor) -> Tensor:
+    def _project(self, windows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Project ``(Bw, N, C)`` to channel-major heads ``(Bw * e, d, N)``: no transposition is ever materialised."""
         count, pixels, dim = windows.shape
-        weight = layer.weight.unsqueeze(0).expand(count, self.heads * self.head_dim, dim)
-        out = torch.bmm(weight, windows.transpose(1, 2)) + layer.bias.unsqueeze(1)
+        weight = weight.unsqueeze(0).expand(count, self.heads * self.head_dim, dim)
+        out = torch.bmm(weight, windows.transpose(1, 2)) + bias.unsqueeze(1)
         return out.reshape(count * self.heads, self.head_dim, pixels)
 
     def _patch_level(self, windows: Tensor, padded: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,7 +237,8 @@ class ClusterMixer(nn.Module):
         fold, rows, columns = self.fold, padded.shape[1] // self.fold, padded.shape[2] // self.fold
         count, pixels, _ = windows.shape
         centers = self.prop * self.prop
-        feature, value = self._project(self.feature, windows), self._project(self.value, windows)
+        feature = self._project(windows, self.feature.weight, self.feature.bias)
+        value = self._project(windows, self.value.weight, self.value.bias)
         pool = _pool_matrix_2d(rows, columns, self.prop, feature)
         feature_centers, value_centers = torch.matmul(feature, pool), torch.matmul(value, pool)
 
@@ -286,8 +286,9 @@ class ClusterMixer(nn.Module):
         """Geodesic distances ``(B, e, K, fold^2)`` of the lifted features, in float32 also under autocast."""
         if torch.jit.is_scripting():
             return self._lifted_distance(centers, points)
-        if torch.is_autocast_enabled(points.device.type):
-            with torch.autocast(points.device.type, enabled=False):
+        kind = points.device.type
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            with torch.autocast(kind, enabled=False):
                 return self._lifted_distance(centers, points)
         return self._lifted_distance(centers, points)
 
@@ -305,5 +306,5 @@ class ClusterMixer(nn.Module):
             return lorentz.expmap0(u, c)
         time, space = u[..., :1], u[..., 1:]
         squared = (space * space).sum(-1, keepdim=True) - time * time
-        norm = torch.sqrt(squared.clamp(min=_MIN_SQUARED_NORM))
+        norm = torch.sqrt(squared.clamp(min=1e-8))  # the official code's clamp, acts below norm 1e-4
         return lorentz.from_space(sinhc(norm * c**0.5) * space, c)
