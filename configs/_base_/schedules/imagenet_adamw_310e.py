@@ -1,0 +1,14 @@
+# AdamW for 310 epochs: 5 of warm-up, cosine to epoch 300, 10 of cool-down at the lowest rate.
+# lr is for a total batch of 1024 and is scaled linearly to the batch of the run.
+train_cfg = dict(by_epoch=True, max_epochs=310, val_interval=1)
+optim_wrapper = dict(
+    type="AmpOptimWrapper",
+    constructor="TimmParamGroups",
+    optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.05),
+)
+auto_scale_lr = dict(base_batch_size=1024, enable=True)
+param_scheduler = [
+    dict(type="LinearLR", start_factor=1e-3, by_epoch=True, begin=0, end=5, convert_to_iter_based=True),
+    # 300 epochs of cosine counted from 0, as timm counts them; after `end` the rate stays.
+    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=5, end=300, convert_to_iter_based=True),
+]

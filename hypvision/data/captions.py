@@ -1,0 +1,165 @@
+"""Captions of a scene: a chain of four true sentences from general to specific, each with a false one of the same form.
+
+    something on a grey ground                       | nothing on a grey ground
+    a polygon                                        | a round shape
+    a triangle                                       | a square
+    a striped red triangle left of a dotted blue ring | a striped red triangle right of a dotted blue ring
+
+Sentences are made from a :class:`Fact`, which can be checked against the objects; a false sentence is taken only when
+its fact does not hold. The layout (a positive chain and one negative a level) is that of HierarCaps (Alper and
+Averbuch-Elor, 2024, "Emergent Visual-Semantic Hierarchies in Image-Text Representations").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from .drawing import COLOURS, TEXTURES
+from .taxonomy import KINDS
+
+__all__ = ["NUM_CAPTIONS", "Fact", "Phrase", "describe"]
+
+NUM_CAPTIONS = 4
+
+_GROUND = "on a grey ground"  # not "plain", which is the name of a texture
+_NOUNS = {"branched": "branched shape", "composite": "composite shape", "polygon": "polygon", "round": "round shape"}
+_OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
+
+
+class Described(Protocol):
+    """What a caption needs to know of an object; ``box`` is (left, top, right, bottom) in pixels."""
+
+    kind: str
+    shape: str
+    texture: str
+    colour: str
+    box: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """Words for an object; a property left None is not mentioned. With none at all it says "something"."""
+
+    kind: str | None = None
+    shape: str | None = None
+    texture: str | None = None
+    colour: str | None = None
+
+    def matches(self, item: Described) -> bool:
+        """Whether the words are true of the object."""
+        return all(value is None or value == getattr(item, name) for name, value in vars(self).items())
+
+    def __str__(self) -> str:
+        noun = self.shape or (_NOUNS[self.kind] if self.kind else None)
+        if noun is None:
+            return "something"
+        words = " ".join(word for word in (self.texture, self.colour, noun) if word)
+        return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """That a scene shows ``subject``, maybe in ``relation`` to some ``other`` object, or (``absent``) shows none such."""
+
+    subject: Phrase
+    relation: str | None = None
+    other: Phrase | None = None
+    absent: bool = False
+    ground: bool = False  # whether the sentence mentions the ground, which all scenes have
+
+    def holds(self, objects: Sequence[Described]) -> bool:
+        """Whether the sentence is true of the objects of a scene."""
+        if self.absent:
+            return not any(self.subject.matches(item) for item in objects)
+        subjects = [item for item in objects if self.subject.matches(item)]
+        if self.relation is None:
+            return bool(subjects)
+        others = [item for item in objects if self.other.matches(item)]
+        return any(a is not b and _offset(a, b, self.relation) > 0 for a in subjects for b in others)
+
+    def __str__(self) -> str:
+        text = "nothing" if self.absent else str(self.subject)
+        if self.relation is not None:
+            text += f" {self.relation} {self.other}"
+        return f"{text} {_GROUND}" if self.ground else text
+
+
+def describe(
+    rng: np.random.Generator, objects: Sequence[Described], size: tuple[int, int]
+) -> tuple[list[Fact], list[Fact]]:
+    """Four true facts of a scene, from general to specific, and four false ones.
+
+    Args:
+        rng: where choices come from.
+        objects: the visible objects, at least one; they must leave out at least one kind.
+        size: height and width of the scene in pixels.
+
+    Returns:
+        The true facts (each follows from the next) and the false ones, which differ from them in one point each.
+    """
+    subject = max(objects, key=lambda item: (item.box[2] - item.box[0]) * (item.box[3] - item.box[1]))
+    kinds, shapes = {item.kind for item in objects}, {item.shape for item in objects}
+    true = [
+        Fact(Phrase(), ground=True),
+        Fact(Phrase(kind=subject.kind)),
+        Fact(Phrase(shape=subject.shape)),
+        _specific(rng, subject, objects, size),
+    ]
+    other_kinds = [kind for kind in KINDS if kind not in kinds]
+    siblings = [
+        shape for shape in KINDS[subject.kind] if shape not in shapes
+    ]  # the harder confusion, where there is one
+    strangers = [shape for family in KINDS.values() for shape in family if shape not in shapes]
+    false = [
+        Fact(Phrase(), absent=True, ground=True),
+        Fact(Phrase(kind=_pick(rng, other_kinds))),
+        Fact(Phrase(shape=_pick(rng, siblings or strangers))),
+        # Never empty: eight other looks of the subject are more than there are other objects in a scene.
+        _pick(rng, [fact for fact in _variations(true[3]) if not fact.holds(objects)]),
+    ]
+    return true, false
+
+
+def _specific(rng, subject: Described, objects: Sequence[Described], size: tuple[int, int]) -> Fact:
+    """The subject with its looks and, where there is a clear one, its place beside another object."""
+    looks = _looks(subject)
+    others = [item for item in objects if item is not subject]
+    for index in rng.permutation(len(others)):
+        # The relation is the axis along which the two are furthest apart; nearly concentric objects have none.
+        relation = max(_OPPOSITE, key=lambda relation, other=others[index]: _offset(subject, other, relation))
+        if _offset(subject, others[index], relation) >= 0.1 * min(size):
+            return Fact(looks, relation, _looks(others[index]))
+    return Fact(looks, ground=True)
+
+
+def _looks(item: Described) -> Phrase:
+    return Phrase(shape=item.shape, texture=item.texture, colour=item.colour)
+
+
+def _variations(fact: Fact) -> list[Fact]:
+    """All facts that differ from this one in one texture, one colour or the relation."""
+    found = [replace(fact, subject=looks) for looks in _other_looks(fact.subject)]
+    if fact.relation is not None:
+        found += [replace(fact, other=looks) for looks in _other_looks(fact.other)]
+        found += [replace(fact, relation=_OPPOSITE[fact.relation])] * len(found)  # half of the choices: the hard ones
+    return found
+
+
+def _other_looks(looks: Phrase) -> list[Phrase]:
+    found = [replace(looks, texture=texture) for texture in TEXTURES if texture != looks.texture]
+    return found + [replace(looks, colour=colour) for colour in COLOURS if colour != looks.colour]
+
+
+def _offset(a: Described, b: Described, relation: str) -> float:
+    """By how many pixels the centre of ``a``'s box lies left of, right of, above or below that of ``b``."""
+    axis = 0 if relation in ("left of", "right of") else 1
+    ahead = (b.box[axis] + b.box[axis + 2] - a.box[axis] - a.box[axis + 2]) / 2
+    return ahead if relation in ("left of", "above") else -ahead
+
+
+def _pick(rng, choices: list):
+    return choices[rng.integers(len(choices))]

@@ -1,0 +1,304 @@
+"""Drawing for the procedural data set: outlines, textures and backgrounds as plain numpy.
+
+An outline is a *signed distance*: a function of points that is negative inside, positive outside and grows by about
+one per unit across the edge. From it follow the soft, anti-aliased edge (clip ``0.5 - distance in pixels`` to [0, 1])
+and the exact mask (distance <= 0) alike, whatever the size and rotation. Each outline lives in its own frame, where x
+points right, y points down and everything fits the unit circle; :class:`Sprite` says where that circle lies in the
+picture.
+
+Outlines use only +, *, min, max, abs and sqrt on arrays (trigonometry is done on scalars): these round alike
+everywhere, which keeps the pictures equal between machines as far as numpy allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = [
+    "COLOURS",
+    "OUTLINES",
+    "PARTS",
+    "TEXTURES",
+    "Part",
+    "Sprite",
+    "Stamp",
+    "add_noise",
+    "draw_background",
+    "rasterise",
+]
+
+Outline = Callable[[np.ndarray, np.ndarray], np.ndarray]  # x, y of any equal shape -> signed distance of that shape
+
+TEXTURES = ("checkered", "dotted", "plain", "striped")
+
+COLOURS = {  # RGB; orange sits halfway between red and yellow in hue, so jitter keeps the six apart
+    "blue": (50, 90, 220),
+    "green": (40, 165, 65),
+    "orange": (245, 130, 20),
+    "purple": (150, 60, 190),
+    "red": (215, 35, 45),
+    "yellow": (240, 215, 40),
+}
+
+
+# Outlines -----------------------------------------------------------------------------------------------------------
+
+
+def circle(cx: float, cy: float, radius: float) -> Outline:
+    """Disk of ``radius`` around (cx, cy)."""
+    return lambda x, y: np.sqrt((x - cx) ** 2 + (y - cy) ** 2) - radius
+
+
+def box(left: float, top: float, right: float, bottom: float) -> Outline:
+    """Upright rectangle."""
+    cx, cy, a, b = (left + right) / 2, (top + bottom) / 2, (right - left) / 2, (bottom - top) / 2
+    return lambda x, y: np.maximum(np.abs(x - cx) - a, np.abs(y - cy) - b)
+
+
+def ellipse(a: float, b: float) -> Outline:
+    """Ellipse of semi-axes a, b at the origin; the distance is exact to first order at the edge, where it matters."""
+
+    def distance(x, y):
+        level = np.sqrt((x / a) ** 2 + (y / b) ** 2)
+        slope = np.sqrt((x / (a * a)) ** 2 + (y / (b * b)) ** 2)
+        return level * (level - 1) / np.maximum(slope, 1e-6)
+
+    return distance
+
+
+def convex(vertices: Sequence[tuple[float, float]]) -> Outline:
+    """Convex polygon: the largest of its half-plane distances. Vertices run clockwise as seen (y points down)."""
+    planes = []
+    for (x0, y0), (x1, y1) in zip(vertices, [*vertices[1:], vertices[0]]):
+        length = math.hypot(x1 - x0, y1 - y0)
+        nx, ny = (y1 - y0) / length, (x0 - x1) / length  # outward normal
+        planes.append((nx, ny, nx * x0 + ny * y0))
+
+    def distance(x, y):
+        result = planes[0][0] * x + planes[0][1] * y - planes[0][2]
+        for nx, ny, offset in planes[1:]:
+            np.maximum(result, nx * x + ny * y - offset, out=result)
+        return result
+
+    return distance
+
+
+def regular(sides: int) -> Outline:
+    """Regular polygon inscribed in the unit circle, one vertex up."""
+    turns = [2 * math.pi * k / sides for k in range(sides)]
+    return convex([(math.sin(t), -math.cos(t)) for t in turns])
+
+
+def star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Five-pointed star. A point of it lies outside at most one of five lines, hence the second largest distance."""
+    turns = [math.pi + 2 * math.pi * k / 5 for k in range(5)]
+    planes = np.stack([math.sin(t) * x - math.cos(t) * y for t in turns])
+    return np.partition(planes, 3, axis=0)[3] - math.cos(2 * math.pi / 5)
+
+
+def bars(count: int, width: float) -> Outline:
+    """``count`` bars of half-width ``width`` through the origin, evenly turned: a cross (2) or an asterisk (3)."""
+    length = math.sqrt(1 - width * width)
+    turns = [(math.cos(math.pi * k / count), math.sin(math.pi * k / count)) for k in range(count)]
+
+    def distance(x, y):
+        return union(*(lambda x, y, c=c, s=s: np.maximum(abs(s * x + c * y) - width, abs(c * x - s * y) - length)
+                       for c, s in turns))(x, y)  # fmt: skip
+
+    return distance
+
+
+def union(*outlines: Outline) -> Outline:
+    """Whatever lies in one of the outlines; they should overlap, or a soft seam shows where they touch."""
+
+    def distance(x, y):
+        result = outlines[0](x, y)
+        for outline in outlines[1:]:
+            result = np.minimum(result, outline(x, y))
+        return result
+
+    return distance
+
+
+def without(outline: Outline, hole: Outline) -> Outline:
+    """The first outline less the second."""
+    return lambda x, y: np.maximum(outline(x, y), -hole(x, y))
+
+
+# Shapes as parts in wholes ------------------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """One part of a shape; ``paint`` is ``texture`` (the object's own), ``dark`` or ``light`` (plain shades of its colour)."""
+
+    name: str
+    paint: str
+    outline: Outline
+
+
+def _simple(outline: Outline) -> tuple[Part, ...]:
+    return (Part("", "texture", outline),)
+
+
+OUTLINES: dict[str, tuple[Part, ...]] = {  # parts are painted in order, later ones on top
+    "disk": _simple(circle(0, 0, 1)),
+    "ring": _simple(without(circle(0, 0, 1), circle(0, 0, 0.52))),
+    "ellipse": _simple(ellipse(1, 0.5)),
+    "crescent": _simple(without(circle(0, 0, 1), circle(0.5, 0, 0.82))),
+    "triangle": _simple(regular(3)),
+    "square": _simple(regular(4)),
+    "pentagon": _simple(regular(5)),
+    "hexagon": _simple(regular(6)),
+    "star": _simple(star),
+    "cross": _simple(bars(2, 0.3)),
+    "asterisk": _simple(bars(3, 0.17)),
+    "arrow": _simple(union(box(-0.95, -0.2, 0.3, 0.2), convex([(0.1, -0.7), (1, 0), (0.1, 0.7)]))),
+    "house": (
+        Part("wall", "texture", box(-0.62, -0.25, 0.62, 0.75)),
+        Part("roof", "dark", convex([(0, -0.95), (0.9, -0.15), (-0.9, -0.15)])),
+        Part("door", "light", box(-0.17, 0.2, 0.17, 0.75)),
+    ),
+    "car": (
+        Part("body", "texture", box(-0.95, -0.1, 0.95, 0.3)),
+        Part("cabin", "light", convex([(-0.4, -0.55), (0.35, -0.55), (0.6, -0.08), (-0.65, -0.08)])),
+        Part("wheel", "dark", union(circle(-0.52, 0.32, 0.24), circle(0.52, 0.32, 0.24))),
+    ),
+    "face": (
+        Part("head", "texture", circle(0, 0, 1)),
+        Part("eye", "dark", union(circle(-0.38, -0.25, 0.17), circle(0.38, -0.25, 0.17))),
+        Part("mouth", "dark", without(circle(0, 0.2, 0.55), circle(0, -0.02, 0.6))),
+    ),
+    "tree": (
+        Part("trunk", "dark", box(-0.16, 0.1, 0.16, 0.98)),
+        Part("crown", "texture", union(circle(-0.4, 0.02, 0.42), circle(0.4, 0.02, 0.42), circle(0, -0.45, 0.52))),
+    ),
+}
+
+PARTS: tuple[str, ...] = tuple(
+    f"{shape}/{part.name}" for shape, parts in sorted(OUTLINES.items()) for part in parts if part.name
+)
+"""Names of the parts; part ``i`` has the number ``i + 1`` in a part map, 0 means no part."""
+
+_PART_NUMBER = {name: number for number, name in enumerate(PARTS, start=1)}
+
+
+# From sprite to pixels ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sprite:
+    """One object, ready to be drawn. Lengths in pixels, angles in radians clockwise; pixel (0, 0) spans [0, 1]²."""
+
+    shape: str
+    texture: str
+    colour: str
+    x: float  # centre of the enclosing circle
+    y: float
+    radius: float
+    angle: float
+    period: float  # of the texture
+    grain: float  # angle of the texture
+    phase: tuple[float, float]
+    lighter: bool  # whether the second shade of the texture is a lighter or a darker one
+    tint: tuple[float, float, float]  # added to the colour: no two objects have quite the same
+
+
+class Stamp(NamedTuple):
+    """A sprite as pixels: the window it covers, coverage (h, w) in [0, 1], RGB (h, w, 3) and part numbers (h, w)."""
+
+    window: tuple[slice, slice]
+    cover: np.ndarray
+    paint: np.ndarray
+    parts: np.ndarray
+
+    @property
+    def inside(self) -> np.ndarray:
+        """Mask (h, w): pixels at least half covered."""
+        return self.cover >= 0.5
+
+    def blend(self, canvas: np.ndarray) -> None:
+        """Paint onto ``canvas`` (H, W, 3), float32, in place."""
+        under = canvas[self.window]
+        under += self.cover[..., None] * (self.paint - under)
+
+
+def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
+    """Turn a sprite into pixels of a ``height`` x ``width`` picture; what lies beyond the border is cut off."""
+    reach = sprite.radius + 1
+    top, bottom = max(0, math.floor(sprite.y - reach)), min(height, math.ceil(sprite.y + reach))
+    left, right = max(0, math.floor(sprite.x - reach)), min(width, math.ceil(sprite.x + reach))
+    dx = (np.arange(left, right, dtype=np.float32) + np.float32(0.5 - sprite.x))[None, :]
+    dy = (np.arange(top, bottom, dtype=np.float32) + np.float32(0.5 - sprite.y))[:, None]
+    x, y = _turn(dx, dy, sprite.angle, 1 / sprite.radius)
+
+    base, dark, light = _shades(sprite)
+    cover = paint = parts = None
+    for part in OUTLINES[sprite.shape]:
+        amount = np.clip(0.5 - part.outline(x, y) * sprite.radius, 0, 1)
+        if part.paint == "texture" and sprite.texture != "plain":
+            second = light if sprite.lighter else dark
+            shade = base + _texture(sprite, dx, dy)[..., None] * (second - base)
+        else:
+            shade = {"texture": base, "dark": dark, "light": light}[part.paint]
+        number = _PART_NUMBER.get(f"{sprite.shape}/{part.name}", 0)
+        if cover is None:
+            cover = amount
+            paint = np.broadcast_to(shade, (*amount.shape, 3)).copy()
+            parts = np.where(amount >= 0.5, np.uint8(number), np.uint8(0))
+        else:
+            cover = np.maximum(cover, amount)
+            paint += amount[..., None] * (shade - paint)
+            parts[amount >= 0.5] = number
+    return Stamp((slice(top, bottom), slice(left, right)), cover, paint, parts)
+
+
+def _turn(dx, dy, angle: float, scale: float):
+    """Coordinates in a frame turned by ``angle`` and scaled; broadcasts a row against a column."""
+    c, s = np.float32(math.cos(angle) * scale), np.float32(math.sin(angle) * scale)
+    return c * dx + s * dy, c * dy - s * dx
+
+
+def _shades(sprite: Sprite) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    base = np.clip(np.add(COLOURS[sprite.colour], sprite.tint), 0, 255).astype(np.float32)
+    return base, base * np.float32(0.4), base + (255 - base) * np.float32(0.65)
+
+
+def _texture(sprite: Sprite, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
+    """How far (0 to 1) each pixel leans to the second shade; edges are one pixel soft, as the outlines are."""
+    s, t = _turn(dx, dy, sprite.grain, 1 / sprite.period)
+    s = (s + np.float32(sprite.phase[0])) % 1 - np.float32(0.5)
+    if sprite.texture == "striped":
+        return np.clip(0.5 + (0.25 - np.abs(s)) * sprite.period, 0, 1)
+    t = (t + np.float32(sprite.phase[1])) % 1 - np.float32(0.5)
+    if sprite.texture == "dotted":
+        return np.clip(0.5 + (0.31 - np.sqrt(s * s + t * t)) * sprite.period, 0, 1)
+    a = np.clip((0.25 - np.abs(s)) * sprite.period, -0.5, 0.5)  # checkered: stripes of both directions, multiplied
+    b = np.clip((0.25 - np.abs(t)) * sprite.period, -0.5, 0.5)
+    return 0.5 + 2 * a * b
+
+
+def draw_background(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+    """A greyish, softly varying ground (height, width, 3), float32 in [0, 255]."""
+    knots = 4
+    grid = rng.uniform(70, 190) + rng.uniform(-25, 25, (knots, knots, 1)) + rng.uniform(-8, 8, (knots, knots, 3))
+    rows, columns = (_hat_weights(length, knots) for length in (height, width))
+    strips = (rows @ grid.astype(np.float32).reshape(knots, -1)).reshape(height, knots, 3)
+    return columns @ strips
+
+
+def add_noise(rng: np.random.Generator, canvas: np.ndarray) -> np.ndarray:
+    """Finish a picture: grey pixel noise of up to 6 levels, then uint8."""
+    height, width, _ = canvas.shape
+    noise = rng.random((height, width, 1), dtype=np.float32) * 12 - 6
+    return np.clip(np.rint(canvas + noise), 0, 255).astype(np.uint8)
+
+
+def _hat_weights(length: int, knots: int) -> np.ndarray:
+    """Linear interpolation from ``knots`` values to ``length`` pixels, as a matrix (length, knots)."""
+    position = (np.arange(length, dtype=np.float32) + 0.5) / length * (knots - 1)
+    return np.clip(1 - np.abs(position[:, None] - np.arange(knots, dtype=np.float32)), 0, 1).astype(np.float32)

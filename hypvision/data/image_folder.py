@@ -1,0 +1,270 @@
+"""Image classification data: one folder a class, a list file, or the official CIFAR batches.
+
+Every data set gives samples ``dict(inputs=(3, H, W) float tensor, label=int, index=int)``, to be stacked with
+``collate_fn=dict(type="default_collate")``. Augmentation is timm's (:func:`timm.data.create_transform`), described in
+the config by its keyword arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from timm.data import auto_augment, create_transform
+from torch.utils.data import Dataset
+from torchvision import datasets as tv_datasets
+from torchvision import transforms as tv_transforms
+
+from hypvision.errors import HypvisionError, require
+
+require("mmengine", "mm")
+
+from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
+
+__all__ = ["CIFARDataset", "ImageFolderDataset", "build_transform"]
+
+CIFAR_LAYOUT = {
+    "cifar10": (tv_datasets.CIFAR10, "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"),
+    "cifar100": (tv_datasets.CIFAR100, "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"),
+}
+
+
+def build_transform(config: dict[str, Any] | Callable) -> Callable:
+    """Build timm's transform from its keyword arguments.
+
+    Args:
+        config: arguments of :func:`timm.data.create_transform`, e.g. ``dict(input_size=224, is_training=True,
+            auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25)``. One more key, ``pad_crop=4``, replaces timm's random
+            resized crop by the one used for small images: pad by so many pixels (reflected), crop at random, flip. A
+            callable is returned as it is.
+
+    Returns:
+        A function from a PIL image to a ``(3, H, W)`` tensor.
+
+    Raises:
+        HypvisionError: an argument that timm does not know.
+    """
+    if callable(config):
+        return config
+    config = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
+    pad_crop = config.pop("pad_crop", None)
+    try:
+        if pad_crop is None:
+            return _with_safe_posterize(create_transform(**config))
+        if not config.get("is_training"):
+            raise HypvisionError("'pad_crop' is an augmentation: use it in a transform that has is_training=True.")
+        _, secondary, final = create_transform(**config, separate=True)
+    except TypeError as error:
+        raise HypvisionError(
+            f"The config has a 'transform' that timm.data.create_transform does not accept: {error}. Its arguments are "
+            "listed in timm's documentation; ours adds 'pad_crop' alone."
+        ) from error
+    primary = [
+        tv_transforms.RandomCrop(config.get("input_size", 224), padding=pad_crop, padding_mode="reflect"),
+        tv_transforms.RandomHorizontalFlip(config.get("hflip", 0.5)),
+    ]
+    return _with_safe_posterize(tv_transforms.Compose([*primary, *secondary.transforms, *final.transforms]))
+
+
+def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
+    return auto_augment.posterize(image, max(1, bits_to_keep))
+
+
+def _with_safe_posterize(transform: tv_transforms.Compose) -> tv_transforms.Compose:
+    """Keep one bit at least: timm's strongest RandAugment keeps none, which Pillow 13 and later refuse."""
+    for step in transform.transforms:
+        policies = [getattr(step, "ops", []), *getattr(step, "policy", [])]
+        for operation in (op for policy in policies for op in policy):
+            if getattr(operation, "aug_fn", None) is auto_augment.posterize:
+                operation.aug_fn = _posterize
+    return transform
+
+
+class _ImageDataset(Dataset):
+    """Samples from :meth:`read`; subclasses fill ``labels`` and ``metainfo`` and say how an image is read."""
+
+    labels: Sequence[int]
+    metainfo: dict[str, Any]
+
+    def __init__(self, transform: dict[str, Any] | Callable):
+        self.transform = build_transform(transform)
+
+    def read(self, index: int) -> Image.Image:
+        """RGB image number ``index``."""
+        raise NotImplementedError
+
+    def name(self, index: int) -> str:
+        """What to call image ``index`` in reports: its path, or its place."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return dict(inputs=self.transform(self.read(index)), label=int(self.labels[index]), index=index)
+
+
+@DATASETS.register_module()
+class ImageFolderDataset(_ImageDataset):
+    """Images at ``root/CLASS/*.jpg``, or named by a list file.
+
+    Args:
+        root: folder with one sub-folder a class; with ``ann_file``, the folder that its paths start from.
+        transform: arguments of :func:`build_transform`.
+        ann_file: text file with a line ``path label`` for each image, the label a number from 0.
+        classes: class names in the order of the labels. Default: the sub-folders, sorted.
+        indices: keep these images only (numbers in the sorted order), e.g. to try a config on a few.
+        cache: keep all decoded images in memory. For small images (CIFAR): decoding costs more than everything else.
+
+    Raises:
+        HypvisionError: the folder or list is missing, has the wrong layout or labels out of range; a corrupt image
+            (when it is read).
+    """
+
+    def __init__(
+        self,
+        root: str,
+        transform: dict[str, Any] | Callable,
+        ann_file: str | None = None,
+        classes: Sequence[str] | None = None,
+        indices: Sequence[int] | None = None,
+        cache: bool = False,
+    ):
+        super().__init__(transform)
+        self.root = Path(root).expanduser()
+        if not self.root.is_dir():
+            raise HypvisionError(
+                f"The data folder '{self.root}' does not exist. Expected there: one folder a class with its images, "
+                f"e.g. '{self.root}/cat/0001.jpg'. Put the data there, or give its place with "
+                "--cfg-options data_root=FOLDER (see docs/data.md)."
+            )
+        samples, found = self._scan_folders(classes) if ann_file is None else self._scan_list(Path(ann_file), classes)
+        if indices is not None:
+            samples = [samples[i] for i in indices]
+        self.paths = [path for path, _ in samples]
+        self.labels = np.array([label for _, label in samples], dtype=np.int64)
+        self.metainfo = dict(classes=tuple(found))
+        self._cache = [np.asarray(self._decode(i)) for i in range(len(self.paths))] if cache else None
+
+    def _scan_folders(self, classes: Sequence[str] | None) -> tuple[list[tuple[str, int]], list[str]]:
+        found = sorted(entry.name for entry in self.root.iterdir() if entry.is_dir())
+        wanted = list(classes) if classes is not None else found
+        missing = sorted(set(wanted) - set(found))
+        if missing or not wanted:
+            reason = f"has no folder for the classes {', '.join(missing)}" if missing else "has no sub-folders"
+            raise HypvisionError(
+                f"The data folder '{self.root}' {reason}. Expected: one folder a class with its images, e.g. "
+                f"'{self.root}/cat/0001.jpg'. Found: {_abridged(sorted(p.name for p in self.root.iterdir()))}."
+            )
+        try:
+            samples = tv_datasets.folder.make_dataset(
+                str(self.root), {name: i for i, name in enumerate(wanted)}, tv_datasets.folder.IMG_EXTENSIONS
+            )
+        except FileNotFoundError as error:
+            raise HypvisionError(
+                f"The data folder '{self.root}' has a class without images: {error}. Expected: files such as "
+                f"'{self.root}/{wanted[0]}/0001.jpg'. Remove empty folders, or check that unpacking has finished."
+            ) from error
+        return samples, wanted
+
+    def _scan_list(self, path: Path, classes: Sequence[str] | None) -> tuple[list[tuple[str, int]], list[str]]:
+        if not path.is_file():
+            raise HypvisionError(
+                f"The list '{path}' does not exist. Expected: a text file with a line 'path label' for each image, the "
+                f"path relative to '{self.root}'. Correct 'ann_file' in the config, or leave it out to use folders."
+            )
+        samples = []
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            if not line.strip():
+                continue
+            name, _, label = line.strip().rpartition(" ")
+            if not name or not label.isdigit() or (classes is not None and int(label) >= len(classes)):
+                limit = "" if classes is None else f" from 0 to {len(classes) - 1}"
+                raise HypvisionError(
+                    f"'{path}', line {number}: '{line.strip()}' is not 'path label' with a whole number{limit} as "
+                    "label. Correct the line."
+                )
+            samples.append((str(self.root / name), int(label)))
+        if not samples:
+            raise HypvisionError(f"The list '{path}' names no images. Expected: a line 'path label' for each.")
+        top = max(label for _, label in samples)
+        return samples, list(classes) if classes is not None else [str(i) for i in range(top + 1)]
+
+    def _decode(self, index: int) -> Image.Image:
+        path = self.paths[index]
+        try:
+            with Image.open(path) as image:
+                return image.convert("RGB")
+        except FileNotFoundError as error:
+            raise HypvisionError(
+                f"The image '{path}' does not exist. Correct the list, or put the file there."
+            ) from error
+        # Pillow reports broken files as any of these, depending on the format.
+        except (OSError, SyntaxError, ValueError) as error:
+            raise HypvisionError(
+                f"The image '{path}' cannot be read ({error}). Replace the file by an intact copy, or remove it."
+            ) from error
+
+    def read(self, index: int) -> Image.Image:
+        return self._decode(index) if self._cache is None else Image.fromarray(self._cache[index])
+
+    def name(self, index: int) -> str:
+        return self.paths[index]
+
+
+@DATASETS.register_module()
+class CIFARDataset(_ImageDataset):
+    """CIFAR-10 or CIFAR-100 in the official Python layout, checked against the official MD5 sums.
+
+    Args:
+        root: folder that holds ``cifar-10-batches-py`` or ``cifar-100-python``.
+        transform: arguments of :func:`build_transform`.
+        train: the 50,000 training images, else the 10,000 test images.
+        name: ``"cifar10"`` or ``"cifar100"``.
+        indices: keep these images only.
+
+    Raises:
+        HypvisionError: unknown ``name``; files missing or not the official ones.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        transform: dict[str, Any] | Callable,
+        train: bool = True,
+        name: str = "cifar10",
+        indices: Sequence[int] | None = None,
+    ):
+        super().__init__(transform)
+        if name not in CIFAR_LAYOUT:
+            raise HypvisionError(f"CIFARDataset knows {' and '.join(CIFAR_LAYOUT)}, not '{name}'.")
+        reader, url = CIFAR_LAYOUT[name]
+        self.place = Path(root).expanduser() / reader.base_folder
+        try:
+            data = reader(str(Path(root).expanduser()), train=train, download=False)
+        except RuntimeError as error:
+            state = "is not complete or not the official one" if self.place.is_dir() else "does not exist"
+            raise HypvisionError(
+                f"The data folder '{self.place}' {state}. Download {url} and unpack it in '{root}' (see docs/data.md). "
+                "Images in class folders are read with ImageFolderDataset instead."
+            ) from error
+        keep = np.arange(len(data)) if indices is None else np.asarray(list(indices), dtype=np.int64)
+        self.images = data.data[keep]
+        self.labels = np.array(data.targets, dtype=np.int64)[keep]
+        self.metainfo = dict(classes=tuple(data.classes))
+        self._numbers = keep
+
+    def read(self, index: int) -> Image.Image:
+        return Image.fromarray(self.images[index])
+
+    def name(self, index: int) -> str:
+        return f"{self.place}#{self._numbers[index]}"
+
+
+def _abridged(names: Sequence[str], limit: int = 5) -> str:
+    """The first few names in quotes."""
+    shown = ", ".join(f"'{name}'" for name in names[:limit])
+    return (shown + (", ..." if len(names) > limit else "")) or "nothing"

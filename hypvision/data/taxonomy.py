@@ -1,0 +1,117 @@
+"""The hierarchy of the procedural data set: kind > shape > instance (a shape with a texture and a colour).
+
+Every level is ordered by name. Label ``i`` of a level is therefore the class that ``torchvision.datasets.ImageFolder``
+and timm number ``i`` when they sort the folders of an exported copy, and needs no mapping.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..errors import HypvisionError
+from .drawing import COLOURS, OUTLINES, TEXTURES
+
+__all__ = ["KINDS", "LEVELS", "TAXONOMY", "Taxonomy"]
+
+LEVELS = ("kind", "shape", "instance")
+
+KINDS = {  # the same number of shapes each, which lets a short data set be balanced at every level
+    "branched": ("arrow", "asterisk", "cross", "star"),
+    "composite": ("car", "face", "house", "tree"),
+    "polygon": ("hexagon", "pentagon", "square", "triangle"),
+    "round": ("crescent", "disk", "ellipse", "ring"),
+}
+
+
+@dataclass(frozen=True)
+class Taxonomy:
+    """A tree of classes whose leaves all lie equally deep, under one unnamed root.
+
+    Attributes:
+        levels: names of the levels, from general to specific.
+        classes: for each level the names of its classes.
+        parents: for each level an int64 array: the class one level up that class ``i`` belongs to (all 0, the root, at
+            the first level).
+    """
+
+    levels: tuple[str, ...]
+    classes: dict[str, tuple[str, ...]]
+    parents: dict[str, np.ndarray]
+
+    def depth(self, level: str) -> int:
+        """Edges from the root to a class of ``level``. Raises :class:`HypvisionError` for an unknown level."""
+        if level not in self.levels:
+            raise HypvisionError(f"There is no level {level!r} in this hierarchy. Use one of {', '.join(self.levels)}.")
+        return self.levels.index(level) + 1
+
+    def ancestors(self, level: str, of: str) -> np.ndarray:
+        """For every class of the level ``of``, its class at ``level``: int64 array of shape (classes of ``of``,).
+
+        Raises:
+            HypvisionError: a level is unknown, or ``level`` is more specific than ``of``.
+        """
+        top, bottom = self.depth(level), self.depth(of)
+        if top > bottom:
+            raise HypvisionError(
+                f"A class of level {of!r} has no ancestor at the more specific level {level!r}. Swap the two levels."
+            )
+        result = np.arange(len(self.classes[of]))
+        for below in reversed(self.levels[top:bottom]):
+            result = self.parents[below][result]
+        return result
+
+    def tree_distance(self, level: str) -> np.ndarray:
+        """Edges on the path between every two classes of ``level``: int64 array (n, n), 0 on the diagonal.
+
+        Classes that share a parent are 2 apart, those that share a grandparent 4, and so on: an ultrametric, to which
+        the cophenetic distances of a recovered tree can be compared.
+        """
+        depth = self.depth(level)
+        distance = np.full((len(self.classes[level]),) * 2, 2 * depth, dtype=np.int64)
+        for above in self.levels[:depth]:
+            ancestor = self.ancestors(above, of=level)
+            distance -= 2 * (ancestor[:, None] == ancestor[None, :])
+        return distance
+
+
+@dataclass(frozen=True)
+class _ShapesTaxonomy(Taxonomy):
+    """The taxonomy of the shapes, which also knows what an instance label stands for."""
+
+    @cached_property
+    def instances(self) -> tuple[tuple[str, str, str], ...]:
+        """(texture, colour, shape) of every instance label."""
+        return tuple(tuple(name.split()) for name in self.classes["instance"])
+
+    def instance_label(self, texture: str, colour: str, shape: str) -> int:
+        """The label of one instance; raises KeyError for unknown words."""
+        return self._label_of[texture, colour, shape]
+
+    @cached_property
+    def _label_of(self) -> dict[tuple[str, str, str], int]:
+        return {words: label for label, words in enumerate(self.instances)}
+
+
+def _build() -> _ShapesTaxonomy:
+    kinds = tuple(sorted(KINDS))
+    kind_of = {shape: kind for kind, shapes in KINDS.items() for shape in shapes}
+    shapes = tuple(sorted(kind_of))
+    assert set(shapes) == set(OUTLINES)
+    instances = tuple(
+        sorted(f"{texture} {colour} {shape}" for texture in TEXTURES for colour in COLOURS for shape in shapes)
+    )
+    parents = {
+        "kind": np.zeros(len(kinds), dtype=np.int64),
+        "shape": np.array([kinds.index(kind_of[shape]) for shape in shapes], dtype=np.int64),
+        "instance": np.array([shapes.index(name.split()[-1]) for name in instances], dtype=np.int64),
+    }
+    for array in parents.values():
+        array.setflags(write=False)
+    return _ShapesTaxonomy(LEVELS, {"kind": kinds, "shape": shapes, "instance": instances}, parents)
+
+
+TAXONOMY = _build()
+"""4 kinds, 16 shapes, 384 instances (named like ``"striped red triangle"``)."""

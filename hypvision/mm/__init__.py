@@ -1,0 +1,19 @@
+"""Everything that touches mmengine, mmcv, mmdet and mmseg.
+
+Importing this package makes ``mmcv.ops`` importable without a compiler (:mod:`~hypvision.mm.ops`), makes mmengine read
+and write checkpoints safely (:mod:`~hypvision.mm.checkpoint`), and registers :class:`TimmBackbone` for the configs of
+mmdet and mmseg. It imports mmengine; mmcv, mmdet and mmseg load when something needs them.
+"""
+
+from hypvision.errors import require
+
+require("mmengine", "mm")
+require("mmcv", "mm")
+
+from . import checkpoint, ops  # noqa: E402 - after the check that says what to install
+from .backbone import TimmBackbone  # noqa: E402
+
+ops.install()
+checkpoint.install()
+
+__all__ = ["TimmBackbone", "checkpoint", "ops"]

@@ -1,0 +1,154 @@
+"""User errors of a run: found before it starts where possible, told in one paragraph where not."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hypvision.errors import HypvisionError
+
+__all__ = ["check_data", "close_configs", "explain", "main_guard"]
+
+LAYOUT = {
+    "img_path": "the images",
+    "img": "the images",
+    "seg_map_path": "the label maps, one PNG for each image",
+    "seg": "the label maps, one PNG for each image",
+    "ann_file": "the annotation file",
+}
+
+
+def close_configs(path: str | Path) -> str:
+    """Up to three config files with names like that of ``path``, as a hint; empty if there are none."""
+    known = {str(file): file.name for file in Path("configs").glob("*/*.py") if file.parent.name != "_base_"}
+    names = difflib.get_close_matches(Path(path).name, known.values(), n=3, cutoff=0.5)
+    close = [file for file, name in known.items() if name in names]
+    return f" Did you mean {' or '.join(close)}?" if close else ""
+
+
+def datasets_of(config: Any) -> Iterator[dict]:
+    """Every data set described in a config, also inside wrappers (RepeatDataset, ConcatDataset, ...)."""
+    if isinstance(config, dict):
+        if "data_root" in config or "data_prefix" in config or "ann_file" in config:
+            yield config
+        for key in ("dataset", "datasets"):
+            if key in config:
+                yield from datasets_of(config[key])
+    elif isinstance(config, (list, tuple)):
+        for item in config:
+            yield from datasets_of(item)
+
+
+def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test")) -> None:
+    """Check that the files and folders that mmseg and mmdet data sets name are there.
+
+    Our own data sets check themselves when they are built; those of mmseg and mmdet fail deep inside.
+
+    Args:
+        config: the whole configuration.
+        phases: which of the data loaders are going to be used.
+
+    Raises:
+        HypvisionError: something is missing; names it and the layout expected.
+    """
+    for phase in phases:
+        for dataset in datasets_of(config.get(f"{phase}_dataloader")):
+            if dataset.get("type") in ("ImageFolderDataset", "CIFARDataset"):
+                continue
+            _check_dataset(dataset, phase)
+
+
+def _check_dataset(dataset: dict, phase: str) -> None:
+    root = str(dataset.get("data_root") or "")
+    if root.startswith(("s3://", "http://", "https://", "petrel:")):
+        return
+    parts = {key: value for key, value in (dataset.get("data_prefix") or {}).items() if isinstance(value, str)}
+    if dataset.get("ann_file"):
+        parts["ann_file"] = dataset["ann_file"]
+    places = {key: Path(root, value).expanduser() for key, value in parts.items()}
+    missing = {key: place for key, place in places.items() if not place.exists()}
+    root_gone = bool(root) and not Path(root).expanduser().exists()
+    if not missing and not root_gone:
+        return
+    what = f"The data folder '{root}'" if root_gone else " and ".join(f"'{place}'" for place in missing.values())
+    layout = "; ".join(f"'{place}': {LAYOUT.get(key, key)}" for key, place in places.items())
+    raise HypvisionError(
+        f"{what} of the {phase} data ({dataset.get('type')}) does not exist. Expected: {layout or root}. Put the data "
+        "there, or give its place with --cfg-options data_root=FOLDER (see docs/data.md)."
+    )
+
+
+def explain(error: BaseException) -> str | None:
+    """The paragraph to show for an exception that the user can put right; None for one that is a bug.
+
+    Exceptions from a worker of a data loader carry a traceback in their message: its last line is what counts.
+    """
+    text = str(error)
+    if "in DataLoader worker process" in text:
+        text = re.split(r"\n[\w.]*(?:Error|Exception)[\w.]*: ", text)[-1].strip()
+    elif isinstance(error, KeyError):
+        text = str(error.args[0]) if error.args else ""
+    text = " ".join(text.split())
+    if isinstance(error, HypvisionError):
+        return text
+    if isinstance(error, OSError):
+        return _explain_os_error(error, text)
+    if isinstance(error, KeyError) and "registry" in text:
+        return (
+            f"The config names something unknown: {text.partition(' Please check')[0]} Correct the 'type', or import "
+            "the module that registers it in custom_imports."
+        )
+    if isinstance(error, AssertionError) and "failed to load image" in text:
+        path = text.rpartition("failed to load image:")[2].strip()
+        return f"The image '{path}' cannot be read. Replace the file by an intact copy, or remove it from the data."
+    if isinstance(error, IndexError) and (match := re.search(r"Target (-?\d+) is out of bounds", text)):
+        return (
+            f"The data has the label {match[1]}, which is out of range for the classes of the model. Correct the label "
+            "files, or num_classes and ignore_index in the config."
+        )
+    if type(error).__name__ == "OutOfMemoryError":
+        return (
+            f"The GPU has no memory left ({text.partition('.')[0]}). Use a smaller batch (--cfg-options "
+            "train_dataloader.batch_size=...), --amp, or more GPUs."
+        )
+    return None
+
+
+def _explain_os_error(error: OSError, text: str) -> str | None:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = f" at '{error.filename}'" if error.filename else ""
+        return (
+            f"The disk is full{place}. The last complete checkpoint is untouched. Free some space, or use another "
+            "--work-dir, and go on with --resume."
+        )
+    if isinstance(error, FileNotFoundError):
+        return f"A file is missing: {text}. Check the paths in the config (see docs/data.md)."
+    if isinstance(error, PermissionError):
+        return f"No permission: {text}. Choose a folder that you may write to, e.g. with --work-dir."
+    return None
+
+
+def main_guard(function: Callable[..., Any], *args: Any) -> int:
+    """Run the body of a command and turn its end into an exit status.
+
+    Returns:
+        0; 2 after a user error, told in one paragraph without a traceback; 130 after an interruption. Anything else is
+        a bug and propagates.
+    """
+    try:
+        function(*args)
+    except KeyboardInterrupt as interruption:
+        print(f"\n{interruption}" if str(interruption) else "\nInterrupted.", file=sys.stderr)
+        return 130
+    except Exception as error:
+        paragraph = explain(error)
+        if paragraph is None:
+            raise
+        print(f"\nhypvision: error: {paragraph}", file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,271 @@
+"""Training and testing of every task, from a config file to a result, on mmengine's Runner.
+
+``tools/train.py``, ``tools/test.py`` and the ``hypvision`` command are thin shells around :func:`train` and
+:func:`test`. What is added to a config on the way is in :mod:`hypvision.mm.config`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hypvision.errors import HypvisionError
+from hypvision.mm.checks import check_data
+from hypvision.mm.config import leave_processes, load_config, parse_options, prepare
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
+    from mmengine.runner import Runner
+
+__all__ = [
+    "add_test_arguments",
+    "add_train_arguments",
+    "run_test",
+    "run_train",
+    "test",
+    "train",
+]
+
+
+def _build_runner(config: Config) -> Runner:
+    from mmengine.registry import RUNNERS
+    from mmengine.runner import Runner
+
+    return RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
+
+
+def _register() -> None:
+    """Import what configs may name: timm models, safe checkpoints, tasks."""
+    for name in ("hypvision", "hypvision.mm", "hypvision.tasks"):
+        importlib.import_module(name)
+
+
+def train(
+    config: str | Path | Config,
+    work_dir: str | Path | None = None,
+    resume: str | Path | None = None,
+    amp: bool = False,
+    cfg_options: dict[str, Any] | None = None,
+    launcher: str = "none",
+) -> Runner:
+    """Train what a config describes.
+
+    Args:
+        config: path of a config file, or a config.
+        work_dir: folder of checkpoints and logs; default ``work_dirs/CONFIG_NAME``.
+        resume: ``"auto"`` to go on from the newest complete checkpoint in ``work_dir`` (from the beginning if there is
+            none), or the path of a checkpoint.
+        amp: mixed precision.
+        cfg_options: changes of the config, see :func:`load_config`.
+        launcher: ``"none"``, ``"pytorch"`` (torchrun), ``"slurm"`` or ``"mpi"``.
+
+    Returns:
+        The runner at the end of its work.
+
+    Raises:
+        HypvisionError: a mistake in the config, the data or the checkpoint; the loss became NaN.
+    """
+    config = prepare(load_config(config, cfg_options), work_dir, amp, launcher)
+    _register()
+    if "train_dataloader" not in config:
+        raise HypvisionError(f"The config '{config.filename}' has no train_dataloader: it can be tested only.")
+    check_data(config, ("train", "val"))
+    if resume is not None:
+        from hypvision.mm.checkpoint import find_resume_checkpoint
+
+        path = find_resume_checkpoint(config.work_dir) if str(resume) == "auto" else str(resume)
+        if path is not None and not Path(path).exists():
+            raise HypvisionError(f"There is no checkpoint '{path}' to resume. Give the path of a .pth file.")
+        config.resume, config.load_from = path is not None, None if path is None else str(path)
+    from hypvision.tasks import InterruptHook
+
+    runner = _build_runner(config)
+    if config.get("load_from"):
+        _check_weights(runner, config.load_from, resume=bool(config.get("resume")), exact=bool(config.get("resume")))
+    try:
+        runner.train()
+    finally:
+        for hook in runner.hooks:
+            if isinstance(hook, InterruptHook):
+                hook.restore()
+    return runner
+
+
+def _check_weights(runner: Runner, path: str, resume: bool = False, exact: bool = True) -> None:
+    """Refuse a checkpoint of another architecture before it is loaded."""
+    from hypvision.mm.checkpoint import check_compatible, load_checkpoint_file
+
+    if "://" in str(path) or Path(path).is_dir():  # on the net, or sharded: their loaders check them
+        return
+    checkpoint = load_checkpoint_file(path)
+    if resume and "optimizer" not in checkpoint:
+        raise HypvisionError(
+            f"'{path}' holds weights only, without the state of a training, so it cannot be resumed. To start from "
+            f"these weights use --cfg-options load_from={path}."
+        )
+    model = getattr(runner.model, "module", runner.model)
+    check_compatible(model, checkpoint.get("state_dict", checkpoint), path, exact)
+
+
+def test(
+    config: str | Path | Config,
+    weights: str | Path,
+    work_dir: str | Path | None = None,
+    out: str | Path | None = None,
+    show_dir: str | Path | None = None,
+    tta: bool = False,
+    cfg_options: dict[str, Any] | None = None,
+    launcher: str = "none",
+) -> dict[str, float]:
+    """Measure a checkpoint on the test data of a config.
+
+    Args:
+        config: path of a config file, or a config.
+        weights: checkpoint file.
+        work_dir: folder of the logs; default ``work_dirs/CONFIG_NAME``.
+        out: where predictions go: for classification a JSON file with metrics and predictions; for segmentation a
+            folder of PNG label maps; for detection the prefix of COCO result files.
+        show_dir: folder for pictures with the predictions painted in.
+        tta: test-time augmentation: the config's ``tta_model`` and ``tta_pipeline``; mirror images for classification.
+        cfg_options: changes of the config, see :func:`load_config`.
+        launcher: as for :func:`train`.
+
+    Returns:
+        The metrics by name.
+
+    Raises:
+        HypvisionError: a mistake in the config, the data or the checkpoint; no test-time augmentation in the config.
+    """
+    config = prepare(load_config(config, cfg_options), work_dir, launcher=launcher)
+    _register()
+    if "test_dataloader" not in config:
+        raise HypvisionError(f"The config '{config.filename}' has no test_dataloader: there is nothing to measure on.")
+    if not str(weights).startswith(("http://", "https://")) and not Path(weights).is_file():
+        raise HypvisionError(f"There is no checkpoint '{weights}'. Give the path of a .pth file.")
+    check_data(config, ("test",))
+    # The averaged weights are those in the checkpoint's state_dict already.
+    config.custom_hooks = [hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"]
+    config.resume, config.load_from = False, str(weights)
+    if tta:
+        _use_tta(config)
+    if out is not None:
+        _write_predictions(config, Path(out))
+    if show_dir is not None:
+        _show(config, Path(show_dir))
+    runner = _build_runner(config)
+    _check_weights(runner, str(weights))
+    return runner.test()
+
+
+def _use_tta(config: Config) -> None:
+    if config.model.get("type") == "ImageClassifier":
+        config.model.test_flip = True
+        return
+    if "tta_model" not in config or "tta_pipeline" not in config:
+        raise HypvisionError(
+            f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline. Add them, or leave out --tta."
+        )
+    dataset = config.test_dataloader.dataset
+    while "dataset" in dataset:
+        dataset = dataset.dataset
+    dataset.pipeline = config.tta_pipeline
+    config.model = dict(config.tta_model, module=config.model)
+
+
+def _evaluators(config: Config) -> list[dict]:
+    evaluators = config.test_evaluator
+    return list(evaluators) if isinstance(evaluators, (list, tuple)) else [evaluators]
+
+
+def _write_predictions(config: Config, out: Path) -> None:
+    """Tell the metric of the task where to write; each has its own argument and format."""
+    argument = {"TopKAccuracy": "out_file", "IoUMetric": "output_dir", "CocoMetric": "outfile_prefix"}
+    for evaluator in _evaluators(config):
+        if evaluator.get("type", "").rpartition(".")[2] in argument:
+            value = out.with_suffix("") if evaluator.type.endswith("CocoMetric") else out
+            value.parent.mkdir(parents=True, exist_ok=True)
+            evaluator[argument[evaluator.type.rpartition(".")[2]]] = str(value)
+            return
+    kinds = ", ".join(str(evaluator.get("type")) for evaluator in _evaluators(config))
+    raise HypvisionError(f"--out: predictions can be written by {', '.join(argument)}, but the config has {kinds}.")
+
+
+def _show(config: Config, folder: Path) -> None:
+    """Switch on the painter of the task."""
+    if config.model.get("type") == "ImageClassifier":
+        config.custom_hooks = [*config.custom_hooks, dict(type="PredictionPainterHook", out_dir=str(folder))]
+        return
+    hook = (config.get("default_hooks") or {}).get("visualization")
+    if hook is None or "visualizer" not in config:
+        raise HypvisionError(
+            f"--show-dir: the config '{config.filename}' has no default_hooks.visualization and visualizer."
+        )
+    hook.draw = True
+    if hook.type.rpartition(".")[2] == "DetVisualizationHook":
+        hook.test_out_dir = str(folder.absolute())
+    else:
+        hook.interval = 1
+        config.visualizer.save_dir = str(folder)
+
+
+# The command line ---------------------------------------------------------------------------------------------------
+
+
+def _add_common_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--work-dir", metavar="DIR", help="folder of checkpoints and logs (default: work_dirs/CONFIG)")
+    parser.add_argument(
+        "--cfg-options",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="changes of the config, e.g. train_dataloader.batch_size=64; data_root=DIR moves all data sets",
+    )
+    parser.add_argument(
+        "--launcher", choices=["none", "pytorch", "slurm", "mpi"], default="none", help="what started the processes"
+    )
+    parser.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by some launchers; not used")
+
+
+def add_train_arguments(parser: ArgumentParser) -> None:
+    """The arguments of ``train``."""
+    parser.add_argument("config", metavar="CONFIG", help="config file")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="auto",
+        metavar="CHECKPOINT",
+        help="go on from this checkpoint, or from the newest complete one in the work dir",
+    )
+    parser.add_argument("--amp", action="store_true", help="mixed precision")
+    _add_common_arguments(parser)
+
+
+def add_test_arguments(parser: ArgumentParser) -> None:
+    """The arguments of ``test``."""
+    parser.add_argument("config", metavar="CONFIG", help="config file")
+    parser.add_argument("weights", metavar="WEIGHTS", help="checkpoint file")
+    parser.add_argument("--out", metavar="PATH", help="write predictions: a .json file, or a folder for label maps")
+    parser.add_argument("--show-dir", metavar="DIR", help="write pictures with the predictions painted in")
+    parser.add_argument("--tta", action="store_true", help="test-time augmentation")
+    _add_common_arguments(parser)
+
+
+def run_train(args: Namespace) -> None:
+    """``train`` from parsed arguments."""
+    options = parse_options(args.cfg_options)
+    train(args.config, args.work_dir, args.resume, args.amp, options, args.launcher)
+    leave_processes()
+
+
+def run_test(args: Namespace) -> None:
+    """``test`` from parsed arguments; prints the metrics as one line of JSON."""
+    from mmengine.dist import is_main_process
+
+    options = parse_options(args.cfg_options)
+    metrics = test(args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options, args.launcher)
+    if is_main_process():
+        print(json.dumps({name: round(float(value), 4) for name, value in metrics.items()}))
+    leave_processes()

@@ -1,0 +1,373 @@
+"""The compiled operators of mmcv, answered by torchvision's prebuilt kernels.
+
+mmdet and mmseg import ``mmcv.ops``, which loads the extension module ``mmcv._ext``. ``mmcv-lite`` comes without it, and
+building it needs a compiler that matches PyTorch and CUDA. :func:`install` puts a module of that name in place whose
+functions have the extension's signatures: outputs are tensors that the caller has allocated and that are written in
+place. Operators that nothing here answers are there too, and say what to install when they are called. Where a compiled
+mmcv is installed, it is left alone.
+
+Float16 and bfloat16 inputs are computed in float32: box coordinates need it, and torchvision does the same under
+autocast.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+import torch.nn.functional as F
+import torchvision  # defines torch.ops.torchvision
+from torch import Tensor
+
+__all__ = ["has_compiled_mmcv", "install"]
+
+NAME = "mmcv._ext"
+
+
+def _full(x: Tensor) -> Tensor:
+    """``x`` in float32 if it has a reduced precision, else as it is."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
+    """Greedy non-maximum suppression.
+
+    Args:
+        boxes: ``(N, 4)``, x1 y1 x2 y2 in pixels.
+        scores: ``(N,)``.
+        iou_threshold: boxes of a larger overlap with a better one are dropped.
+        offset: a width is ``x2 - x1 + offset``; 1 for coordinates that name the last pixel of a box, else 0.
+
+    Returns:
+        Numbers of the boxes kept, by falling score.
+    """
+    boxes = _full(boxes)
+    if offset:
+        # Moving x2 and y2 moves the widths of boxes and of intersections alike.
+        boxes = boxes + boxes.new_tensor([0.0, 0.0, offset, offset])
+    return torch.ops.torchvision.nms(boxes, _full(scores), iou_threshold)
+
+
+def softnms(
+    boxes: Tensor,
+    scores: Tensor,
+    dets: Tensor,
+    iou_threshold: float,
+    sigma: float,
+    min_score: float,
+    method: int,
+    offset: int,
+) -> Tensor:
+    """Soft-NMS (Bodla et al., ICCV 2017): overlaps with a better box lower a score instead of dropping the box.
+
+    Args:
+        boxes, scores, iou_threshold, offset: as for :func:`nms`.
+        dets: ``(N, 5)``, written: the boxes kept and their lowered scores, in the order they are taken.
+        sigma: width of the Gaussian.
+        min_score: boxes whose score falls below are dropped.
+        method: 0 drops (hard NMS), 1 lowers linearly, 2 by a Gaussian.
+
+    Returns:
+        Numbers of the boxes kept, as in ``dets``. Of equal scores the first box is taken first.
+    """
+    x1, y1, x2, y2 = boxes.unbind(1)
+    area = (x2 - x1 + offset) * (y2 - y1 + offset)
+    scores, left = scores.clone(), torch.arange(len(boxes), device=boxes.device)
+    kept: list[int] = []
+    while len(left):
+        best = left[scores[left].argmax()]
+        dets[len(kept), :4], dets[len(kept), 4] = boxes[best], scores[best]
+        kept.append(int(best))
+        left = left[left != best]
+        width = (torch.minimum(x2[left], x2[best]) - torch.maximum(x1[left], x1[best]) + offset).clamp(min=0)
+        height = (torch.minimum(y2[left], y2[best]) - torch.maximum(y1[left], y1[best]) + offset).clamp(min=0)
+        inter = width * height
+        iou = inter / (area[left] + area[best] - inter)
+        if method == 2:
+            scores[left] *= torch.exp(-iou.square() / sigma)
+        else:
+            lowered = 1 - iou if method == 1 else torch.zeros_like(iou)
+            scores[left] *= torch.where(iou >= iou_threshold, lowered, 1.0)
+        left = left[scores[left] >= min_score]
+    return torch.tensor(kept, dtype=torch.long, device=boxes.device)
+
+
+def _check_pool_mode(pool_mode: int) -> None:
+    if pool_mode != 1:
+        raise NotImplementedError(
+            "roi_align with pool_mode='max' is not available without a compiled mmcv: torchvision has averages only. "
+            "Set pool_mode='avg', or install a compiled mmcv: pip install openmim && mim install 'mmcv>=2.1.0,<2.2'."
+        )
+
+
+def roi_align_forward(
+    input: Tensor,
+    rois: Tensor,
+    output: Tensor,
+    argmax_y: Tensor,
+    argmax_x: Tensor,
+    aligned_height: int,
+    aligned_width: int,
+    spatial_scale: float,
+    sampling_ratio: int,
+    pool_mode: int,
+    aligned: bool,
+) -> None:
+    """RoIAlign (He et al., ICCV 2017).
+
+    Args:
+        input: maps ``(B, C, H, W)``.
+        rois: ``(K, 5)``: image number, x1 y1 x2 y2 in pixels of the image.
+        output: ``(K, C, aligned_height, aligned_width)``, written.
+        argmax_y, argmax_x: for maxima; not used.
+        spatial_scale: map pixels for an image pixel.
+        sampling_ratio: samples a bin and side; 0 for one each map pixel.
+        pool_mode: 1 (average).
+        aligned: pixel centres at half-integers, as in Detectron2.
+
+    Raises:
+        NotImplementedError: ``pool_mode`` 0 (maximum).
+    """
+    _check_pool_mode(pool_mode)
+    pooled = torch.ops.torchvision.roi_align(
+        _full(input), rois.to(_full(input).dtype), spatial_scale, aligned_height, aligned_width, sampling_ratio, aligned
+    )
+    output.copy_(pooled)
+
+
+def roi_align_backward(
+    grad_output: Tensor,
+    rois: Tensor,
+    argmax_y: Tensor,
+    argmax_x: Tensor,
+    grad_input: Tensor,
+    aligned_height: int,
+    aligned_width: int,
+    spatial_scale: float,
+    sampling_ratio: int,
+    pool_mode: int,
+    aligned: bool,
+) -> None:
+    """Gradient of :func:`roi_align_forward` to its maps, written into ``grad_input`` ``(B, C, H, W)``."""
+    _check_pool_mode(pool_mode)
+    grad = _full(grad_output)
+    grad_input.copy_(
+        torch.ops.torchvision._roi_align_backward(
+            grad, rois.to(grad.dtype), spatial_scale, aligned_height, aligned_width, *grad_input.shape, sampling_ratio,
+            aligned,
+        )
+    )  # fmt: skip
+
+
+def _deform_conv(
+    input: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    grad: Tensor | None,
+    *geometry: int,
+) -> Any:
+    """torchvision's deformable convolution, or its five gradients if ``grad`` (of the output) is given."""
+    input, weight, offset = _full(input), _full(weight), _full(offset)
+    use_mask = mask is not None
+    mask = _full(mask) if use_mask else input.new_zeros((len(input), 1))
+    bias = _full(bias) if bias is not None else input.new_zeros(len(weight))
+    if grad is None:
+        return torch.ops.torchvision.deform_conv2d(input, weight, offset, mask, bias, *geometry, use_mask)
+    return torch.ops.torchvision._deform_conv2d_backward(
+        _full(grad), input, weight, offset, mask, bias, *geometry, use_mask
+    )
+
+
+def deform_conv_forward(
+    input: Tensor, weight: Tensor, offset: Tensor, output: Tensor, columns: Tensor, ones: Tensor, kW: int, kH: int,
+    dW: int, dH: int, padW: int, padH: int, dilationW: int, dilationH: int, group: int, deformable_group: int,
+    im2col_step: int,
+) -> None:  # fmt: skip
+    """Deformable convolution (Dai et al., ICCV 2017): ``output`` ``(B, C_out, H_out, W_out)`` is written.
+
+    ``offset`` ``(B, deformable_group * kH * kW * 2, H_out, W_out)`` holds y and x shifts in turn. ``columns``, ``ones``
+    and ``im2col_step`` belong to mmcv's own kernel and are not used.
+    """
+    geometry = (dH, dW, padH, padW, dilationH, dilationW, group, deformable_group)
+    output.copy_(_deform_conv(input, weight, offset, None, None, None, *geometry))
+
+
+def deform_conv_backward_input(
+    input: Tensor, offset: Tensor, grad_output: Tensor, grad_input: Tensor, grad_offset: Tensor, weight: Tensor,
+    columns: Tensor, kW: int, kH: int, dW: int, dH: int, padW: int, padH: int, dilationW: int, dilationH: int,
+    group: int, deformable_group: int, im2col_step: int,
+) -> None:  # fmt: skip
+    """Gradients of :func:`deform_conv_forward` to its input and offsets."""
+    geometry = (dH, dW, padH, padW, dilationH, dilationW, group, deformable_group)
+    grads = _deform_conv(input, weight, offset, None, None, grad_output, *geometry)
+    grad_input.copy_(grads[0])
+    grad_offset.copy_(grads[2])
+
+
+def deform_conv_backward_parameters(
+    input: Tensor, offset: Tensor, grad_output: Tensor, grad_weight: Tensor, columns: Tensor, ones: Tensor, kW: int,
+    kH: int, dW: int, dH: int, padW: int, padH: int, dilationW: int, dilationH: int, group: int, deformable_group: int,
+    scale: float, im2col_step: int,
+) -> None:  # fmt: skip
+    """Gradient of :func:`deform_conv_forward` to its weight, times ``scale``, added to ``grad_weight``."""
+    geometry = (dH, dW, padH, padW, dilationH, dilationW, group, deformable_group)
+    # The weight enters its own gradient by its shape only.
+    grads = _deform_conv(input, torch.zeros_like(grad_weight), offset, None, None, grad_output, *geometry)
+    grad_weight.add_(grads[1], alpha=scale)
+
+
+def modulated_deform_conv_forward(
+    input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor, offset: Tensor, mask: Tensor, output: Tensor,
+    columns: Tensor, kernel_h: int, kernel_w: int, stride_h: int, stride_w: int, pad_h: int, pad_w: int,
+    dilation_h: int, dilation_w: int, group: int, deformable_group: int, with_bias: bool,
+) -> None:  # fmt: skip
+    """Modulated deformable convolution (Zhu et al., CVPR 2019): ``mask`` weights the samples; ``output`` is written.
+
+    ``mask`` is ``(B, deformable_group * kernel_h * kernel_w, H_out, W_out)``, ``offset`` as in
+    :func:`deform_conv_forward`.
+    """
+    geometry = (stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, group, deformable_group)
+    output.copy_(_deform_conv(input, weight, offset, mask, bias if with_bias else None, None, *geometry))
+
+
+def modulated_deform_conv_backward(
+    input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor, offset: Tensor, mask: Tensor, columns: Tensor,
+    grad_input: Tensor, grad_weight: Tensor, grad_bias: Tensor, grad_offset: Tensor, grad_mask: Tensor,
+    grad_output: Tensor, kernel_h: int, kernel_w: int, stride_h: int, stride_w: int, pad_h: int, pad_w: int,
+    dilation_h: int, dilation_w: int, group: int, deformable_group: int, with_bias: bool,
+) -> None:  # fmt: skip
+    """Gradients of :func:`modulated_deform_conv_forward` to all its tensors."""
+    geometry = (stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, group, deformable_group)
+    grads = _deform_conv(input, weight, offset, mask, bias if with_bias else None, grad_output, *geometry)
+    for out, grad in zip((grad_input, grad_weight, grad_offset, grad_mask), grads[:4]):
+        out.copy_(grad)
+    if with_bias:
+        grad_bias.copy_(grads[4])
+
+
+def _focal_parts(input: Tensor, target: Tensor, weight: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits that are large where the prediction is right, their signs, and the factor of each term."""
+    # The background has the number C, and so no positive.
+    positive = target[:, None] == torch.arange(input.shape[1], device=target.device)
+    sign = positive.to(input.dtype) * 2 - 1
+    factor = torch.where(positive, alpha, 1 - alpha).to(input.dtype)
+    if weight.numel():
+        # A weight for each class; the background has none, and counts once.
+        factor = factor * torch.cat([weight.to(input.dtype), weight.new_ones(1, dtype=input.dtype)])[target][:, None]
+    return input * sign, sign, factor
+
+
+def sigmoid_focal_loss_forward(
+    input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
+) -> None:
+    """Focal loss of sigmoids (Lin et al., ICCV 2017, eq. 5), for each sample and class.
+
+    Args:
+        input: logits ``(N, C)``.
+        target: class numbers ``(N,)``; C stands for the background.
+        weight: a factor for each class ``(C,)``, or empty.
+        output: losses ``(N, C)``, written.
+        gamma, alpha: focus and weight of the positives.
+    """
+    right, _, factor = _focal_parts(_full(input), target, weight, alpha)
+    output.copy_(-factor * torch.sigmoid(-right) ** gamma * F.logsigmoid(right))
+
+
+def sigmoid_focal_loss_backward(
+    input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
+) -> None:
+    """Derivative of :func:`sigmoid_focal_loss_forward` to the logits, written into ``grad_input`` ``(N, C)``."""
+    right, sign, factor = _focal_parts(_full(input), target, weight, alpha)
+    wrong = torch.sigmoid(-right)
+    # d/dz [-(1-p)^gamma log p] with p = sigmoid(z)
+    slope = wrong**gamma * (gamma * torch.sigmoid(right) * F.logsigmoid(right) - wrong)
+    grad_input.copy_(factor * sign * slope)
+
+
+def get_compiler_version() -> str:
+    """What ``mmcv.ops.get_compiler_version`` prints in environment reports."""
+    return f"none (operators of torchvision {torchvision.__version__})"
+
+
+def get_compiling_cuda_version() -> str:
+    """The CUDA version of torch, for environment reports."""
+    return torch.version.cuda or "not available"
+
+
+ANSWERED: tuple[Callable[..., Any], ...] = (
+    nms,
+    softnms,
+    roi_align_forward,
+    roi_align_backward,
+    deform_conv_forward,
+    deform_conv_backward_input,
+    deform_conv_backward_parameters,
+    modulated_deform_conv_forward,
+    modulated_deform_conv_backward,
+    sigmoid_focal_loss_forward,
+    sigmoid_focal_loss_backward,
+    get_compiler_version,
+    get_compiling_cuda_version,
+)
+
+
+class _Extension(ModuleType):
+    """The stand-in for ``mmcv._ext``."""
+
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        if name.startswith("_"):  # Python's own look-ups, of which every answer would be believed
+            raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
+
+        def missing(*args: Any, **kwargs: Any) -> NoReturn:
+            raise NotImplementedError(
+                f"The operator '{name}' of mmcv is not available without a compiled mmcv. Install one that matches "
+                f"PyTorch {torch.__version__}: pip uninstall mmcv-lite && pip install openmim && "
+                "mim install 'mmcv>=2.1.0,<2.2'."
+            )
+
+        missing.__name__ = missing.__qualname__ = name
+        setattr(self, name, missing)
+        return missing
+
+
+class _ExtensionLoader(Loader):
+    """Lets ``importlib.reload`` and look-ups of the specification find what they expect."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Extension(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__doc__ = __doc__
+        for function in ANSWERED:
+            setattr(module, function.__name__, function)
+
+
+def has_compiled_mmcv() -> bool:
+    """Whether mmcv is installed with its own compiled operators; imports nothing."""
+    mmcv = importlib.util.find_spec("mmcv")
+    places = mmcv.submodule_search_locations if mmcv is not None else None
+    return places is not None and PathFinder.find_spec(NAME, places) is not None
+
+
+def install() -> bool:
+    """Answer ``mmcv._ext`` from torchvision, unless it is loaded already or mmcv is a compiled one.
+
+    Returns:
+        Whether the operators in use are those of this module.
+    """
+    if NAME not in sys.modules:
+        if has_compiled_mmcv():
+            return False
+        # mmengine asks for the specification of the extension, so there has to be one.
+        spec = ModuleSpec(NAME, _ExtensionLoader(), origin=__name__)
+        sys.modules[NAME] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[NAME])
+    return isinstance(sys.modules[NAME], _Extension)

@@ -1,0 +1,35 @@
+"""What a task needs on top of mmengine's Runner: model wrappers, metrics, hooks, parameter groups.
+
+Importing this package registers them, so that configs can name them (``custom_imports`` in
+``configs/_base_/default_runtime.py`` does so).
+"""
+
+from hypvision.errors import require
+
+require("mmengine", "mm")
+
+from .classification import ImageClassifier, TopKAccuracy  # noqa: E402 - after the check that says how to install it
+from .hooks import (  # noqa: E402
+    CheckClassesHook,
+    InterruptHook,
+    PredictionPainterHook,
+    ReduceLossHook,
+    RepeatableSeedHook,
+    StopOnNaNHook,
+)
+from .loops import SeekingIterTrainLoop  # noqa: E402
+from .optim import BFloat16OptimWrapper, TimmParamGroups  # noqa: E402
+
+__all__ = [
+    "BFloat16OptimWrapper",
+    "CheckClassesHook",
+    "ImageClassifier",
+    "InterruptHook",
+    "PredictionPainterHook",
+    "ReduceLossHook",
+    "RepeatableSeedHook",
+    "SeekingIterTrainLoop",
+    "StopOnNaNHook",
+    "TimmParamGroups",
+    "TopKAccuracy",
+]

@@ -1,0 +1,101 @@
+"""Parameter groups as timm makes them, and mixed precision where there is no GPU."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from mmengine.device import get_device
+from mmengine.model import is_model_wrapper
+from mmengine.optim import OptimWrapper
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, OPTIMIZERS
+from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+from torch import nn
+
+from hypvision.errors import HypvisionError
+
+__all__ = ["BFloat16OptimWrapper", "TimmParamGroups"]
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class TimmParamGroups:
+    """Builds an optimiser with timm's parameter groups.
+
+    One-dimensional parameters (biases, norms, layer scales) and those that the model names in ``no_weight_decay()`` get
+    no weight decay. With ``layer_decay`` the learning rate falls by that factor from one layer of the timm backbone to
+    the one before it; what a task adds (heads, necks) has the full rate.
+
+    Config: ``optim_wrapper=dict(constructor="TimmParamGroups", paramwise_cfg=dict(layer_decay=0.75), ...)``.
+
+    Args:
+        optim_wrapper_cfg: ``type`` and arguments of the wrapper, with ``optimizer``.
+        paramwise_cfg: ``layer_decay`` in (0, 1], default none.
+
+    Raises:
+        HypvisionError: an unknown key, or ``layer_decay`` for a model without a timm backbone.
+    """
+
+    def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None):
+        self.optim_wrapper_cfg = dict(optim_wrapper_cfg)
+        self.optim_wrapper_cfg.setdefault("type", "OptimWrapper")
+        self.optimizer_cfg = dict(self.optim_wrapper_cfg.pop("optimizer"))
+        options = dict(paramwise_cfg or {})
+        self.layer_decay = options.pop("layer_decay", None)
+        if options:
+            raise HypvisionError(
+                f"optim_wrapper.paramwise_cfg has {', '.join(map(repr, options))}, but TimmParamGroups knows "
+                "'layer_decay' alone. Correct the config."
+            )
+
+    def __call__(self, model: nn.Module) -> OptimWrapper:
+        if is_model_wrapper(model):
+            model = model.module
+        groups = self._groups(model)
+        optimizer = OPTIMIZERS.build(dict(self.optimizer_cfg, params=groups))
+        return OPTIM_WRAPPERS.build(self.optim_wrapper_cfg, default_args=dict(optimizer=optimizer))
+
+    def _groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        decay = self.optimizer_cfg.get("weight_decay", 0.0)
+        if self.layer_decay is None:
+            return param_groups_weight_decay(model, decay, no_weight_decay_list=_no_weight_decay(model))
+        backbone = next((module for module in model.modules() if hasattr(module, "group_matcher")), None)
+        if backbone is None:
+            raise HypvisionError(
+                "optim_wrapper.paramwise_cfg.layer_decay needs a timm model that groups its layers (one with "
+                "'group_matcher'), which this config does not have. Remove 'layer_decay'."
+            )
+        base_lr = self.optimizer_cfg["lr"]
+        groups = param_groups_layer_decay(
+            backbone, decay, no_weight_decay_list=_no_weight_decay(backbone), layer_decay=self.layer_decay
+        )
+        for group in groups:
+            # mmengine's schedulers scale each group's own rate, where timm's expect lr_scale.
+            group["lr"] = base_lr * group.pop("lr_scale")
+        inside = {id(parameter) for parameter in backbone.parameters()}
+        rest = [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) not in inside]
+        # timm asks a model for its named_parameters() and for nothing else.
+        return groups + param_groups_weight_decay(
+            SimpleNamespace(named_parameters=lambda: rest), decay, no_weight_decay_list=_no_weight_decay(model)
+        )
+
+
+def _no_weight_decay(model: nn.Module) -> set[str]:
+    """Names that any module inside exempts through ``no_weight_decay()``, made relative to ``model``."""
+    names: set[str] = set()
+    for prefix, module in model.named_modules():
+        method = getattr(module, "no_weight_decay", None)
+        if callable(method):
+            names |= {f"{prefix}.{name}" if prefix else name for name in method()}
+    return names
+
+
+@OPTIM_WRAPPERS.register_module()
+class BFloat16OptimWrapper(OptimWrapper):
+    """Autocast to bfloat16 on any device, without loss scaling; mmengine's AmpOptimWrapper refuses to run on a CPU."""
+
+    @contextmanager
+    def optim_context(self, model: nn.Module):
+        with super().optim_context(model), torch.autocast(get_device(), dtype=torch.bfloat16):
+            yield

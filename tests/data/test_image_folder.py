@@ -1,0 +1,121 @@
+"""Image folders, list files and CIFAR batches; what they say when something is wrong."""
+
+import hashlib
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+pytest.importorskip("mmengine")
+from hypvision.data.image_folder import CIFARDataset, ImageFolderDataset, build_transform
+from hypvision.errors import HypvisionError
+
+EVAL = dict(input_size=16, crop_pct=1.0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number, name in enumerate(("cat", "dog")):
+        (tmp_path / name).mkdir()
+        for i in range(3):
+            Image.new("RGB", (16, 16), (100 * number, 50 * i, 0)).save(tmp_path / name / f"{i}.png")
+    return tmp_path
+
+
+def test_folders_become_classes_in_sorted_order(folder):
+    data = ImageFolderDataset(folder, EVAL)
+    assert data.metainfo["classes"] == ("cat", "dog")
+    assert data.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    sample = data[4]
+    assert sample["inputs"].shape == (3, 16, 16) and sample["label"] == 1 and sample["index"] == 4
+    assert data.name(4).endswith("dog/1.png")
+
+
+def test_cache_and_subset_give_the_same_images(folder):
+    plain, cached = ImageFolderDataset(folder, EVAL), ImageFolderDataset(folder, EVAL, cache=True, indices=[1, 5])
+    assert len(cached) == 2
+    for i, index in enumerate([1, 5]):
+        assert torch.equal(cached[i]["inputs"], plain[index]["inputs"]) and cached[i]["label"] == plain[index]["label"]
+
+
+def test_list_file(folder):
+    listing = folder / "train.txt"
+    listing.write_text("dog/2.png 1\n\ncat/0.png 0\n")
+    data = ImageFolderDataset(folder, EVAL, ann_file=listing, classes=["cat", "dog"])
+    assert data.labels.tolist() == [1, 0] and data.name(0).endswith("dog/2.png")
+
+
+@pytest.mark.parametrize(
+    "line, said", [("cat/0.png 7", "0 to 1"), ("cat/0.png", "line 1"), ("cat/0.png x", "line 1"), ("", "no images")]
+)
+def test_bad_list_file(folder, line, said):
+    (folder / "list.txt").write_text(line + "\n")
+    with pytest.raises(HypvisionError, match=said):
+        ImageFolderDataset(folder, EVAL, ann_file=folder / "list.txt", classes=["cat", "dog"])
+
+
+def test_missing_root_names_path_and_layout(tmp_path):
+    with pytest.raises(HypvisionError, match=r"nowhere' does not exist.*cat/0001.jpg.*data_root"):
+        ImageFolderDataset(tmp_path / "nowhere", EVAL)
+
+
+def test_wrong_layout(tmp_path, folder):
+    with pytest.raises(HypvisionError, match="no folder for the classes cow"):
+        ImageFolderDataset(folder, EVAL, classes=["cat", "cow"])
+    (folder / "empty").mkdir()
+    with pytest.raises(HypvisionError, match="class without images.*empty"):
+        ImageFolderDataset(folder, EVAL)
+    with pytest.raises(HypvisionError, match="no sub-folders"):
+        ImageFolderDataset(folder / "empty", EVAL)
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image", None], ids=["empty", "text", "cut"])
+def test_corrupt_image_is_named(folder, content):
+    path = folder / "cat" / "0.png"
+    path.write_bytes(path.read_bytes()[:-30] if content is None else content)
+    with pytest.raises(HypvisionError, match=r"cat/0\.png' cannot be read"):
+        ImageFolderDataset(folder, EVAL)[0]
+
+
+def test_transforms():
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8))
+    strongest = dict(input_size=32, is_training=True, pad_crop=4, auto_augment="rand-m10-inc1-n8", re_prob=1.0)
+    transform = build_transform(strongest)
+    for _ in range(20):  # timm's strongest posterise, which Pillow refuses, is among the operations
+        assert transform(image).shape == (3, 32, 32)
+    with pytest.raises(HypvisionError, match="create_transform does not accept.*sharpness"):
+        build_transform(dict(input_size=32, sharpness=2))
+    with pytest.raises(HypvisionError, match="is_training"):
+        build_transform(dict(input_size=32, pad_crop=4))
+
+
+def test_cifar_says_where_to_get_it(tmp_path):
+    with pytest.raises(HypvisionError, match=r"cifar-10-batches-py' does not exist.*cifar-10-python.tar.gz"):
+        CIFARDataset(tmp_path, EVAL)
+    (tmp_path / "cifar-100-python").mkdir()
+    with pytest.raises(HypvisionError, match="not complete"):
+        CIFARDataset(tmp_path, EVAL, name="cifar100")
+    with pytest.raises(HypvisionError, match="cifar10 and cifar100, not 'svhn'"):
+        CIFARDataset(tmp_path, EVAL, name="svhn")
+
+
+def test_cifar_batches(tmp_path, monkeypatch):
+    from torchvision.datasets import CIFAR10
+
+    place = tmp_path / CIFAR10.base_folder
+    place.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 255, (4, 3072), dtype=np.uint8)
+    content = pickle.dumps(dict(data=pixels, labels=[3, 1, 0, 2]))
+    (place / "test_batch").write_bytes(content)
+    names = pickle.dumps(dict(label_names=["a", "b", "c", "d"]))
+    (place / "batches.meta").write_bytes(names)
+    digest = lambda data: hashlib.md5(data).hexdigest()  # noqa: E731
+    monkeypatch.setattr(CIFAR10, "train_list", [])
+    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", digest(content)]])
+    monkeypatch.setattr(CIFAR10, "meta", dict(filename="batches.meta", key="label_names", md5=digest(names)))
+    data = CIFARDataset(tmp_path, EVAL, train=False, indices=[2, 0])
+    assert data.labels.tolist() == [0, 3] and data.metainfo["classes"] == ("a", "b", "c", "d")
+    expected = pixels[2].reshape(3, 32, 32).transpose(1, 2, 0)
+    assert np.array_equal(np.asarray(data.read(0)), expected) and data.name(0).endswith("#2")

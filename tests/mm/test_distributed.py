@@ -1,0 +1,33 @@
+"""Two processes with half the batch each train like one."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("mmengine")
+from engine_helpers import ROOT, make_images, scalars, write_config
+
+from hypvision.mm.engine import train
+
+
+@pytest.mark.slow
+def test_two_gloo_processes_give_the_loss_curve_of_one(tmp_path):
+    data = make_images(tmp_path / "data")
+    one = write_config(tmp_path / "one.py", data, batch=8, epochs=3)
+    two = write_config(tmp_path / "two.py", data, batch=4, epochs=3)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = dict(os.environ, PYTHON=sys.executable, PORT=str(port), OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+    command = ["bash", str(ROOT / "tools" / "dist_train.sh"), str(two), "2", "--work-dir", str(tmp_path / "two")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+    train(one, tmp_path / "one")
+    expected, got = scalars(tmp_path / "one", "loss"), scalars(tmp_path / "two", "loss")
+    assert len(expected) == 9
+    assert got == pytest.approx(expected, abs=1e-5)
+    assert scalars(tmp_path / "two", "top1") == pytest.approx(scalars(tmp_path / "one", "top1"))

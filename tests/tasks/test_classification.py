@@ -1,0 +1,140 @@
+"""The classifier, its metric and its parameter groups, without a runner."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("mmengine")
+from mmengine.optim import build_optim_wrapper
+
+from hypvision.errors import HypvisionError
+from hypvision.tasks import BFloat16OptimWrapper, ImageClassifier, TopKAccuracy
+
+VIT = dict(model_name="test_vit", num_classes=5, img_size=32)
+
+
+def batch(size: int = 4) -> dict:
+    generator = torch.Generator().manual_seed(0)
+    return dict(
+        inputs=torch.randn(size, 3, 32, 32, generator=generator),
+        label=torch.randint(5, (size,), generator=generator),
+        index=torch.arange(size),
+    )
+
+
+def test_three_modes():
+    model = ImageClassifier(VIT).eval()
+    logits = model(**batch())
+    assert logits.shape == (4, 5) and next(iter(model.state_dict())).startswith("backbone.")
+    loss = model(**batch(), mode="loss")["loss"]
+    torch.testing.assert_close(loss, nn.functional.cross_entropy(logits, batch()["label"]))
+    predictions = model(**batch(), mode="predict")
+    assert [p["index"] for p in predictions] == [0, 1, 2, 3]
+    torch.testing.assert_close(torch.stack([p["scores"] for p in predictions]), logits.softmax(-1))
+    with pytest.raises(ValueError, match="mode"):
+        model(**batch(), mode="guess")
+
+
+def test_label_smoothing_equals_smoothed_targets():
+    model = ImageClassifier(VIT, label_smoothing=0.1).eval()
+    target = nn.functional.one_hot(batch()["label"], 5) * 0.9 + 0.1 / 5
+    expected = -(target * model(**batch()).log_softmax(-1)).sum(-1).mean()
+    torch.testing.assert_close(model(**batch(), mode="loss")["loss"], expected)
+
+
+@pytest.mark.parametrize("size", [4, 5], ids=["even", "odd"])
+def test_mixup_repeats_with_the_seed_and_is_off_in_eval(size):
+    model = ImageClassifier(VIT, mixup=dict(mixup_alpha=0.8, cutmix_alpha=1.0))
+
+    def loss(seed):
+        np.random.seed(seed)
+        return model(**batch(size), mode="loss")["loss"]
+
+    assert torch.equal(loss(0), loss(0)) and not torch.equal(loss(0), loss(1))
+    model.eval()
+    assert torch.equal(loss(0), loss(1))
+
+
+def test_flip_at_test_time_averages_the_mirror_image():
+    model = ImageClassifier(VIT, test_flip=True).eval()
+    given, mirrored = batch(), batch()
+    mirrored["inputs"] = mirrored["inputs"].flip(-1)
+    for a, b in zip(model(**given, mode="predict"), model(**mirrored, mode="predict")):
+        torch.testing.assert_close(a["scores"], b["scores"])
+
+
+def test_unknown_models_are_user_errors():
+    with pytest.raises(HypvisionError, match="no model 'resnet81'.*resnet18"):
+        ImageClassifier(dict(model_name="resnet81", num_classes=5))
+    with pytest.raises(HypvisionError, match="does not accept.*colour"):
+        ImageClassifier(dict(**VIT, colour="red"))
+    with pytest.raises(HypvisionError, match="needs classes"):
+        ImageClassifier(dict(VIT, num_classes=0))
+
+
+def test_topk_accuracy_and_report(tmp_path):
+    metric = TopKAccuracy(topk=(1, 2, 9), out_file=str(tmp_path / "deep" / "report.json"))
+    metric.dataset_meta = dict(classes=("a", "b", "c"))
+    scores = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1], [0.5, 0.4, 0.1], [0.1, 0.1, 0.8]])
+    samples = [dict(scores=s, label=y, index=i) for i, (s, y) in enumerate(zip(scores, [0, 1, 2, 2]))]
+    metric.process(None, samples[:3])
+    metric.process(None, samples[3:])
+    assert metric.evaluate(4) == dict(top1=50.0, top2=75.0)
+    report = json.loads((tmp_path / "deep" / "report.json").read_text())
+    assert report["top1_per_class"] == dict(a=100.0, b=0.0, c=50.0)
+    assert report["predictions"][1]["classes"] == [0, 1, 2] and report["metrics"]["top2"] == 75.0
+
+
+def wrapper(model, layer_decay=None, kind="OptimWrapper"):
+    paramwise = None if layer_decay is None else dict(layer_decay=layer_decay)
+    optimizer = dict(type="AdamW", lr=1.0, weight_decay=0.05)
+    return build_optim_wrapper(
+        model, dict(type=kind, constructor="TimmParamGroups", paramwise_cfg=paramwise, optimizer=optimizer)
+    )
+
+
+def groups_by_name(model, **kwargs):
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = wrapper(model, **kwargs).optimizer.param_groups
+    table = {names[id(p)]: (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    assert len(table) == sum(len(group["params"]) for group in groups) == len(names)  # each parameter once
+    return table
+
+
+def test_weight_decay_spares_biases_norms_and_what_the_model_names():
+    table = groups_by_name(ImageClassifier(VIT))
+    assert table["backbone.head.weight"] == (1.0, 0.05)
+    assert table["backbone.head.bias"] == table["backbone.norm.weight"] == (1.0, 0.0)
+    assert table["backbone.pos_embed"] == (1.0, 0.0)  # through no_weight_decay()
+
+
+def test_layer_decay_falls_towards_the_stem_and_spares_other_heads():
+    class Detector(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone = ImageClassifier(VIT)
+            self.bbox_head = nn.Linear(8, 4)
+
+    table = groups_by_name(Detector(), layer_decay=0.5)
+    assert table["bbox_head.weight"] == (1.0, 0.05) and table["bbox_head.bias"] == (1.0, 0.0)
+    first = table["backbone.backbone.blocks.0.mlp.fc1.weight"][0]
+    second = table["backbone.backbone.blocks.1.mlp.fc1.weight"][0]
+    assert first == second / 2 < 1.0
+    assert table["backbone.backbone.patch_embed.proj.weight"][0] == first / 2
+    with pytest.raises(HypvisionError, match="timm model"):
+        wrapper(nn.Linear(2, 2), layer_decay=0.5)
+
+
+def test_bfloat16_wrapper_trains_on_the_cpu():
+    model = ImageClassifier(VIT)
+    optim_wrapper = wrapper(model, kind="BFloat16OptimWrapper")
+    assert isinstance(optim_wrapper, BFloat16OptimWrapper)
+    with optim_wrapper.optim_context(model):
+        logits = model(**batch())
+    assert logits.dtype == torch.bfloat16
+    before = model.backbone.head.weight.clone()
+    loss = model.train_step(batch(), optim_wrapper)["loss"]
+    assert loss.dtype == torch.float32 and not torch.equal(before, model.backbone.head.weight)
