@@ -11,8 +11,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hypvision.errors import HypvisionError
-from hypvision.mm.checks import main_guard
+from hypvision.errors import HypvisionError, guard
 from hypvision.version import __version__
 
 __all__ = ["COMMANDS", "Command", "main"]
@@ -32,6 +31,7 @@ COMMANDS = {
         "hypvision.mm.engine", "train a classifier, segmenter or detector", "add_train_arguments", "run_train"
     ),
     "test": Command("hypvision.mm.engine", "measure a checkpoint on test data", "add_test_arguments", "run_test"),
+    "explain": Command("hypvision.viz.explain", "draw what a model clusters in a picture"),
     "make-data": Command("hypvision.data.export", "write the procedural data set to disk"),
 }
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (2 after a user error, 130 after an interruption)."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv and argv[0] in COMMANDS:
-        return main_guard(_run, argv[0], argv[1:])
+        return guard(_run, argv[0], argv[1:])
     width = max(map(len, COMMANDS))
     parser = ArgumentParser(
         prog="hypvision",

@@ -7,9 +7,12 @@ of one paragraph: what was wrong, what was expected, how to fix it. The command-
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
-__all__ = ["HypvisionError", "require"]
+__all__ = ["HypvisionError", "guard", "require"]
 
 
 class HypvisionError(Exception):
@@ -35,3 +38,21 @@ def require(module: str, extra: str) -> ModuleType:
         raise HypvisionError(
             f"This needs the package '{package}', which is not installed. Run: pip install 'hypvision[{extra}]'"
         ) from error
+
+
+def guard(function: Callable[..., Any], *args: Any) -> int:
+    """Run the body of a command and turn its end into an exit status.
+
+    Returns:
+        0; 2 after a :class:`HypvisionError`, told in one paragraph without a traceback; 130 after an interruption.
+        Anything else is a bug and propagates.
+    """
+    try:
+        function(*args)
+    except KeyboardInterrupt as interruption:
+        print(f"\n{interruption}" if str(interruption) else "\nInterrupted.", file=sys.stderr)
+        return 130
+    except HypvisionError as error:
+        print(f"\nhypvision: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import errno
 import re
-import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, guard
 
-__all__ = ["check_data", "close_configs", "explain", "main_guard"]
+__all__ = ["check_data", "close_configs", "explain", "main_guard", "readable_errors"]
 
 LAYOUT = {
     "img_path": "the images",
@@ -133,22 +133,23 @@ def _explain_os_error(error: OSError, text: str) -> str | None:
     return None
 
 
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """Inside, whatever :func:`explain` has a paragraph for becomes a :class:`HypvisionError`; also a decorator."""
+    try:
+        yield
+    except Exception as error:
+        paragraph = explain(error)
+        if paragraph is None:
+            raise
+        raise HypvisionError(paragraph) from error
+
+
 def main_guard(function: Callable[..., Any], *args: Any) -> int:
-    """Run the body of a command and turn its end into an exit status.
+    """:func:`hypvision.errors.guard` that also puts the errors of mmengine and the data loaders into words.
 
     Returns:
         0; 2 after a user error, told in one paragraph without a traceback; 130 after an interruption. Anything else is
         a bug and propagates.
     """
-    try:
-        function(*args)
-    except KeyboardInterrupt as interruption:
-        print(f"\n{interruption}" if str(interruption) else "\nInterrupted.", file=sys.stderr)
-        return 130
-    except Exception as error:
-        paragraph = explain(error)
-        if paragraph is None:
-            raise
-        print(f"\nhypvision: error: {paragraph}", file=sys.stderr)
-        return 2
-    return 0
+    return guard(readable_errors()(function), *args)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypvision.errors import HypvisionError
-from hypvision.mm.checks import check_data
+from hypvision.mm.checks import check_data, readable_errors
 from hypvision.mm.config import leave_processes, load_config, parse_options, prepare
 
 if TYPE_CHECKING:
@@ -253,6 +253,7 @@ def add_test_arguments(parser: ArgumentParser) -> None:
     _add_common_arguments(parser)
 
 
+@readable_errors()
 def run_train(args: Namespace) -> None:
     """``train`` from parsed arguments."""
     options = parse_options(args.cfg_options)
@@ -260,6 +261,7 @@ def run_train(args: Namespace) -> None:
     leave_processes()
 
 
+@readable_errors()
 def run_test(args: Namespace) -> None:
     """``test`` from parsed arguments; prints the metrics as one line of JSON."""
     from mmengine.dist import is_main_process

@@ -1,0 +1,51 @@
+# make help says what there is. Needs python3 (3.10 to 3.13) and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.installed-run
+DEV_STAMP := $(VENV)/.installed-dev
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(RUN_STAMP)  ## set up, then train and test three tasks on pictures drawn on the spot
+	@$(BIN)/python tools/demo.py
+
+test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(DEV_STAMP)  ## the tests, the slow ones too
+	$(BIN)/python -m pytest
+
+lint: $(DEV_STAMP)  ## ruff and codespell
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+
+format: $(DEV_STAMP)  ## let ruff put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEV_STAMP)  ## measure HCFormer against its literal form and timm's models; writes docs/benchmarks.md
+	$(BIN)/python tools/benchmark.py hcformer --write docs/benchmarks.md
+
+clean:  ## remove what was built and trained, and the environment
+	rm -rf $(VENV) work_dirs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .cache
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info < (3, 14) else "hypvision needs Python 3.10 to 3.13: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing into $(VENV): a few minutes and 6 GB at the first call ..."
+	$(PIP) -e '.[mm,viz]'
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing into $(VENV): a few minutes and 6 GB at the first call ..."
+	$(PIP) -e '.[dev]'
+	@touch $@ $(RUN_STAMP)

@@ -1,0 +1,58 @@
+# The first part of `make demo`: which of 16 shapes is in the picture? A small HCFormer on 64 x 64 pixels.
+_base_ = ["../_base_/default_runtime.py"]
+data_root = "work_dirs/demo/data/imagefolder"
+normalisation = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+model = dict(
+    type="ImageClassifier",
+    backbone=dict(
+        model_name="hcformer_nano",
+        num_classes=16,
+        img_size=64,
+        layers=(1, 1, 2, 1),
+        mlp_ratios=(4, 4, 4, 4),
+        fold=(4, 2, 1, 1),
+        prop=(2, 2, 4, 2),
+        win=(4, 2, 1, 1),
+        pad="minimal",
+        layer_scale=0.3,
+    ),
+    label_smoothing=0.05,
+)
+train_dataloader = dict(
+    batch_size=64,
+    num_workers=1,
+    dataset=dict(
+        type="ImageFolderDataset",
+        root=data_root + "/train",
+        cache=True,
+        transform=dict(input_size=64, is_training=True, pad_crop=4, **normalisation),
+    ),
+    sampler=dict(type="DefaultSampler", shuffle=True),
+    collate_fn=dict(type="default_collate"),
+    drop_last=True,
+)
+val_dataloader = dict(
+    batch_size=128,
+    num_workers=0,
+    dataset=dict(
+        type="ImageFolderDataset",
+        root=data_root + "/val",
+        cache=True,
+        transform=dict(input_size=64, crop_pct=1.0, **normalisation),
+    ),
+    sampler=dict(type="DefaultSampler", shuffle=False),
+    collate_fn=dict(type="default_collate"),
+)
+test_dataloader = val_dataloader
+val_evaluator = dict(type="TopKAccuracy", topk=(1, 5))
+test_evaluator = val_evaluator
+train_cfg = dict(by_epoch=True, max_epochs=14, val_interval=7)
+optim_wrapper = dict(
+    constructor="TimmParamGroups",
+    optimizer=dict(type="AdamW", lr=2e-3, weight_decay=0.05),
+    clip_grad=dict(max_norm=5.0),
+)
+param_scheduler = [
+    dict(type="LinearLR", start_factor=0.05, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
+    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=1, end=14, convert_to_iter_based=True),
+]

@@ -1,0 +1,7 @@
+_base_ = [
+    "../_base_/models/semantic_fpn_hcformer.py",
+    "../_base_/datasets/ade20k.py",
+    "../_base_/schedules/ade20k_adamw_80k.py",
+    "../_base_/seg_runtime.py",
+]
+model = dict(backbone=dict(model_name="hcformer_tiny"), neck=dict(in_channels=[32, 64, 196, 320]))

@@ -1,0 +1,241 @@
+"""Write the procedural data set to disk in the layouts that training code expects: ImageFolder, ADE20K, COCO.
+
+Each data set is written to a temporary folder beside its place and moved there when it is complete, so that an
+interrupted export leaves nothing half done. The parameters lie in ``dataset.json``: the same export again does nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from hypvision.errors import HypvisionError
+
+from .shapes import ShapesClassification, ShapesScenes
+from .taxonomy import LEVELS, TAXONOMY
+
+__all__ = ["LAYOUTS", "export", "run_length"]
+
+_RECORD = "dataset.json"
+_FORMAT = 1  # goes up when the pictures or the layouts change
+
+
+def run_length(mask: np.ndarray) -> dict:
+    """A boolean mask ``(H, W)`` as COCO's uncompressed run-length encoding: column-major runs, starting with zeros."""
+    pixels = np.asarray(mask, dtype=bool).ravel(order="F")
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], pixels, [not pixels[-1]]])))
+    counts = np.diff(np.concatenate([[0], edges])).tolist()
+    return {"size": list(mask.shape), "counts": [int(count) for count in counts]}
+
+
+def _write_imagefolder(root: Path, lengths: dict[str, int], size: tuple[int, int], seed: int, level: str) -> None:
+    """``{train,val}/CLASS/NNNNNN.png``."""
+    for split, length in lengths.items():
+        data = ShapesClassification(split, length, size, seed, level)
+        for name in data.classes:
+            (root / split / name).mkdir(parents=True)
+        for i in tqdm(range(length), desc=f"imagefolder {split}", unit="img", leave=False):
+            image, label = data[i]
+            image.save(root / split / data.classes[label] / f"{i:06d}.png")
+
+
+def _write_ade(root: Path, lengths: dict[str, int], size: tuple[int, int], seed: int, level: str) -> None:
+    """``{images,annotations}/{training,validation}``: label 1 is the ground, 2 and up are shapes, 0 is never used."""
+    for split, length in lengths.items():
+        folder = {"train": "training", "val": "validation"}[split]
+        for kind in ("images", "annotations"):
+            (root / kind / folder).mkdir(parents=True)
+        data = ShapesScenes(split, length, size, seed)
+        for i in tqdm(range(length), desc=f"ade {split}", unit="img", leave=False):
+            scene = data[i]
+            scene.image.save(root / "images" / folder / f"{i:06d}.jpg", quality=95)
+            Image.fromarray(scene.semantic + 1).save(root / "annotations" / folder / f"{i:06d}.png")
+    names = ("background", *TAXONOMY.classes["shape"])
+    (root / "objectInfo.txt").write_text("".join(f"{i}\t{name}\n" for i, name in enumerate(names, start=1)))
+
+
+def _write_coco(root: Path, lengths: dict[str, int], size: tuple[int, int], seed: int, level: str) -> None:
+    """``{train,val}2017/*.jpg`` and ``annotations/{instances,captions}_{train,val}2017.json``."""
+    kinds = TAXONOMY.classes["kind"]
+    categories = [
+        {"id": label + 1, "name": name, "supercategory": kinds[TAXONOMY.parents["shape"][label]]}
+        for label, name in enumerate(TAXONOMY.classes["shape"])
+    ]
+    (root / "annotations").mkdir(parents=True)
+    for split, length in lengths.items():
+        folder = root / f"{split}2017"
+        folder.mkdir()
+        images: list[dict] = []
+        instances: list[dict] = []
+        captions: list[dict] = []
+        data = ShapesScenes(split, length, size, seed)
+        for i in tqdm(range(length), desc=f"coco {split}", unit="img", leave=False):
+            scene = data[i]
+            name = f"{i:012d}.jpg"
+            scene.image.save(folder / name, quality=95)
+            width, height = scene.image.size
+            images.append({"id": i, "file_name": name, "width": width, "height": height})
+            for item, mask in zip(scene.objects, scene.masks):
+                left, top, right, bottom = item.box
+                instances.append(
+                    {
+                        "id": len(instances) + 1,
+                        "image_id": i,
+                        "category_id": item.label("shape") + 1,
+                        "bbox": [left, top, right - left, bottom - top],
+                        "area": item.area,
+                        "segmentation": run_length(mask),
+                        "iscrowd": 0,
+                    }
+                )
+            for depth, (true, false) in enumerate(zip(scene.captions, scene.contradictions)):
+                captions.append(
+                    {
+                        "id": len(captions) + 1,
+                        "image_id": i,
+                        "level": depth,
+                        "caption": true,
+                        "contradiction": false,
+                    }
+                )
+        info = {"description": f"hypvision shapes, seed {seed}"}
+        for kind, annotations in (("instances", instances), ("captions", captions)):
+            record: dict = {"info": info, "licenses": [], "images": images, "annotations": annotations}
+            if kind == "instances":
+                record["categories"] = categories
+            (root / "annotations" / f"{kind}_{split}2017.json").write_text(json.dumps(record))
+
+
+LAYOUTS: dict[str, Callable[[Path, dict[str, int], tuple[int, int], int, str], None]] = {
+    "imagefolder": _write_imagefolder,
+    "ade": _write_ade,
+    "coco": _write_coco,
+}
+
+
+def export(
+    out: str | Path,
+    layout: str = "imagefolder",
+    train: int = 1000,
+    val: int = 200,
+    size: int | tuple[int, int] = 128,
+    seed: int = 0,
+    level: str = "shape",
+    overwrite: bool = False,
+) -> Path:
+    """Write one data set.
+
+    Args:
+        out: its folder; made, or left as it is when it holds the same data set already.
+        layout: ``"imagefolder"`` (single objects), ``"ade"`` or ``"coco"`` (scenes).
+        train, val: numbers of pictures.
+        size: side, or (height, width), in pixels; at least 32.
+        seed: which of the many data sets.
+        level: classes of the ImageFolder layout: ``"kind"``, ``"shape"`` or ``"instance"``.
+        overwrite: replace another data set of ours that lies in ``out``.
+
+    Returns:
+        The folder.
+
+    Raises:
+        HypvisionError: an argument is out of range, ``out`` holds something else, or the disk is full.
+    """
+    out = Path(out)
+    if layout not in LAYOUTS:
+        raise HypvisionError(f"There is no layout {layout!r}. Use one of {', '.join(LAYOUTS)}.")
+    height, width = (size, size) if isinstance(size, int) else size
+    record = {
+        "format": _FORMAT,
+        "layout": layout,
+        "train": train,
+        "val": val,
+        "size": [height, width],
+        "seed": seed,
+        "level": level if layout == "imagefolder" else "shape",
+    }
+    if _already_there(out, record, overwrite):
+        return out
+    # Arguments are checked before anything is written.
+    for split, length in (("train", train), ("val", val)):
+        ShapesClassification(split, length, (height, width), seed, level)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        LAYOUTS[layout](temporary, {"train": train, "val": val}, (height, width), seed, level)
+        (temporary / _RECORD).write_text(json.dumps(record, indent=1) + "\n")
+        os.chmod(temporary, 0o755)  # mkdtemp makes private folders
+        if out.exists():
+            shutil.rmtree(out)
+        os.replace(temporary, out)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise HypvisionError(
+            f"The disk is full: the data set '{out}' was not written and what was begun has been removed. Free some "
+            "space, or ask for fewer or smaller pictures."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return out
+
+
+def _already_there(out: Path, record: dict, overwrite: bool) -> bool:
+    """Whether ``out`` holds this very data set; an error when it holds something that must not be replaced."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return False
+    try:
+        found = json.loads((out / _RECORD).read_text())
+    except (OSError, ValueError):
+        raise HypvisionError(
+            f"'{out}' exists and is not a data set of `hypvision make-data`. Choose another folder, or remove it."
+        ) from None
+    if found == record:
+        return True
+    if not overwrite:
+        different = ", ".join(key for key in record if found.get(key) != record[key])
+        raise HypvisionError(
+            f"'{out}' holds a data set with other parameters ({different}). Choose another folder, or pass --overwrite."
+        )
+    return False
+
+
+def _parse_size(text: str) -> int | tuple[int, int]:
+    try:
+        numbers = [int(part) for part in text.lower().split("x")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2):
+        raise HypvisionError(f"--size takes a side or HEIGHTxWIDTH in pixels, such as 128 or 96x160; got {text!r}.")
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The arguments of ``hypvision make-data``."""
+    parser.add_argument("out", metavar="OUT", help="folder; each layout gets its own folder in it with --layout all")
+    parser.add_argument("--layout", choices=[*LAYOUTS, "all"], default="all", help="default: all")
+    parser.add_argument("--train", type=int, default=1000, metavar="N", help="training pictures (default: 1000)")
+    parser.add_argument("--val", type=int, default=200, metavar="N", help="validation pictures (default: 200)")
+    parser.add_argument("--size", default="128", metavar="S|HxW", help="pixels (default: 128)")
+    parser.add_argument("--seed", type=int, default=0, help="which of the many data sets (default: 0)")
+    parser.add_argument("--level", choices=LEVELS, default="shape", help="classes of the imagefolder (default: shape)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a data set with other parameters")
+
+
+def run(args: Namespace) -> None:
+    """``hypvision make-data``."""
+    size = _parse_size(args.size)
+    layouts = list(LAYOUTS) if args.layout == "all" else [args.layout]
+    for layout in layouts:
+        out = Path(args.out) / layout if args.layout == "all" else Path(args.out)
+        export(out, layout, args.train, args.val, size, args.seed, args.level, args.overwrite)
+        print(f"{layout}: {out}")

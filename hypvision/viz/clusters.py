@@ -1,0 +1,443 @@
+"""What a clustering backbone groups together, drawn over the image.
+
+A backbone with a method ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) tells the soft
+assignments of each of its blocks. Two views of them, as in "Hyperbolic Hierarchical Clustering for Visual
+Representation Learning" (Wei et al., ECCV 2026):
+
+- :func:`draw_cluster_maps`: each pixel in the colour of its arg-max centre, for a block, a head and a level (patch:
+  Euclidean, inside a window; window: hyperbolic, over the whole map);
+- :func:`merge_regions`: the assignments followed from the finest stage to the coarsest, and the clusters found there
+  merged into k regions.
+
+Stages, blocks and heads are counted from 0, as in the names of the modules (``stages.2.blocks.5``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageDraw, ImageOps
+from torch import Tensor, nn
+
+from hypvision.errors import HypvisionError
+from hypvision.viz.palette import palette
+
+__all__ = [
+    "cluster_map",
+    "draw_cluster_maps",
+    "draw_regions",
+    "explain_image",
+    "kmeans",
+    "merge_clusters",
+    "merge_regions",
+    "prepare_image",
+]
+
+LEVELS = ("patch", "window")
+STRIDE = 32  # sides of a picture are rounded to multiples of it
+LONGEST = 8  # a picture may be so many times longer than wide
+GAP, CAPTION = 4, 14  # pixels between the tiles of a grid, and of the line above each
+
+
+# Label maps
+
+
+def cluster_map(
+    assignment: Any, head: int, level: str = "patch", size: tuple[int, int] | None = None, index: int = 0
+) -> np.ndarray:
+    """The arg-max centre of every pixel.
+
+    Args:
+        assignment: a :class:`~hypvision.nn.ClusterAssignment`, with M centres in a window and K over the map.
+        head: which head.
+        level: ``"patch"``: labels are ``window * M + centre``, unique over the map; ``"window"``: each pixel has the
+            label, 0 to K - 1, of the window that it lies in.
+        size: (height, width) to enlarge the map to, by repeating pixels; None: that of the assignment.
+        index: which image of the batch.
+
+    Returns:
+        Labels ``(H, W)``, int64.
+
+    Raises:
+        ValueError: unknown level, a head that is not there, or the window level of a block without one.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"level must be 'patch' or 'window', got {level!r}.")
+    heads = assignment.patch.shape[1]
+    if not 0 <= head < heads:
+        raise ValueError(f"head must be between 0 and {heads - 1}, got {head}.")
+    if level == "patch":
+        centers = assignment.patch.shape[2]
+        labels = assignment.window_index * centers + assignment.patch[index, head].argmax(0)
+    else:
+        if assignment.window is None:
+            raise ValueError("This block has no window level.")
+        labels = assignment.window[index, head].argmax(0).flatten()[assignment.window_index]
+    return _resize(labels.cpu().numpy().astype(np.int64), size)
+
+
+def _resize(labels: np.ndarray, size: tuple[int, int] | None) -> np.ndarray:
+    """Nearest neighbour: pixel y of n takes pixel floor(y m / n) of the m there are."""
+    if size is None:
+        return labels
+    rows, columns = (np.arange(new) * old // new for new, old in zip(size, labels.shape))
+    return labels[rows[:, None], columns]
+
+
+def kmeans(
+    points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0, restarts: int = 4, iterations: int = 100
+) -> Tensor:
+    """Weighted k-means with k-means++ starts; the same result at every call.
+
+    Args:
+        points: ``(n, d)``.
+        k: clusters wanted.
+        weights: ``(n,)``, > 0; None: all 1.
+        seed: of the random starts.
+        restarts: starts, of which the one with the smallest sum of squares is kept.
+        iterations: at most so many steps a start.
+
+    Returns:
+        Labels ``(n,)``: 0, 1, ...; exactly k of them, or as many as there are distinct points if these are fewer.
+
+    Raises:
+        ValueError: k < 1, or no points.
+    """
+    if k < 1 or points.ndim != 2 or len(points) == 0:
+        raise ValueError(f"k must be >= 1 and points of shape (n, d) with n >= 1, got {k} and {tuple(points.shape)}.")
+    # Equal points count as one, so that a cluster is never empty for want of points.
+    points, inverse = points.detach().cpu().double().unique(dim=0, return_inverse=True)
+    mass = torch.ones(len(inverse)) if weights is None else weights.cpu()
+    mass = torch.zeros(len(points), dtype=torch.float64).index_add_(0, inverse, mass.double())
+    if len(points) <= k:
+        return inverse
+    generator = torch.Generator().manual_seed(seed)
+    best_cost, best = float("inf"), inverse
+    for _ in range(restarts):
+        centers = _spread_start(points, mass, k, generator)
+        previous = None
+        for _ in range(iterations):
+            nearest, labels = _squared_distances(points, centers).min(1)
+            for empty in sorted(set(range(k)) - set(labels.tolist())):
+                # Take the worst point that is not alone in its cluster.
+                alone = labels.bincount(minlength=k)[labels] == 1
+                worst = (nearest * mass).masked_fill(alone, -1).argmax()
+                labels[worst], nearest[worst] = empty, 0
+            if previous is not None and torch.equal(labels, previous):
+                break
+            previous = labels
+            total = torch.zeros(k, dtype=torch.float64).index_add_(0, labels, mass)
+            centers = torch.zeros_like(centers).index_add_(0, labels, points * mass[:, None]) / total[:, None]
+        cost = float((((points - centers[labels]) ** 2).sum(1) * mass).sum())
+        if cost < best_cost:
+            best_cost, best = cost, labels
+    return best[inverse]
+
+
+def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist") ** 2
+
+
+def _spread_start(points: Tensor, mass: Tensor, k: int, generator: torch.Generator) -> Tensor:
+    """k-means++: each next centre is drawn with probability proportional to mass * squared distance to the nearest."""
+    chosen = [int(torch.multinomial(mass, 1, generator=generator))]
+    nearest = _squared_distances(points, points[chosen]).squeeze(1)
+    for _ in range(k - 1):
+        chosen.append(int(torch.multinomial(nearest * mass, 1, generator=generator)))
+        nearest = torch.minimum(nearest, _squared_distances(points, points[chosen[-1:]]).squeeze(1))
+    return points[chosen]
+
+
+def _follow(assignments: Sequence[Any], head: int, index: int) -> list[np.ndarray]:
+    """The clusters of the finest map, and what becomes of them at each coarser one: labels 0, 1, ... ``(H, W)`` each.
+
+    A cluster goes as a whole to the coarser centre that its pixels, taken together, are assigned to most.
+    """
+    shape = assignments[0].window_index.shape
+    labels = np.unique(cluster_map(assignments[0], head, index=index), return_inverse=True)[1].reshape(shape)
+    found = [labels]
+    for coarse in assignments[1:]:
+        centers, height, width = coarse.patch.shape[2:]
+        y, x = (torch.arange(old) * new // old for old, new in zip(shape, (height, width)))
+        soft = coarse.patch[index, min(head, coarse.patch.shape[1] - 1)].double().cpu()[:, y[:, None], x]
+        windows = coarse.window_index.cpu()[y[:, None], x].flatten()
+        count = int(coarse.window_index.max()) + 1
+        votes = torch.zeros(int(labels.max()) + 1, count, centers, dtype=torch.float64)
+        votes.index_put_((torch.from_numpy(labels).flatten(), windows), soft.flatten(1).t(), accumulate=True)
+        parents = votes.flatten(1).argmax(1).numpy()
+        labels = np.unique(parents[labels], return_inverse=True)[1].reshape(shape)
+        found.append(labels)
+    return found
+
+
+def merge_clusters(
+    stage_assignments: Iterable[Any], features: Tensor, k: int, head: int = 0, seed: int = 0, index: int = 0
+) -> np.ndarray:
+    """Regions from the clusters of all stages, as :func:`merge_regions` describes.
+
+    Args:
+        stage_assignments: what ``forward_assignments`` gives; the last block of each stage counts.
+        features: final feature map ``(B, C, h, w)``.
+        k: regions wanted.
+        head: which head to follow; a stage with fewer heads uses its last.
+        seed: of k-means.
+        index: which image of the batch.
+
+    Returns:
+        Labels ``(H, W)`` of the finest assignment, by falling area: 0 is the largest region.
+
+    Raises:
+        ValueError: k < 1, or a head that the first stage does not have.
+    """
+    if k < 1:
+        raise ValueError(f"k must be >= 1, got {k}.")
+    last = {entry.stage: entry.assignment for entry in stage_assignments}
+    chain = _follow([last[stage] for stage in sorted(last)], head, index)
+    labels = next((found for found in reversed(chain) if found.max() + 1 >= k), chain[0])
+    pixels = F.interpolate(
+        features[index : index + 1].detach().float().cpu(), labels.shape, mode="bilinear", align_corners=False
+    )
+    member = torch.from_numpy(labels).flatten()
+    area = member.bincount().double()
+    centers = torch.zeros(len(area), pixels.shape[1], dtype=torch.float64)
+    centers.index_add_(0, member, pixels[0].flatten(1).t().double())
+    regions = kmeans(centers / area[:, None], k, area, seed)[member]
+    order = regions.bincount().argsort(descending=True, stable=True)
+    return order.argsort()[regions].reshape(labels.shape).numpy()
+
+
+@torch.no_grad()
+def merge_regions(model: nn.Module, image: Tensor, k: int, head: int = 0, seed: int = 0) -> np.ndarray:
+    """Group the pixels of an image into k regions, from fine clusters to coarse ones.
+
+    1. Each pixel of the first stage joins its arg-max centre (last block of the stage).
+    2. These clusters are followed to the coarser stages: a cluster goes as a whole to the centre that its pixels,
+       taken together, are assigned to most. Regions thus keep the outlines that the finest stage found.
+    3. The clusters of the coarsest stage that still has k of them or more are merged by k-means (seeded, each cluster
+       weighted by its area) on their centre features: the mean over a cluster of the final feature map, enlarged
+       bilinearly to the resolution of the first stage.
+
+    Args:
+        model: a model with ``forward_assignments`` and ``forward_features``.
+        image: normalised image ``(3, H, W)`` or ``(1, 3, H, W)``.
+        k: regions wanted.
+        head: which head to follow; a stage with fewer heads uses its last.
+        seed: of k-means.
+
+    Returns:
+        Labels ``(H, W)``, int64, by falling area: 0 is the largest region. There are k of them; fewer only where the
+        picture has fewer clusters or features that differ (a picture of one colour).
+
+    Raises:
+        HypvisionError: the model has no ``forward_assignments``.
+        ValueError: k < 1, or a head that the first stage does not have.
+    """
+    x = image.unsqueeze(0) if image.ndim == 3 else image
+    assignments, features = _look(model, x, features=True)
+    return _resize(merge_clusters(assignments, features, k, head, seed), tuple(x.shape[-2:]))
+
+
+@torch.no_grad()
+def _look(model: nn.Module, x: Tensor, features: bool) -> tuple[list[Any], Tensor | None]:
+    """Assignments and final features in evaluation mode; the model is left as it was."""
+    if not hasattr(model, "forward_assignments"):
+        raise HypvisionError(
+            f"The model {type(model).__name__} does not cluster: it has no forward_assignments. Take a clustering "
+            "backbone, e.g. hcformer_nano."
+        )
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        x = x.to(next(model.parameters()))
+        return model.forward_assignments(x), model.forward_features(x) if features else None
+    finally:
+        for module in training:
+            module.training = True
+
+
+# Pictures
+
+
+def _blend(image: Image.Image, labels: np.ndarray, alpha: float, count: int) -> np.ndarray:
+    """The image with each label's colour over it, ``(H, W, 3)`` float."""
+    colours = np.array(palette(count + 1)[1:], dtype=np.float32)  # without the grey for background
+    base = np.asarray(image.convert("RGB"), dtype=np.float32)
+    return (1 - alpha) * base + alpha * colours[labels]
+
+
+def _to_image(pixels: np.ndarray) -> Image.Image:
+    return Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8))
+
+
+def draw_regions(image: Image.Image, labels: np.ndarray, alpha: float = 0.5, outlines: bool = True) -> Image.Image:
+    """The image with each label's colour over it.
+
+    Args:
+        image: any size and mode.
+        labels: ``(H, W)`` integers >= 0; enlarged to the image by repeating pixels.
+        alpha: opacity of the colours, 0 to 1.
+        outlines: draw the borders between labels white.
+    """
+    labels = _resize(np.asarray(labels), (image.height, image.width))
+    pixels = _blend(image, labels, alpha, int(labels.max()) + 1)
+    if outlines:
+        border = np.zeros(labels.shape, dtype=bool)
+        border[1:] |= labels[1:] != labels[:-1]
+        border[:, 1:] |= labels[:, 1:] != labels[:, :-1]
+        pixels[border] = 255
+    return _to_image(pixels)
+
+
+def draw_cluster_maps(
+    image: Image.Image,
+    stage_assignments: Iterable[Any],
+    stage: int | None = None,
+    block: int | None = None,
+    head: int | None = None,
+    level: str = "both",
+    alpha: float = 0.6,
+    tile: int = 160,
+    index: int = 0,
+) -> Image.Image:
+    """A grid of cluster maps over the image: a row for each stage and level, a column for each head.
+
+    Args:
+        image: the picture that the model saw.
+        stage_assignments: what ``forward_assignments`` gives.
+        stage, head: only this one; None: all.
+        block: which block of each stage; None: the last.
+        level: ``"patch"``, ``"window"`` or ``"both"``.
+        alpha: opacity of the colours, 0 to 1.
+        tile: length in pixels of the short side of a tile.
+        index: which image of the batch.
+
+    Returns:
+        The grid; the picture itself stands at the left of each row. Lines above the tiles name block, level and head.
+
+    Raises:
+        HypvisionError: nothing to draw: no such stage, block or head, or no window level there.
+    """
+    if level not in (*LEVELS, "both"):
+        raise ValueError(f"level must be 'patch', 'window' or 'both', got {level!r}.")
+    entries = list(stage_assignments)
+    blocks = {number: [entry for entry in entries if entry.stage == number] for number in {e.stage for e in entries}}
+    rows: list[tuple[Any, str, list[int]]] = []
+    for number in sorted(blocks):
+        chosen = blocks[number][-1:] if block is None else [e for e in blocks[number] if e.block == block]
+        if not chosen or stage not in (None, number):
+            continue
+        count = chosen[0].assignment.patch.shape[1]
+        heads = [h for h in range(count) if head in (None, h)]
+        for name in LEVELS if level == "both" else (level,):
+            if heads and (name == "patch" or chosen[0].assignment.window is not None):
+                rows.append((chosen[0], name, heads))
+    if not rows:
+        has = "; ".join(
+            f"stage {number}: blocks 0 to {len(found) - 1}, heads 0 to {found[0].assignment.patch.shape[1] - 1}"
+            f"{', no window level' if found[0].assignment.window is None else ''}"
+            for number, found in sorted(blocks.items())
+        )
+        raise HypvisionError(
+            f"There are no cluster maps for stage={stage}, block={block}, head={head}, level={level} (None: all, or the "
+            f"last block). Counted from 0, the model has {has}."
+        )
+
+    scale = tile / min(image.size)
+    width, height = (max(round(side * scale), 1) for side in image.size)
+    small = image.convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
+    columns = 1 + max(len(heads) for *_, heads in rows)
+    step_x, step_y = width + GAP, height + CAPTION + GAP
+    grid = Image.new("RGB", (GAP + columns * step_x, GAP + len(rows) * step_y), "white")
+    draw = ImageDraw.Draw(grid)
+    for row, (entry, name, heads) in enumerate(rows):
+        top = GAP + row * step_y
+        tiles = [(f"stages.{entry.stage}.blocks.{entry.block}", small)]
+        for number in heads:
+            labels = cluster_map(entry.assignment, number, name, (height, width), index)
+            tiles.append((f"{name} level, head {number}", _to_image(_blend(small, labels, alpha, labels.max() + 1))))
+        for column, (caption, picture) in enumerate(tiles):
+            draw.text((GAP + column * step_x, top), caption, fill="black")
+            grid.paste(picture, (GAP + column * step_x, top + CAPTION))
+    return grid
+
+
+def prepare_image(
+    image: Image.Image, size: int, mean: Sequence[float], std: Sequence[float], interpolation: str = "bicubic"
+) -> tuple[Image.Image, Tensor]:
+    """Turn upright, resize and normalise a picture.
+
+    Args:
+        image: any size and mode; its orientation tag is obeyed.
+        size: length of the short side, a multiple of 32. The aspect ratio is kept, up to rounding the long side to a
+            multiple of 32.
+        mean, std: of the normalisation, one value a channel; one value alone makes the picture grey.
+        interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``; others count as bicubic.
+
+    Returns:
+        The resized picture, and the normalised tensor ``(1, C, H, W)``.
+
+    Raises:
+        HypvisionError: size is not a positive multiple of 32, or the picture is more than 8 times longer than wide.
+    """
+    if size < STRIDE or size % STRIDE:
+        raise HypvisionError(f"size must be a multiple of {STRIDE}, at least {STRIDE}; got {size}.")
+    if max(image.size) > LONGEST * min(image.size):
+        raise HypvisionError(
+            f"A picture of {image.width} x {image.height} pixels is too narrow: crop it to at most {LONGEST} times the "
+            "length of its short side."
+        )
+    image = ImageOps.exif_transpose(image).convert("L" if len(mean) == 1 else "RGB")
+    short = min(image.size)
+    new = [size if side == short else max(round(side * size / short / STRIDE), 1) * STRIDE for side in image.size]
+    image = image.resize(new, getattr(Image.Resampling, interpolation.upper(), Image.Resampling.BICUBIC))
+    pixels = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255).reshape(new[1], new[0], len(mean))
+    pixels = (pixels - torch.tensor(mean)) / torch.tensor(std)
+    return image, pixels.permute(2, 0, 1).unsqueeze(0).contiguous()
+
+
+def explain_image(
+    model: nn.Module,
+    image: Image.Image,
+    size: int = 224,
+    regions: int = 8,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    stage: int | None = None,
+    block: int | None = None,
+    head: int | None = None,
+    level: str = "both",
+) -> dict[str, Image.Image]:
+    """Both views of a picture.
+
+    Args:
+        model: a model with ``forward_assignments`` and ``forward_features``; its mode and weights are left as they are.
+        image: any size and mode.
+        size: short side that the model sees, a multiple of 32.
+        regions: how many regions to merge the clusters into; 0 for none.
+        mean, std: normalisation; None: what timm resolves for the model.
+        stage, block, head, level: see :func:`draw_cluster_maps`; regions follow ``head``, or head 0.
+
+    Returns:
+        ``"clusters"``: the grid of cluster maps; ``"regions"`` (unless 0): the picture with the regions over it.
+
+    Raises:
+        HypvisionError: the model does not cluster, the picture or its size does not fit, or nothing to draw.
+    """
+    from timm.data import resolve_data_config
+
+    if regions < 0:
+        raise HypvisionError(f"The number of regions must be 0 (none) or more, got {regions}.")
+    given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
+    config = resolve_data_config(given, model=model)
+    picture, x = prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
+    assignments, features = _look(model, x, features=regions > 0)
+    result = {"clusters": draw_cluster_maps(picture, assignments, stage, block, head, level)}
+    if features is not None:
+        first = assignments[0].assignment.patch.shape[1]
+        labels = merge_clusters(assignments, features, regions, min(head or 0, first - 1))
+        result["regions"] = draw_regions(picture, labels)
+    return result

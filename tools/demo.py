@@ -1,0 +1,156 @@
+"""`make demo`: train and test HCFormer for classification, segmentation and detection on pictures drawn on the spot.
+
+Each part runs tools/train.py and tools/test.py on a config of configs/demo, as a user would. Ctrl-C stops at a
+checkpoint; the next call goes on from there. After a complete run the next call starts anew (the pictures are kept).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from mmengine.config import Config
+from PIL import Image
+
+from hypvision.data.export import export
+from hypvision.errors import HypvisionError
+from hypvision.viz.sheet import contact_sheet, save_picture
+
+ROOT = Path("work_dirs/demo")
+DATA = ROOT / "data"
+FINISHED = ROOT / "finished.json"
+
+
+class Part(NamedTuple):
+    """One training of the demo: its config's name, the metric to report, that metric's name in words, its scale."""
+
+    name: str
+    metric: str
+    title: str
+    scale: float
+
+
+PARTS = (
+    Part("classification", "top1", "top-1 accuracy (16 shapes)", 0.01),
+    Part("segmentation", "mIoU", "mIoU (17 classes)", 0.01),
+    Part("detection", "coco/bbox_mAP_50", "box AP50 (16 classes)", 1.0),
+)
+
+
+def main() -> int:
+    if not Path("configs/demo").is_dir():
+        print("Run this from the root of the repository: make demo", file=sys.stderr)
+        return 2
+    if FINISHED.exists():
+        for part in PARTS:
+            shutil.rmtree(ROOT / part.name, ignore_errors=True)
+        FINISHED.unlink()
+    begin = time.time()
+    try:
+        print("Drawing the data set ...", flush=True)
+        export(DATA / "imagefolder", "imagefolder", train=6400, val=640, size=64)
+        export(DATA / "ade", "ade", train=800, val=100, size=96)
+        export(DATA / "coco", "coco", train=800, val=100, size=96)
+        rows = [(part, *run(part)) for part in PARTS]
+        pictures = [sheet(part) for part in PARTS] + clusters()
+    except HypvisionError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
+    except subprocess.CalledProcessError as error:
+        print(f"\nThe demo stopped in: {' '.join(map(str, error.cmd))}\n`make demo` goes on from there.", file=sys.stderr)
+        return error.returncode
+    except KeyboardInterrupt:
+        print("\nInterrupted. `make demo` goes on from the last checkpoint.", file=sys.stderr)
+        return 130
+    FINISHED.write_text(json.dumps({part.name: metric for part, metric, _ in rows}) + "\n")
+
+    print(f"\n{'task':15} {'metric':28} {'result':>8} {'floor':>8} {'seconds':>8}")
+    for part, metric, seconds in rows:
+        print(f"{part.name:15} {part.title:28} {metric:8.3f} {floor(part):8.3f} {seconds:8.0f}")
+    print("The floor is what a constant answer reaches.")
+    print(f"Total: {time.time() - begin:.0f} s. Pictures:")
+    for path in pictures:
+        print(f"  {path}")
+    return 0
+
+
+def run(part: Part) -> tuple[float, float]:
+    """Train (or go on training) and test one part; its metric, and the seconds that this call took."""
+    begin = time.time()
+    config, folder = f"configs/demo/{part.name}.py", ROOT / part.name
+    print(f"\n== {part.name}: tools/train.py {config}", flush=True)
+    subprocess.run([sys.executable, "tools/train.py", config, "--work-dir", folder, "--resume"], check=True)
+    weights = Path((folder / "last_checkpoint").read_text().strip())
+    shutil.copyfile(weights, folder / "last.pth.tmp")
+    (folder / "last.pth.tmp").replace(folder / "last.pth")  # the name that the next configs start from
+    print(f"\n== {part.name}: tools/test.py {config} {folder / 'last.pth'}", flush=True)
+    show = folder / "shown"
+    shutil.rmtree(show, ignore_errors=True)
+    command = [sys.executable, "tools/test.py", config, folder / "last.pth", "--show-dir", show]
+    command += ["--work-dir", folder / "test"]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    metrics = json.loads(output.strip().splitlines()[-1])
+    return metrics[part.metric] * part.scale, time.time() - begin
+
+
+def sheet(part: Part, count: int = 8) -> Path:
+    """Some of the painted predictions of one part on one picture."""
+    found = sorted(path for path in (ROOT / part.name / "shown").rglob("*") if path.suffix in (".png", ".jpg"))
+    chosen = [found[i] for i in np.linspace(0, len(found) - 1, min(count, len(found))).astype(int)]
+    return save_picture(contact_sheet([Image.open(path) for path in chosen]), ROOT / "pictures" / f"{part.name}.png")
+
+
+def clusters() -> list[Path]:
+    """Cluster maps of the classifier on a scene, by the command that users have."""
+    scene = sorted((DATA / "ade/images/validation").glob("*.jpg"))[3]
+    out = ROOT / "pictures"
+    command = [sys.executable, "-m", "hypvision.cli", "explain", scene, "--out", out, "--size", "256"]
+    model = {**Config.fromfile("configs/demo/classification.py").model.backbone}
+    command += ["--model", model.pop("model_name"), "--weights", ROOT / "classification/last.pth"]
+    command += ["--model-args", *(f"{name}={value!r}" for name, value in model.items())]
+    subprocess.run(command, check=True)
+    return sorted(out.glob(f"{scene.stem}*"))
+
+
+def floor(part: Part) -> float:
+    """What a constant answer reaches on the validation data."""
+    if part.name == "classification":
+        counts = [len(list(folder.iterdir())) for folder in (DATA / "imagefolder/val").iterdir()]
+        return max(counts) / sum(counts)
+    if part.name == "segmentation":  # everything is background
+        maps = [np.array(Image.open(path)) for path in (DATA / "ade/annotations/validation").glob("*.png")]
+        pixels = np.stack(maps)
+        return float((pixels == 1).mean()) / len(np.unique(pixels))
+    return _detection_floor(DATA / "coco/annotations/instances_val2017.json")
+
+
+def _detection_floor(path: Path) -> float:
+    """Box AP50 of the mean box of the most frequent class in every picture."""
+    import contextlib
+    import io
+
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools talks
+        truth = COCO(str(path))
+        annotations = list(truth.anns.values())
+        category = Counter(item["category_id"] for item in annotations).most_common(1)[0][0]
+        box = np.mean([item["bbox"] for item in annotations], axis=0).tolist()
+        answer = [dict(image_id=i, category_id=category, bbox=box, score=0.5) for i in truth.imgs]
+        evaluation = COCOeval(truth, truth.loadRes(answer), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return max(0.0, float(evaluation.stats[1]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
