@@ -64,7 +64,7 @@ def main() -> int:
         print(f"demo: {error}", file=sys.stderr)
         return 2
     except subprocess.CalledProcessError as error:
-        print(f"\nThe demo stopped in: {' '.join(map(str, error.cmd))}\n`make demo` goes on from there.", file=sys.stderr)
+        print(f"\nThe demo stopped in: {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return error.returncode
     except KeyboardInterrupt:
         print("\nInterrupted. `make demo` goes on from the last checkpoint.", file=sys.stderr)
@@ -86,7 +86,7 @@ def run(part: Part) -> tuple[float, float]:
     begin = time.time()
     config, folder = f"configs/demo/{part.name}.py", ROOT / part.name
     print(f"\n== {part.name}: tools/train.py {config}", flush=True)
-    subprocess.run([sys.executable, "tools/train.py", config, "--work-dir", folder, "--resume"], check=True)
+    call([sys.executable, "tools/train.py", config, "--work-dir", folder, "--resume"])
     weights = Path((folder / "last_checkpoint").read_text().strip())
     shutil.copyfile(weights, folder / "last.pth.tmp")
     (folder / "last.pth.tmp").replace(folder / "last.pth")  # the name that the next configs start from
@@ -95,9 +95,23 @@ def run(part: Part) -> tuple[float, float]:
     shutil.rmtree(show, ignore_errors=True)
     command = [sys.executable, "tools/test.py", config, folder / "last.pth", "--show-dir", show]
     command += ["--work-dir", folder / "test"]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    metrics = json.loads(output.strip().splitlines()[-1])
+    metrics = json.loads(call(command, stdout=subprocess.PIPE).strip().splitlines()[-1])
     return metrics[part.metric] * part.scale, time.time() - begin
+
+
+def call(command: list, stdout: int | None = None) -> str:
+    """Run a command and return what it prints if ``stdout`` is a pipe; after Ctrl-C wait until it has saved its state."""
+    with subprocess.Popen(command, stdout=stdout, text=True) as process:
+        try:
+            output, _ = process.communicate()
+        except KeyboardInterrupt:  # the terminal has sent it to the child as well
+            process.wait()
+            raise
+    if process.returncode == 130:
+        raise KeyboardInterrupt
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return output or ""
 
 
 def sheet(part: Part, count: int = 8) -> Path:
@@ -115,7 +129,7 @@ def clusters() -> list[Path]:
     model = {**Config.fromfile("configs/demo/classification.py").model.backbone}
     command += ["--model", model.pop("model_name"), "--weights", ROOT / "classification/last.pth"]
     command += ["--model-args", *(f"{name}={value!r}" for name, value in model.items())]
-    subprocess.run(command, check=True)
+    call(command)
     return sorted(out.glob(f"{scene.stem}*"))
 
 

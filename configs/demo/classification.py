@@ -19,7 +19,7 @@ model = dict(
     label_smoothing=0.05,
 )
 train_dataloader = dict(
-    batch_size=64,
+    batch_size=32,
     num_workers=1,
     dataset=dict(
         type="ImageFolderDataset",
@@ -46,7 +46,7 @@ val_dataloader = dict(
 test_dataloader = val_dataloader
 val_evaluator = dict(type="TopKAccuracy", topk=(1, 5))
 test_evaluator = val_evaluator
-train_cfg = dict(by_epoch=True, max_epochs=14, val_interval=7)
+train_cfg = dict(by_epoch=True, max_epochs=6, val_interval=3)
 optim_wrapper = dict(
     constructor="TimmParamGroups",
     optimizer=dict(type="AdamW", lr=2e-3, weight_decay=0.05),
@@ -54,5 +54,5 @@ optim_wrapper = dict(
 )
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.05, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
-    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=1, end=14, convert_to_iter_based=True),
+    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=1, end=6, convert_to_iter_based=True),
 ]

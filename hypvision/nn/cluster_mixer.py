@@ -175,8 +175,7 @@ class ClusterMixer(nn.Module):
             offset = F.linear(window, weight[:, inner:], bias).reshape(-1, 1, dim)
         else:
             offset = bias.reshape(1, 1, dim)
-        projection = weight[:, :inner].t().unsqueeze(0).expand(patch.shape[0], inner, dim)
-        mixed = torch.bmm(patch.transpose(1, 2), projection) + offset
+        mixed = F.linear(patch.transpose(1, 2), weight[:, :inner]) + offset
         return self._to_map(mixed, padded)[:, top : top + height, left : left + width]
 
     def _to_map(self, windows: Tensor, padded: Tensor) -> Tensor:
@@ -225,20 +224,22 @@ class ClusterMixer(nn.Module):
         windows = padded.reshape(batch, fold, rows, fold, columns, dim).transpose(2, 3)
         return windows.reshape(batch * fold * fold, rows * columns, dim), padded, top, left
 
-    def _project(self, windows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Project ``(Bw, N, C)`` to channel-major heads ``(Bw * e, d, N)``: no transposition is ever materialised."""
-        count, pixels, dim = windows.shape
-        weight = weight.unsqueeze(0).expand(count, self.heads * self.head_dim, dim)
-        out = torch.bmm(weight, windows.transpose(1, 2)) + bias.unsqueeze(1)
-        return out.reshape(count * self.heads, self.head_dim, pixels)
+    def _project(self, windows: Tensor) -> tuple[Tensor, Tensor]:
+        """Similarity and value features ``(B * fold^2 * e, d, N)`` of windows ``(B * fold^2, N, C)``."""
+        count, pixels, _ = windows.shape
+        # One product for both, then one copy that splits the heads and brings the pixels last.
+        weight = torch.cat([self.feature.weight, self.value.weight])
+        bias = torch.cat([self.feature.bias, self.value.bias])
+        out = F.linear(windows, weight, bias).reshape(count, pixels, 2, self.heads * self.head_dim)
+        out = out.permute(2, 0, 3, 1).reshape(2, count * self.heads, self.head_dim, pixels)
+        return out[0], out[1]
 
     def _patch_level(self, windows: Tensor, padded: Tensor) -> tuple[Tensor, Tensor]:
         """Mixed values ``(Bw, e * d, N)`` and assignments ``(B, fold^2, e, M, N)`` of the pixels of each window."""
         fold, rows, columns = self.fold, padded.shape[1] // self.fold, padded.shape[2] // self.fold
         count, pixels, _ = windows.shape
         centers = self.prop * self.prop
-        feature = self._project(windows, self.feature.weight, self.feature.bias)
-        value = self._project(windows, self.value.weight, self.value.bias)
+        feature, value = self._project(windows)
         pool = _pool_matrix_2d(rows, columns, self.prop, feature)
         feature_centers, value_centers = torch.matmul(feature, pool), torch.matmul(value, pool)
 
