@@ -25,7 +25,7 @@ train_dataloader = dict(
         type="ImageFolderDataset",
         root=data_root + "/train",
         cache=True,
-        transform=dict(input_size=64, is_training=True, pad_crop=4, **normalisation),
+        transform=dict(input_size=64, is_training=True, pad_crop=2, color_jitter=None, **normalisation),
     ),
     sampler=dict(type="DefaultSampler", shuffle=True),
     collate_fn=dict(type="default_collate"),

@@ -49,9 +49,10 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
 def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Pairwise geodesic distances by one matrix product.
 
-    With :math:`q = |x_s - y_s|^2 - (x_0 - y_0)^2` the distance is :math:`\frac{2}{\sqrt c}\,\mathrm{asinh}(\tfrac12\sqrt{c q})`,
-    and the difference of times is ``(|x_s|^2 - |y_s|^2) / (x_0 + y_0)``, free of the cancellation that makes ``arcosh``
-    forms lose everything near 0. Nothing of shape ``(N, M, n)`` is built.
+    With :math:`q = |x_s - y_s|^2 - (x_0 - y_0)^2` the distance is
+    :math:`\frac{2}{\sqrt c}\,\mathrm{asinh}(\tfrac12\sqrt{c q})`, and the difference of times is
+    ``(|x_s|^2 - |y_s|^2) / (x_0 + y_0)``, free of the cancellation that makes ``arcosh`` forms lose everything near 0.
+    Nothing of shape ``(N, M, n)`` is built.
 
     Args:
         x: points ``(..., N, n + 1)``.

@@ -37,7 +37,7 @@ def sinhc(z: Tensor) -> Tensor:
 
 
 def clip_norm(x: Tensor, radius: float = 1.0) -> Tensor:
-    """Scale vectors ``(..., d)`` longer than ``radius`` back onto the sphere of that radius; shorter ones pass unchanged.
+    """Scale vectors ``(..., d)`` longer than ``radius`` back onto the sphere of that radius; others pass unchanged.
 
     Feature clipping (Guo et al., "Clipped Hyperbolic Classifiers Are Super-Hyperbolic Classifiers", CVPR 2022).
     """

@@ -152,9 +152,6 @@ class TimmBackbone(BaseModule):
             parameter.requires_grad_(False)
         for module in self._frozen():
             module.requires_grad_(False)
-        for module in self.modules():
-            if isinstance(module, nn.GroupNorm):
-                module.register_forward_pre_hook(_contiguous_without_grad)
 
     def train(self, mode: bool = True) -> TimmBackbone:
         """As of any module, but what is frozen, and batch norms with ``norm_eval``, stay in eval mode."""
@@ -265,12 +262,6 @@ def _create(model_name: str, out_indices: tuple[int, ...], pretrained: bool, tim
                 raise
             raise HypvisionError(f"'{model_name}' cannot be such a backbone: {error}") from error
     raise AssertionError("the last attempt returns or raises")
-
-
-def _contiguous_without_grad(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Input of a trained GroupNorm behind frozen layers: PyTorch 2.11 on CPUs crashes in the backward of such a norm
-    when its input is channels-last and needs no gradient."""
-    return tuple(x if x.requires_grad else x.contiguous() for x in inputs)
 
 
 def _patch_size(model: nn.Module) -> int:

@@ -43,6 +43,13 @@ class StageAssignments(NamedTuple):
     assignment: ClusterAssignment
 
 
+def _group_norm1(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """GroupNorm with one group of a map ``(B, H, W, C)``."""
+    # One contiguous row an image: the layer-norm kernel is about twice as fast here as the group-norm kernel.
+    x = F.layer_norm(x, [x.shape[1], x.shape[2], x.shape[3]], eps=eps)
+    return torch.addcmul(bias, x, weight)
+
+
 class GroupNorm1(nn.GroupNorm):
     """GroupNorm with one group on channels-last maps ``(B, H, W, C)``."""
 
@@ -50,9 +57,21 @@ class GroupNorm1(nn.GroupNorm):
         super().__init__(1, dim, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        # One contiguous row an image: the layer-norm kernel is about twice as fast here as the group-norm kernel.
-        x = F.layer_norm(x, [x.shape[1], x.shape[2], x.shape[3]], eps=self.eps)
-        return torch.addcmul(self.bias, x, self.weight)
+        return _group_norm1(x, self.weight, self.bias, self.eps)
+
+
+class MapNorm(nn.GroupNorm):
+    """GroupNorm with one group on maps ``(B, C, H, W)`` that lie channels-last in memory, as the stages return them.
+
+    ``nn.GroupNorm`` itself would do, but PyTorch 2.11 on CPUs crashes in its backward where such an input needs no
+    gradient, as behind frozen stages.
+    """
+
+    def __init__(self, dim: int, device=None, dtype=None):
+        super().__init__(1, dim, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _group_norm1(x.permute(0, 2, 3, 1), self.weight, self.bias, self.eps).permute(0, 3, 1, 2)
 
 
 class Mlp(nn.Module):
@@ -208,19 +227,17 @@ class HCFormer(nn.Module):
             stages.append(HCFormerStage(dims[max(i - 1, 0)], dims[i], i > 0, blocks, **factory))
             self.feature_info.append(dict(num_chs=dims[i], reduction=patch_size * 2**i, module=f"stages.{i}"))
         self.stages = nn.ModuleList(stages)
-        self.feature_norms = nn.ModuleList(
-            nn.GroupNorm(1, dim, **factory) if feature_norms else nn.Identity() for dim in dims
-        )
+        self.feature_norms = nn.ModuleList(MapNorm(dim, **factory) if feature_norms else nn.Identity() for dim in dims)
 
         self.num_features = self.head_hidden_size = dims[-1]
-        self.norm: nn.Module = nn.GroupNorm(1, dims[-1], **factory)
+        self.norm: nn.Module = MapNorm(dims[-1], **factory)
         self.global_pool = SelectAdaptivePool2d(pool_type=global_pool, flatten=bool(global_pool))
         self.head = nn.Linear(dims[-1], num_classes, **factory) if num_classes > 0 else nn.Identity()
         self.init_weights()
 
     @torch.jit.ignore
     def init_weights(self) -> None:
-        """Truncated normal (std 0.02) for all linear maps but the convolutions between stages, zeros for their biases."""
+        """Truncated normal (std 0.02) for linear maps, zeros for their biases; convolutions keep PyTorch's default."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 trunc_normal_(module.weight, std=0.02)

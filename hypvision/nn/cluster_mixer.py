@@ -40,7 +40,7 @@ class ClusterAssignment(NamedTuple):
 
 
 def _pool_matrix(size: int, bins: int, like: Tensor) -> Tensor:
-    """Matrix ``(bins, size)`` of adaptive average pooling along one axis: bin i averages [floor(i s/b), ceil((i+1) s/b))."""
+    """Matrix ``(bins, size)`` of adaptive average pooling: bin i averages [floor(i s / b), ceil((i + 1) s / b))."""
     cell = torch.arange(size, device=like.device)
     index = torch.arange(bins, device=like.device).unsqueeze(1)
     start = (index * size) // bins
@@ -56,7 +56,7 @@ def _pool_matrix_2d(height: int, width: int, bins: int, like: Tensor) -> Tensor:
 
 
 def _unit(x: Tensor, dim: int) -> Tensor:
-    """Vectors along ``dim`` divided by max(length, 1e-12); several times faster on CPU than ``F.normalize`` for inner dims."""
+    """Vectors along ``dim`` divided by max(length, 1e-12); for inner dims several times faster than ``F.normalize``."""
     return x / safe_sqrt((x * x).sum(dim, keepdim=True)).clamp(min=1e-12)
 
 
@@ -77,7 +77,7 @@ class ClusterMixer(nn.Module):
             up to the next multiple of fold.
         lift: ``"ambient"`` reads the first feature as a time coordinate (as published), ``"space"`` lifts all d
             features with the exponential map at the origin.
-        norm: GroupNorm over the concatenated levels before the output projection (in the paper's text, not in its code).
+        norm: GroupNorm over the concatenated levels before the output projection (in the paper, not in its code).
 
     Raises:
         ValueError: an argument is out of its range.
@@ -204,9 +204,9 @@ class ClusterMixer(nn.Module):
 
     def _padding(self, size: int) -> tuple[int, int]:
         """Pixels to add before and after an axis of ``size``."""
-        pad = self.fold - size % self.fold
-        if not self.pad_always:
-            pad = pad % self.fold
+        # Written from the side of a window, so that torch.export sees that fold divides the padded size.
+        side = size // self.fold + 1 if self.pad_always else (size + self.fold - 1) // self.fold
+        pad = side * self.fold - size
         return pad // 2, pad - pad // 2
 
     def _windows(self, x: Tensor) -> tuple[Tensor, Tensor, int, int]:
@@ -288,7 +288,7 @@ class ClusterMixer(nn.Module):
         if torch.jit.is_scripting():
             return self._lifted_distance(centers, points)
         kind = points.device.type
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        if kind != "meta" and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
                 return self._lifted_distance(centers, points)
         return self._lifted_distance(centers, points)

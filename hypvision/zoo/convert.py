@@ -1,19 +1,34 @@
 """Official checkpoints to hypvision's state dicts, and back.
 
-A converter is a pair of functions of state dicts (names to tensors): ``NAME_from_official`` and ``NAME_to_official``.
-``tools/convert_checkpoint.py --from NAME IN OUT`` is their command line.
+A converter is a pair of functions of state dicts (names to tensors), ``NAME_from_official`` and ``NAME_to_official``,
+and ``NAME_variant``, which tells the model that converted weights belong to. :func:`convert_file` applies one to a file;
+``tools/convert_checkpoint.py --from NAME IN OUT`` is its command line.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["CONVERTERS", "hcformer_from_official", "hcformer_to_official", "is_official_hcformer"]
+__all__ = [
+    "CONVERTERS",
+    "Conversion",
+    "Converter",
+    "convert_file",
+    "hcformer_from_official",
+    "hcformer_to_official",
+    "hcformer_variant",
+    "is_official_hcformer",
+]
 
 # Official name -> ours, inside a block. Values: (our name, True where a 1x1 convolution becomes a linear map).
 _HCFORMER_BLOCK = {
@@ -108,5 +123,160 @@ def _unknown(name: str, family: str) -> str:
     )
 
 
-# Name on the command line -> (from official, to official).
-CONVERTERS = {"hcformer": (hcformer_from_official, hcformer_to_official)}
+def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+    """The timm model that a state dict of :class:`hypvision.models.HCFormer` belongs to.
+
+    Returns:
+        Name of the model, and the arguments of ``timm.create_model`` by which it differs from the default:
+        ``num_classes``, ``in_chans``, ``img_size`` and, for weights of the dense mode, ``features_only``.
+
+    Raises:
+        HypvisionError: the shapes are those of no variant.
+    """
+    import timm  # by now hypvision's models are registered in it
+
+    stem, biases = state_dict.get("stem.weight"), state_dict.get("stages.0.blocks.0.mixer.bias")
+    if stem is None or biases is None:
+        raise HypvisionError(
+            "The file holds only a part of an HCFormer: the weights of its stem or of its first stage are missing. Give "
+            "a checkpoint of the whole model."
+        )
+    arguments: dict[str, Any] = {}
+    if stem.shape[1] != 3:
+        arguments["in_chans"] = stem.shape[1]
+    img_size = biases.shape[-1] * stem.shape[-1]
+    if img_size != 224:
+        arguments["img_size"] = img_size
+    head = state_dict.get("head.weight")
+    dense = "feature_norms.0.weight" in state_dict
+    if not dense and (head is None or head.shape[0] != 1000):
+        arguments["num_classes"] = 0 if head is None else head.shape[0]
+    for name in timm.list_models("hcformer_*"):
+        own = timm.create_model(name, device="meta", feature_norms=dense, **arguments).state_dict()
+        if dense:  # no classifier comes with it
+            own = {key: value for key, value in own.items() if not key.startswith(("norm.", "head."))}
+        given = {key: value.shape for key, value in state_dict.items()}
+        if given == {key: value.shape for key, value in own.items()}:
+            return name, {"features_only": True, **arguments} if dense else arguments
+    blocks = [len({key.split(".")[3] for key in state_dict if key.startswith(f"stages.{i}.blocks.")}) for i in range(4)]
+    raise HypvisionError(
+        f"The shapes in the file are those of no known HCFormer: it has {blocks} blocks a stage and {stem.shape[0]} "
+        f"channels in the first. Known are {', '.join(timm.list_models('hcformer_*'))}."
+    )
+
+
+class Converter(NamedTuple):
+    """The functions of one family of models."""
+
+    title: str
+    is_official: Callable[[Mapping[str, Tensor]], bool]
+    from_official: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+    to_official: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+    variant: Callable[[Mapping[str, Tensor]], tuple[str, dict[str, Any]]]
+
+
+# Name on the command line -> its functions.
+CONVERTERS = {
+    "hcformer": Converter(
+        "HCFormer", is_official_hcformer, hcformer_from_official, hcformer_to_official, hcformer_variant
+    )
+}
+
+
+class Conversion(NamedTuple):
+    """What :func:`convert_file` wrote: the file, the timm model it is for and the arguments to create that with."""
+
+    path: Path
+    model: str
+    arguments: dict[str, Any]
+
+    def usage(self) -> str:
+        """The line of Python that creates the model with the converted weights."""
+        arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
+        return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
+
+
+def convert_file(family: str, source: str | Path, target: str | Path, to_official: bool = False) -> Conversion:
+    """Convert a checkpoint file from the official names to hypvision's, or back.
+
+    Args:
+        family: a key of :data:`CONVERTERS`.
+        source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it; the weights may be inside
+            ``state_dict`` or ``model``. Nothing in the file is run.
+        target: ``.safetensors``, ``.pth`` or ``.pt``. It is written under another name and moved into place, so that
+            an interruption leaves no half of a file.
+        to_official: convert from hypvision's names to the official ones.
+
+    Returns:
+        What was written, and which model it is.
+
+    Raises:
+        HypvisionError: no such family or file, an unreadable one, one of another model, or a target that cannot be
+            written.
+    """
+    if family not in CONVERTERS:
+        raise HypvisionError(f"There is no converter '{family}'. Known: {', '.join(CONVERTERS)}.")
+    converter, source, target = CONVERTERS[family], Path(source).expanduser(), Path(target).expanduser()
+    if target.suffix not in (".safetensors", ".pth", ".pt"):
+        raise HypvisionError(f"The output '{target}' must end in .safetensors or .pth.")
+    if source.resolve() == target.resolve():
+        raise HypvisionError(f"Input and output are the same file, '{source}'. Give the output another name.")
+    weights = _read(source)
+    official = converter.is_official(weights)
+    if official == to_official:
+        expected = f"hypvision {converter.title}" if to_official else f"official {converter.title}"
+        hint = ""
+        if official:
+            hint = " It has official names already."
+        elif any(".mixer." in name for name in weights):
+            hint = " It has hypvision's names already: nothing is to be done, or --to-official was meant."
+        raise HypvisionError(
+            f"'{source}' is not a checkpoint of an {expected}: it has entries such as "
+            f"{', '.join(list(weights)[:3]) or 'none'}.{hint}"
+        )
+    converted = converter.to_official(weights) if to_official else converter.from_official(weights)
+    model, arguments = converter.variant(converter.from_official(converted) if to_official else converted)
+    _write({name: value.contiguous() for name, value in converted.items()}, target)
+    return Conversion(target, model, arguments)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """The weights in a file, out of their wrapper and without the prefix of ``DataParallel``."""
+    if not path.is_file():
+        raise HypvisionError(f"There is no checkpoint '{path}'. Check the path.")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            weights: Any = load_file(path)
+        else:
+            weights = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the readers raise whatever the bytes make them stumble over
+        reason = str(error).strip().split("\n")[0]
+        raise HypvisionError(
+            f"The checkpoint '{path}' cannot be read safely: it is damaged, or holds more than weights ({reason}). Save "
+            "it again with torch.save(model.state_dict(), ...)."
+        ) from error
+    for wrapper in ("state_dict", "model"):
+        if isinstance(weights, Mapping) and isinstance(weights.get(wrapper), Mapping):
+            weights = weights[wrapper]
+    if not isinstance(weights, Mapping):
+        raise HypvisionError(f"The checkpoint '{path}' holds a {type(weights).__name__}, not a dict of weights.")
+    return {str(name).removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
+
+
+def _write(weights: dict[str, Tensor], path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".safetensors":
+            from safetensors.torch import save_file
+
+            save_file(weights, temporary, metadata={"format": "pt"})
+        else:
+            torch.save(weights, temporary)
+        os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:
+        raise HypvisionError(f"'{path}' cannot be written: {error}.") from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -28,8 +28,8 @@ def arcosh64(z: Tensor) -> Tensor:
 
 
 def ambient_expmap0(u: Tensor, k: float) -> Tensor:
-    """Exponential map at the origin that reads ``u[..., 0]`` as a time coordinate, as geoopt does when handed a d-vector."""
-    squared = -u[..., :1] ** 2 + (u[..., 1:] ** 2).sum(-1, keepdim=True)
+    """Exponential map at the origin that reads ``u[..., 0]`` as a time coordinate, as geoopt's does for a d-vector."""
+    squared = -(u[..., :1] ** 2) + (u[..., 1:] ** 2).sum(-1, keepdim=True)
     s = squared.clamp(min=1e-8).sqrt()
     space = math.sqrt(k) * torch.sinh(s / math.sqrt(k)) * u[..., 1:] / s
     time = torch.sqrt(k + (space**2).sum(-1, keepdim=True))

@@ -1,0 +1,241 @@
+"""HCFormer against its literal formulation, and everything that timm's users expect of a backbone."""
+
+import copy
+import math
+
+import pytest
+import timm
+import timm.optim
+import torch
+from hcformer_reference import VARIANTS, ReferenceHCFormer
+
+import hypvision  # noqa: F401 - registers the models
+from hypvision.models.hcformer import checkpoint_filter_fn
+from hypvision.zoo.convert import hcformer_from_official, hcformer_to_official
+
+NAMES = list(VARIANTS)
+MICRO = dict(layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4, num_classes=5)
+
+
+def micro(name="hcformer_nano", **kwargs):
+    return timm.create_model(name, **{**MICRO, **kwargs})
+
+
+def fill(model):
+    """Deterministic weights, the same on every machine: no random generator is involved."""
+    with torch.no_grad():
+        for k, (name, parameter) in enumerate(sorted(model.named_parameters())):
+            ramp = torch.arange(parameter.numel(), dtype=torch.float64)
+            wave = torch.sin(0.7 * ramp + k).reshape(parameter.shape).to(parameter.dtype)
+            if parameter.dim() > 1 and "position" not in name:
+                parameter.copy_(wave * math.sqrt(2 / parameter[0].numel()))
+            else:
+                parameter.copy_(0.5 + 0.3 * wave)
+    return model
+
+
+def picture(batch=2, height=96, width=128):
+    grid = torch.arange(batch * 3 * height * width, dtype=torch.float64).reshape(batch, 3, height, width)
+    return torch.sin(0.013 * grid + 0.1 * torch.cos(0.37 * grid)).float()
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("hcformer_nano", 5.33), ("hcformer_tiny", 6.95), ("hcformer_small", 16.11), ("hcformer_medium", 33.65)],
+)
+def test_parameter_counts(name, millions):
+    model = timm.create_model(name, device="meta")
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.005)
+
+
+@pytest.mark.parametrize("name", ["hcformer_nano", pytest.param("hcformer_medium", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("curvature", [1.0, 0.1])
+def test_equals_the_literal_formulation(name, curvature):
+    reference = fill(ReferenceHCFormer(name, curvature=curvature)).eval()
+    model = timm.create_model(name, curvature=curvature).eval()
+    model.load_state_dict(hcformer_from_official(reference.state_dict()))
+    x = picture()
+    with torch.no_grad():
+        expected, out = reference(x), model(x)
+    assert (out - expected).norm() / expected.norm() < 2e-6
+
+
+def test_dense_maps_equal_the_literal_formulation():
+    reference = fill(ReferenceHCFormer("hcformer_nano", dense=True)).eval()
+    model = timm.create_model("hcformer_nano", features_only=True).eval()
+    model.model.load_state_dict(hcformer_from_official(reference.state_dict()))
+    with torch.no_grad():
+        expected, out = reference(picture()), model(picture())
+    assert len(out) == 4
+    for theirs, ours in zip(expected, out):
+        assert (ours - theirs).norm() / theirs.norm() < 5e-6
+
+
+def test_golden_numbers():
+    """Pinned on the day the two formulations agreed: a change in both at once would show."""
+    model = timm.create_model("hcformer_nano", num_classes=4)
+    reference = fill(ReferenceHCFormer("hcformer_nano", num_classes=4))
+    model.load_state_dict(hcformer_from_official(reference.state_dict()))
+    with torch.no_grad():
+        out = model.eval()(picture(1, 64, 64))[0]
+    torch.testing.assert_close(out, torch.tensor(GOLDEN), rtol=1e-4, atol=1e-4)
+
+
+GOLDEN = [-0.926904, 0.176675, 1.229489, 2.109557]
+
+
+def test_gradients_equal_the_literal_formulation():
+    reference = fill(ReferenceHCFormer("hcformer_nano", num_classes=3)).double()
+    model = timm.create_model("hcformer_nano", num_classes=3).double()
+    model.load_state_dict(hcformer_from_official(reference.state_dict()))
+    x = picture(1, 64, 64).double()
+    reference(x).square().sum().backward()
+    model(x).square().sum().backward()
+    expected = hcformer_from_official({name: p.grad for name, p in reference.named_parameters()})
+    for name, parameter in model.named_parameters():
+        scale = expected[name].abs().max() + 1e-12
+        assert (parameter.grad - expected[name]).abs().max() / scale < 1e-6, name
+
+
+def test_conversion_goes_both_ways_and_accepts_wrappers():
+    reference = ReferenceHCFormer("hcformer_nano")
+    official = reference.state_dict()
+    back = hcformer_to_official(hcformer_from_official(official))
+    assert set(back) == set(official)
+    assert all(torch.equal(back[name].reshape(value.shape), value) for name, value in official.items())
+    model = timm.create_model("hcformer_nano")
+    for wrapped in (official, {"state_dict": official}, {"model": official, "epoch": 3}):
+        model.load_state_dict(checkpoint_filter_fn(wrapped, model))
+
+
+def test_position_biases_of_another_size_are_resized():
+    source, target = micro(img_size=224), micro(img_size=96)
+    target.load_state_dict(checkpoint_filter_fn(source.state_dict(), target))
+    assert target.stages[0].blocks[0].mixer.bias.shape[-1] == 24
+
+
+@pytest.mark.parametrize("size", [(32, 32), (33, 47), (64, 224), (130, 96)])
+def test_any_size(size):
+    model = micro().eval()
+    assert model(torch.randn(1, 3, *size)).shape == (1, 5)
+    maps = timm.create_model("hcformer_nano", features_only=True, **MICRO)(torch.randn(1, 3, *size))
+    assert [m.shape[1] for m in maps] == list(MICRO["dims"])
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="per-stage"):
+        micro(fold=(7, 7, 1))
+    with pytest.raises(ValueError, match="img_size"):
+        micro(img_size=16)
+    with pytest.raises(ValueError, match="curvature"):
+        micro(curvature=0)
+
+
+def test_classifier_and_head():
+    model = micro(in_chans=1, drop_path_rate=0.2).eval()
+    features = model.forward_features(torch.randn(2, 1, 64, 64))
+    assert model.forward_head(features, pre_logits=True).shape == (2, 32)
+    model.reset_classifier(7)
+    assert model(torch.randn(2, 1, 64, 64)).shape == (2, 7)
+    model.reset_classifier(0, "")
+    assert model(torch.randn(2, 1, 64, 64)).shape == (2, 32, 2, 2)
+
+
+@pytest.mark.parametrize("indices", [(0, 1, 2, 3), (1, 3), (2,), (0,)])
+def test_features_only_has_no_unused_parameters(indices):
+    model = timm.create_model("hcformer_nano", features_only=True, out_indices=indices, **MICRO)
+    maps = model(torch.randn(1, 3, 64, 64))
+    assert [m.shape[1:] for m in maps] == [(MICRO["dims"][i], 16 >> i, 16 >> i) for i in indices]
+    sum(m.square().sum() for m in maps).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+
+
+def test_intermediates_and_pruning_agree():
+    model, x = micro().eval(), torch.randn(1, 3, 64, 64)
+    final, maps = model.forward_intermediates(x)
+    torch.testing.assert_close(final, model.forward_features(x))
+    for i in range(4):
+        early = model.forward_intermediates(x, indices=[i], stop_early=True, intermediates_only=True)
+        torch.testing.assert_close(early[0], maps[i])
+        pruned = copy.deepcopy(model)
+        kept = pruned.prune_intermediate_layers([i])
+        torch.testing.assert_close(pruned.forward_intermediates(x, kept, intermediates_only=True)[0], maps[i])
+
+
+def test_gradient_checkpointing_changes_nothing():
+    model, x = micro(), torch.randn(2, 3, 64, 64)
+    model(x).square().sum().backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model.set_grad_checkpointing()
+    model(x).square().sum().backward()
+    for parameter, gradient in zip(model.parameters(), expected):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_parameter_groups():
+    model = micro()
+    names = {name for name, _ in model.named_parameters()}
+    assert model.no_weight_decay() <= names
+    assert "stages.0.blocks.0.mixer.window_bias" in model.no_weight_decay()
+    groups = timm.optim.param_groups_layer_decay(model, weight_decay=0.1, layer_decay=0.5)
+    assert len({group["lr_scale"] for group in groups}) > 4
+
+
+def test_frozen_early_stages_train_the_rest():
+    """The input of a norm may need no gradient while its weights do."""
+    model = timm.create_model("hcformer_nano", features_only=True, **MICRO)
+    for part in (model.model.stem, model.model.stages[0]):
+        part.requires_grad_(False)
+    sum(m.square().sum() for m in model(torch.randn(2, 3, 64, 64))).backward()
+    assert torch.isfinite(model.model.feature_norms[0].weight.grad).all()
+
+
+def test_assignments_of_every_block():
+    model, x = micro().eval(), torch.randn(2, 3, 64, 96)
+    found = model.forward_assignments(x)
+    assert [(f.stage, f.block) for f in found] == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    assert found[0].assignment.patch.shape == (2, 2, 16, 16, 24)
+    assert found[3].assignment.window is None
+    for item in found:
+        total = item.assignment.patch.sum(2)
+        torch.testing.assert_close(total, torch.ones_like(total))
+
+
+def test_compiles_without_graph_breaks_for_changing_sizes():
+    model = micro().eval()
+    compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=True)
+    for size in ((64, 64), (96, 128), (80, 160)):
+        x = torch.randn(1, 3, *size)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_exports():
+    model, x = micro().eval(), torch.randn(2, 3, 64, 64)
+    program = torch.export.export(model, (x,))
+    torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_torchscript():
+    model, x = micro().eval(), torch.randn(2, 3, 64, 96)
+    torch.testing.assert_close(torch.jit.script(model)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_onnx(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model, x = micro().eval(), torch.randn(2, 3, 64, 64)
+    torch.onnx.export(model, (x,), tmp_path / "model.onnx", dynamo=True, verbose=False)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    out = session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+    torch.testing.assert_close(torch.from_numpy(out), model(x), rtol=1e-3, atol=1e-4)
+
+
+def test_bfloat16_autocast():
+    model, x = micro(), torch.randn(2, 3, 64, 64)
+    expected = model(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(x)
+    out.float().sum().backward()
+    assert (out.float() - expected).abs().max() < 0.05
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
