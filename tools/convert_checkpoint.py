@@ -1,27 +1,26 @@
-#!/usr/bin/env python
-"""Convert a checkpoint of a paper's official code: ``python tools/convert_checkpoint.py --from hcformer IN OUT``."""
+"""Convert an official checkpoint to hypvision's names, or back: tools/convert_checkpoint.py --from hcformer IN OUT."""
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 
-import hypvision  # noqa: F401  (registers the models)
 from hypvision.errors import guard
 from hypvision.zoo.convert import CONVERTERS, convert_file
 
 
-def convert(args: Namespace) -> None:
-    done = convert_file(args.family, args.input, args.output, args.to_official)
-    print(f"{done.model}: wrote {done.path}")
-    if not args.to_official:
-        print(f"Use: import hypvision, timm; {done.usage()}")
+def main() -> int:
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--from", dest="family", required=True, choices=sorted(CONVERTERS), help="the official code")
+    parser.add_argument("source", metavar="IN", help=".pth (loaded without running code) or .safetensors")
+    parser.add_argument("target", metavar="OUT", help=".safetensors or .pth")
+    parser.add_argument("--to-official", action="store_true", help="the other way: from hypvision's names")
+    args = parser.parse_args()
+    return guard(_convert, args.family, args.source, args.target, args.to_official)
+
+
+def _convert(family: str, source: str, target: str, to_official: bool) -> None:
+    written = convert_file(family, source, target, to_official)
+    print(f"{written.path}: {written.model}" if to_official else f"{written.path}: {written.usage()}")
 
 
 if __name__ == "__main__":
-    parser = ArgumentParser(description="Convert a checkpoint of a paper's official code to hypvision's names.")
-    parser.add_argument("--from", dest="family", required=True, choices=list(CONVERTERS), help="the family of models")
-    parser.add_argument("input", metavar="IN", help=".pth or .safetensors")
-    parser.add_argument("output", metavar="OUT", help=".safetensors or .pth")
-    parser.add_argument(
-        "--to-official", action="store_true", help="convert from hypvision's names to the official ones"
-    )
-    sys.exit(guard(convert, parser.parse_args()))
+    sys.exit(main())

@@ -38,9 +38,9 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("classification", "top1", "top-1 accuracy (16 shapes)", 0.01),
-    Part("segmentation", "mIoU", "mIoU (17 classes)", 0.01),
-    Part("detection", "coco/bbox_mAP_50", "box AP50 (16 classes)", 1.0),
+    Part("classification", "top1", "top-1 accuracy (4 kinds)", 0.01),
+    Part("segmentation", "mIoU", "mIoU (4 kinds and ground)", 0.01),
+    Part("detection", "coco/bbox_mAP_50", "box AP50 (4 kinds)", 1.0),
 )
 
 
@@ -55,9 +55,9 @@ def main() -> int:
     begin = time.time()
     try:
         print("Drawing the data set ...", flush=True)
-        export(DATA / "imagefolder", "imagefolder", train=6400, val=640, size=64)
-        export(DATA / "ade", "ade", train=800, val=100, size=96)
-        export(DATA / "coco", "coco", train=800, val=100, size=96)
+        export(DATA / "imagefolder", "imagefolder", train=6400, val=640, size=64, level="kind")
+        export(DATA / "ade", "ade", train=800, val=100, size=96, level="kind")
+        export(DATA / "coco", "coco", train=800, val=100, size=96, level="kind")
         rows = [(part, *run(part)) for part in PARTS]
         pictures = [sheet(part) for part in PARTS] + clusters()
     except HypvisionError as error:

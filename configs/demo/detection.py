@@ -24,9 +24,9 @@ model = dict(
     rpn_head=dict(in_channels=64, feat_channels=64, anchor_generator=dict(scales=[5], strides=[4, 8, 16, 32])),
     roi_head=dict(
         bbox_roi_extractor=dict(out_channels=64),
-        bbox_head=dict(in_channels=64, fc_out_channels=256, num_classes=16),
+        bbox_head=dict(in_channels=64, fc_out_channels=256, num_classes=4),
         mask_roi_extractor=dict(out_channels=64),
-        mask_head=dict(num_convs=2, in_channels=64, conv_out_channels=64, num_classes=16),
+        mask_head=dict(num_convs=2, in_channels=64, conv_out_channels=64, num_classes=4),
     ),
     train_cfg=dict(
         rpn=dict(sampler=dict(num=64)),
@@ -51,6 +51,7 @@ train_dataloader = dict(
     num_workers=1,
     dataset=dict(
         type="ShapesCocoDataset",
+        level="kind",
         data_root=data_root,
         filter_cfg=dict(filter_empty_gt=True, min_size=0),
         pipeline=train_pipeline,
@@ -59,14 +60,14 @@ train_dataloader = dict(
 val_dataloader = dict(
     num_workers=0,
     persistent_workers=False,
-    dataset=dict(type="ShapesCocoDataset", data_root=data_root, pipeline=test_pipeline),
+    dataset=dict(type="ShapesCocoDataset", level="kind", data_root=data_root, pipeline=test_pipeline),
 )
 test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + "annotations/instances_val2017.json")
 test_evaluator = val_evaluator
-train_cfg = dict(max_epochs=4, val_interval=4)
+train_cfg = dict(max_epochs=3, val_interval=3)
 optim_wrapper = dict(optimizer=dict(lr=1e-3, weight_decay=0.02), clip_grad=dict(max_norm=5.0))
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.05, by_epoch=False, begin=0, end=50),
-    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=0, end=4, convert_to_iter_based=True),
+    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=0, end=3, convert_to_iter_based=True),
 ]

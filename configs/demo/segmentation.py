@@ -22,7 +22,7 @@ model = dict(
         init_cfg=dict(type="Pretrained", checkpoint="work_dirs/demo/classification/last.pth"),
     ),
     neck=dict(in_channels=[32, 64, 196, 224], out_channels=64),
-    decode_head=dict(in_channels=[64, 64, 64, 64], channels=64, num_classes=17, dropout_ratio=0.0),
+    decode_head=dict(in_channels=[64, 64, 64, 64], channels=64, num_classes=5, dropout_ratio=0.0),
 )
 train_pipeline = [
     dict(type="LoadImageFromFile"),
@@ -42,6 +42,7 @@ train_dataloader = dict(
     sampler=dict(type="InfiniteSampler", shuffle=True),
     dataset=dict(
         type="ShapesSegDataset",
+        level="kind",
         data_root=data_root,
         data_prefix=dict(img_path="images/training", seg_map_path="annotations/training"),
         pipeline=train_pipeline,
@@ -53,6 +54,7 @@ val_dataloader = dict(
     sampler=dict(type="DefaultSampler", shuffle=False),
     dataset=dict(
         type="ShapesSegDataset",
+        level="kind",
         data_root=data_root,
         data_prefix=dict(img_path="images/validation", seg_map_path="annotations/validation"),
         pipeline=test_pipeline,
@@ -61,10 +63,10 @@ val_dataloader = dict(
 test_dataloader = val_dataloader
 val_evaluator = dict(type="IoUMetric", iou_metrics=["mIoU"])
 test_evaluator = val_evaluator
-train_cfg = dict(max_iters=600, val_interval=600)
+train_cfg = dict(max_iters=500, val_interval=500)
 optim_wrapper = dict(optimizer=dict(lr=2e-3, weight_decay=0.02), clip_grad=dict(max_norm=5.0))
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.05, begin=0, end=50, by_epoch=False),
-    dict(type="PolyLR", power=0.9, eta_min=1e-5, begin=50, end=600, by_epoch=False),
+    dict(type="PolyLR", power=0.9, eta_min=1e-5, begin=50, end=500, by_epoch=False),
 ]
-default_hooks = dict(checkpoint=dict(interval=300))
+default_hooks = dict(checkpoint=dict(interval=250))

@@ -50,7 +50,8 @@ def _write_imagefolder(root: Path, lengths: dict[str, int], size: tuple[int, int
 
 
 def _write_ade(root: Path, lengths: dict[str, int], size: tuple[int, int], seed: int, level: str) -> None:
-    """``{images,annotations}/{training,validation}``: label 1 is the ground, 2 and up are shapes, 0 is never used."""
+    """``{images,annotations}/{training,validation}``: label 1 is the ground, 2 and up are classes, 0 is never used."""
+    names = ("background", *TAXONOMY.classes[level])
     for split, length in lengths.items():
         folder = {"train": "training", "val": "validation"}[split]
         for kind in ("images", "annotations"):
@@ -59,17 +60,17 @@ def _write_ade(root: Path, lengths: dict[str, int], size: tuple[int, int], seed:
         for i in tqdm(range(length), desc=f"ade {split}", unit="img", leave=False):
             scene = data[i]
             scene.image.save(root / "images" / folder / f"{i:06d}.jpg", quality=95)
-            Image.fromarray(scene.semantic + 1).save(root / "annotations" / folder / f"{i:06d}.png")
-    names = ("background", *TAXONOMY.classes["shape"])
+            labels = (scene.semantic_at(level) + 1).astype(np.uint8 if len(names) < 255 else np.uint16)
+            Image.fromarray(labels).save(root / "annotations" / folder / f"{i:06d}.png")
     (root / "objectInfo.txt").write_text("".join(f"{i}\t{name}\n" for i, name in enumerate(names, start=1)))
 
 
 def _write_coco(root: Path, lengths: dict[str, int], size: tuple[int, int], seed: int, level: str) -> None:
     """``{train,val}2017/*.jpg`` and ``annotations/{instances,captions}_{train,val}2017.json``."""
-    kinds = TAXONOMY.classes["kind"]
+    kinds, kind_of = TAXONOMY.classes["kind"], TAXONOMY.ancestors("kind", of=level)
     categories = [
-        {"id": label + 1, "name": name, "supercategory": kinds[TAXONOMY.parents["shape"][label]]}
-        for label, name in enumerate(TAXONOMY.classes["shape"])
+        {"id": label + 1, "name": name, "supercategory": kinds[kind_of[label]]}
+        for label, name in enumerate(TAXONOMY.classes[level])
     ]
     (root / "annotations").mkdir(parents=True)
     for split, length in lengths.items():
@@ -91,7 +92,7 @@ def _write_coco(root: Path, lengths: dict[str, int], size: tuple[int, int], seed
                     {
                         "id": len(instances) + 1,
                         "image_id": i,
-                        "category_id": item.label("shape") + 1,
+                        "category_id": item.label(level) + 1,
                         "bbox": [left, top, right - left, bottom - top],
                         "area": item.area,
                         "segmentation": run_length(mask),
@@ -141,7 +142,7 @@ def export(
         train, val: numbers of pictures.
         size: side, or (height, width), in pixels; at least 32.
         seed: which of the many data sets.
-        level: classes of the ImageFolder layout: ``"kind"``, ``"shape"`` or ``"instance"``.
+        level: what the classes are: ``"kind"`` (4), ``"shape"`` (16) or ``"instance"`` (384; its ADE masks have 16 bits).
         overwrite: replace another data set of ours that lies in ``out``.
 
     Returns:
@@ -161,7 +162,7 @@ def export(
         "val": val,
         "size": [height, width],
         "seed": seed,
-        "level": level if layout == "imagefolder" else "shape",
+        "level": level,
     }
     if _already_there(out, record, overwrite):
         return out
@@ -227,7 +228,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--val", type=int, default=200, metavar="N", help="validation pictures (default: 200)")
     parser.add_argument("--size", default="128", metavar="S|HxW", help="pixels (default: 128)")
     parser.add_argument("--seed", type=int, default=0, help="which of the many data sets (default: 0)")
-    parser.add_argument("--level", choices=LEVELS, default="shape", help="classes of the imagefolder (default: shape)")
+    parser.add_argument("--level", choices=LEVELS, default="shape", help="what the classes are (default: shape)")
     parser.add_argument("--overwrite", action="store_true", help="replace a data set with other parameters")
 
 

@@ -13,9 +13,13 @@ __all__ = ["ShapesCocoDataset"]
 
 @DATASETS.register_module()
 class ShapesCocoDataset(CocoDataset):
-    """The procedural scenes of :mod:`hypvision.data.shapes` as ``hypvision make-data --layout coco`` writes them."""
+    """The procedural scenes of :mod:`hypvision.data.shapes` as ``hypvision make-data --layout coco`` writes them.
 
-    METAINFO = dict(
-        classes=TAXONOMY.classes["shape"],
-        palette=[tuple(colour) for colour in palette(1 + len(TAXONOMY.classes["shape"]))[1:]],
-    )
+    Args:
+        level: the level of the hierarchy that they were exported at: ``"kind"`` or ``"shape"``.
+    """
+
+    def __init__(self, *args, level: str = "shape", **kwargs):
+        classes = TAXONOMY.classes[level]
+        colours = [tuple(colour) for colour in palette(1 + len(classes))[1:]]
+        super().__init__(*args, metainfo=dict(classes=classes, palette=colours), **kwargs)

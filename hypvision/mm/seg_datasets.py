@@ -34,11 +34,13 @@ class CamVidDataset(BaseSegDataset):
 
 @DATASETS.register_module()
 class ShapesSegDataset(BaseSegDataset):
-    """The procedural scenes of :mod:`hypvision.data.shapes` as ``hypvision make-data --layout ade`` writes them."""
+    """The procedural scenes of :mod:`hypvision.data.shapes` as ``hypvision make-data --layout ade`` writes them.
 
-    METAINFO = dict(
-        classes=("background", *TAXONOMY.classes["shape"]), palette=palette(1 + len(TAXONOMY.classes["shape"]))
-    )
+    Args:
+        level: the level of the hierarchy that they were exported at: ``"kind"`` or ``"shape"``.
+    """
 
-    def __init__(self, img_suffix: str = ".jpg", seg_map_suffix: str = ".png", **kwargs):
+    def __init__(self, level: str = "shape", img_suffix: str = ".jpg", seg_map_suffix: str = ".png", **kwargs):
+        classes = ("background", *TAXONOMY.classes[level])
+        kwargs.setdefault("metainfo", dict(classes=classes, palette=palette(len(classes))))
         super().__init__(img_suffix=img_suffix, seg_map_suffix=seg_map_suffix, reduce_zero_label=True, **kwargs)

@@ -1,8 +1,8 @@
 """Official checkpoints to hypvision's state dicts, and back.
 
 A converter is a pair of functions of state dicts (names to tensors), ``NAME_from_official`` and ``NAME_to_official``,
-and ``NAME_variant``, which tells the model that converted weights belong to. :func:`convert_file` applies one to a file;
-``tools/convert_checkpoint.py --from NAME IN OUT`` is its command line.
+and ``NAME_variant``, which tells the model that converted weights belong to. :func:`convert_file` applies them to a
+file; ``tools/convert_checkpoint.py --from NAME IN OUT`` is its command line.
 """
 
 from __future__ import annotations
@@ -133,13 +133,15 @@ def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, A
     Raises:
         HypvisionError: the shapes are those of no variant.
     """
-    import timm  # by now hypvision's models are registered in it
+    import timm
+
+    import hypvision.models  # noqa: F401 - registers them in timm
 
     stem, biases = state_dict.get("stem.weight"), state_dict.get("stages.0.blocks.0.mixer.bias")
     if stem is None or biases is None:
         raise HypvisionError(
-            "The file holds only a part of an HCFormer: the weights of its stem or of its first stage are missing. Give "
-            "a checkpoint of the whole model."
+            "The file holds only a part of an HCFormer: the weights of its stem or of its first stage are missing. "
+            "Give a checkpoint of the whole model."
         )
     arguments: dict[str, Any] = {}
     if stem.shape[1] != 3:
@@ -189,9 +191,14 @@ class Conversion(NamedTuple):
     path: Path
     model: str
     arguments: dict[str, Any]
+    official: bool
+
+    def __str__(self) -> str:
+        text = f"{self.model}: wrote {self.path}"
+        return text if self.official else f"{text}\nUse: import hypvision, timm; {self.usage()}"
 
     def usage(self) -> str:
-        """The line of Python that creates the model with the converted weights."""
+        """The expression that creates the model with weights of hypvision's names."""
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 
@@ -237,7 +244,7 @@ def convert_file(family: str, source: str | Path, target: str | Path, to_officia
     converted = converter.to_official(weights) if to_official else converter.from_official(weights)
     model, arguments = converter.variant(converter.from_official(converted) if to_official else converted)
     _write({name: value.contiguous() for name, value in converted.items()}, target)
-    return Conversion(target, model, arguments)
+    return Conversion(target, model, arguments, to_official)
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -254,8 +261,8 @@ def _read(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # the readers raise whatever the bytes make them stumble over
         reason = str(error).strip().split("\n")[0]
         raise HypvisionError(
-            f"The checkpoint '{path}' cannot be read safely: it is damaged, or holds more than weights ({reason}). Save "
-            "it again with torch.save(model.state_dict(), ...)."
+            f"The checkpoint '{path}' cannot be read safely: it is damaged, or holds more than weights ({reason}). "
+            "Save it again with torch.save(model.state_dict(), ...)."
         ) from error
     for wrapper in ("state_dict", "model"):
         if isinstance(weights, Mapping) and isinstance(weights.get(wrapper), Mapping):

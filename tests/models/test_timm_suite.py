@@ -1,0 +1,52 @@
+"""timm's own model tests, unchanged, over the models registered here. They come with timm's source distribution."""
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+import timm
+
+FAMILIES = "hcformer"
+CACHE = Path(__file__).parents[2] / ".cache" / f"timm-{timm.__version__}"
+LAUNCHER = """
+import sys
+import pytest
+import hypvision
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def suite():
+    """timm's tests/test_models.py, downloaded once with pip."""
+    path = CACHE / f"timm-{timm.__version__}" / "tests" / "test_models.py"
+    if not path.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary"]
+        command += ["timm", f"timm=={timm.__version__}", "-d", str(CACHE)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        archives = list(CACHE.glob("timm-*.tar.gz"))
+        if not archives:
+            pytest.skip(f"timm's source distribution could not be downloaded: {done.stderr.strip()[-200:]}")
+        with tarfile.open(archives[0]) as archive:
+            members = [member for member in archive.getmembers() if "/tests/" in member.name]
+            archive.extractall(CACHE, members=members, filter="data")
+    return path
+
+
+def run(suite, expression):
+    options = ["-q", "-k", expression, "-c", "/dev/null", "-p", "no:cacheprovider", "-p", "no:warnings", str(suite)]
+    done = subprocess.run([sys.executable, "-c", LAUNCHER, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    return done.stdout
+
+
+def test_one_model_passes_timms_tests(suite):
+    assert "8 passed" in run(suite, "hcformer_nano")
+
+
+@pytest.mark.slow
+def test_all_models_pass_timms_tests(suite):
+    assert "32 passed" in run(suite, FAMILIES)

@@ -1,0 +1,147 @@
+"""Converting files: formats, wrappers, what is told to the user, and that no half-written file stays behind."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from hcformer_reference import ReferenceHCFormer
+from safetensors.torch import load_file, save_file
+
+from hypvision.errors import HypvisionError
+from hypvision.zoo import convert
+from hypvision.zoo.convert import convert_file, hcformer_from_official, hcformer_to_official
+
+TOOL = Path(__file__).parents[2] / "tools" / "convert_checkpoint.py"
+
+
+@pytest.fixture(scope="module")
+def official():
+    torch.manual_seed(0)
+    return ReferenceHCFormer("hcformer_nano", num_classes=7).state_dict()
+
+
+def save(weights, path, wrapper=None):
+    if path.suffix == ".safetensors":
+        save_file({name: value.contiguous() for name, value in weights.items()}, path)
+    else:
+        torch.save({wrapper: weights, "epoch": 3} if wrapper else weights, path)
+    return path
+
+
+@pytest.mark.parametrize("wrapper", [None, "state_dict", "model"])
+@pytest.mark.parametrize("target", ["new/out.safetensors", "out.pth"])
+def test_converted_files_load_in_timm(tmp_path, official, wrapper, target):
+    source = save(official, tmp_path / "in.pth", wrapper)
+    done = convert_file("hcformer", source, tmp_path / target)
+    assert (done.model, done.arguments) == ("hcformer_nano", {"num_classes": 7})
+    scope = {"timm": timm}
+    model = eval(done.usage(), scope)  # the line that the user is told
+    expected = hcformer_from_official(official)
+    assert model.num_classes == 7
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+    assert [path.name for path in done.path.parent.iterdir() if path.suffix == ".tmp"] == []
+
+
+def test_there_and_back(tmp_path, official):
+    # geoopt's buffers are in the official files, and nowhere else
+    with_buffers = {**official, "network.0.0.token_mixer.manifold.k": torch.ones(1)}
+    source = save(with_buffers, tmp_path / "in.safetensors")
+    convert_file("hcformer", source, tmp_path / "ours.safetensors")
+    done = convert_file("hcformer", tmp_path / "ours.safetensors", tmp_path / "back.safetensors", to_official=True)
+    back = load_file(tmp_path / "back.safetensors")
+    assert done.model == "hcformer_nano" and set(back) == set(official)
+    assert all(torch.equal(back[name].reshape(value.shape), value) for name, value in official.items())
+
+
+def test_data_parallel_prefix_and_scalar_temperatures(tmp_path, official):
+    renamed = {"module." + name: value.squeeze() if "sim_alpha" in name else value for name, value in official.items()}
+    convert_file("hcformer", save(renamed, tmp_path / "in.pth"), tmp_path / "out.pth")
+    assert torch.load(tmp_path / "out.pth", weights_only=True)["stages.0.blocks.0.mixer.alpha"].shape == (1,)
+
+
+def test_variants_are_recognised():
+    for name in timm.list_models("hcformer_*"):
+        for arguments in ({}, {"num_classes": 0, "img_size": 96, "in_chans": 1}):
+            weights = timm.create_model(name, device="meta", **arguments).state_dict()
+            assert convert.hcformer_variant(weights) == (name, arguments)
+
+
+def test_dense_checkpoints(tmp_path):
+    source = save(ReferenceHCFormer("hcformer_tiny", dense=True).state_dict(), tmp_path / "in.pth")
+    done = convert_file("hcformer", source, tmp_path / "out.pth")
+    assert (done.model, done.arguments) == ("hcformer_tiny", {"features_only": True})
+    weights = torch.load(done.path, weights_only=True)
+    timm.create_model(done.model, **done.arguments).model.load_state_dict(weights)
+    assert set(hcformer_to_official(weights)) == set(ReferenceHCFormer("hcformer_tiny", dense=True).state_dict())
+
+
+def edited(official, **changes):
+    return {**official, **{name.replace("__", "."): value for name, value in changes.items()}}
+
+
+def test_mistakes_are_explained(tmp_path, official):
+    def fails(match, source, target="out.pth", family="hcformer", **kwargs):
+        with pytest.raises(HypvisionError, match=match) as caught:
+            convert_file(family, source, tmp_path / target, **kwargs)
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / target).exists()
+
+    source = save(official, tmp_path / "in.pth")
+    fails("There is no checkpoint", tmp_path / "none.pth")
+    fails("no converter 'resnet'", source, family="resnet")
+    fails("must end in", source, "out.bin")
+    with pytest.raises(HypvisionError, match="the same file"):
+        convert_file("hcformer", source, source)
+    fails("has official names already", source, to_official=True)
+    fails("hypvision's names already", save(hcformer_from_official(official), tmp_path / "ours.pth"))
+    fails("not a checkpoint of an official HCFormer", save({"conv.weight": torch.ones(2)}, tmp_path / "other.pth"))
+    fails("holds a list", save([1, 2], tmp_path / "list.pth"))
+    fails("entry 'network.8.weight'", save(edited(official, network__8__weight=torch.ones(2)), tmp_path / "more.pth"))
+    odd = edited(official, patch_embed__proj__weight=torch.ones(40, 3, 4, 4))
+    fails("no known HCFormer: it has .2, 2, 6, 2. blocks a stage and 40 channels", save(odd, tmp_path / "odd.pth"))
+    part = {name: value for name, value in official.items() if not name.startswith("network.0.")}
+    fails("only a part", save(part, tmp_path / "part.pth"))
+    (tmp_path / "broken.pth").write_bytes(b"not a checkpoint")
+    fails("cannot be read safely", tmp_path / "broken.pth")
+    (tmp_path / "broken.safetensors").write_bytes(b"not a checkpoint")
+    fails("cannot be read safely", tmp_path / "broken.safetensors")
+
+
+class Evil:
+    def __reduce__(self):
+        return print, ("this must not run",)
+
+
+def test_nothing_in_the_file_is_run(tmp_path, capsys):
+    torch.save({"state_dict": {}, "payload": Evil()}, tmp_path / "in.pth")
+    with pytest.raises(HypvisionError, match="cannot be read safely"):
+        convert_file("hcformer", tmp_path / "in.pth", tmp_path / "out.pth")
+    assert "must not run" not in capsys.readouterr().out
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path, official, monkeypatch):
+    source, target = save(official, tmp_path / "in.pth"), tmp_path / "out.pth"
+    target.write_text("old")
+
+    def full(*args):
+        Path(args[1]).write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(HypvisionError, match="cannot be written: .*No space left"):
+        convert_file("hcformer", source, target)
+    assert target.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.pth", "out.pth"]
+
+
+def test_command_line(tmp_path, official):
+    source = save(official, tmp_path / "in.pth")
+    run = [sys.executable, str(TOOL), "--from", "hcformer"]
+    out = subprocess.run([*run, source, tmp_path / "out.safetensors"], capture_output=True, text=True, check=True)
+    assert "hcformer_nano" in out.stdout and 'timm.create_model("hcformer_nano", num_classes=7' in out.stdout
+    out = subprocess.run([*run, tmp_path / "none.pth", tmp_path / "out.pth"], capture_output=True, text=True)
+    assert out.returncode == 2 and "There is no checkpoint" in out.stderr and "Traceback" not in out.stderr

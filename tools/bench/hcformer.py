@@ -1,0 +1,284 @@
+"""HCFormer against its literal formulation, and timm's models beside it: speed and memory, in one Markdown table.
+
+The two formulations have the same weights and are measured in turns (A B A B ...) in one process, so that whatever else
+the machine does slows both; the medians count. A training step is forward, cross-entropy and backward. Peak memory is
+what is allocated at the worst moment of it: weights, gradients, activations and temporaries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import platform
+import re
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import timm
+import torch
+import torch.nn.functional as F
+from hcformer_reference import VARIANTS, ReferenceHCFormer
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import hypvision
+from hypvision.errors import HypvisionError
+from hypvision.zoo.convert import hcformer_from_official
+
+OTHERS = ("swin_tiny_patch4_window7_224", "resnet18", "resnet50")
+# What the fast formulation must reach against the literal one.
+TARGETS = {"inference": ">= 2x", "training": ">= 2.5x", "memory": "<= 0.75x", "mixer": "<= 0.4x"}
+MARKS = ("<!-- hcformer:begin -->", "<!-- hcformer:end -->")
+MIB = 2**20
+
+INTRODUCTION = f"""# Benchmarks
+
+Every section names the command that wrote it; run it to replace the numbers by those of your machine.
+
+## HCFormer
+
+`literal` is the published formulation written down step by step (`tools/bench/hcformer_reference.py`): the same weights
+and the same outputs, with the large intermediate tensors of the official code. Both are timed in turns, in one process.
+
+{MARKS[0]}
+{MARKS[1]}
+"""
+
+
+class Result(NamedTuple):
+    """Measurements of one network: images a second, and MiB at the worst moment."""
+
+    inference: float
+    training: float
+    memory: float
+    mixer: float | None = None
+
+
+def peak_bytes(function: Callable[[], object], device: str = "cpu") -> int:
+    """Bytes allocated at the worst moment of a call, beyond those that were allocated before it.
+
+    On a GPU the allocator keeps count. On a CPU the profiler records every allocation and release, and they are added
+    up in order.
+    """
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        function()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    gc.collect()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        function()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    level = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        level += event.nbytes()
+        peak = max(peak, level)
+    return peak
+
+
+def held_bytes(module: nn.Module) -> int:
+    """Bytes of the parameters and buffers of a network."""
+    return sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
+
+
+def images_per_second(
+    steps: list[Callable[[], object]], batch: int, repeats: int, device: str, bar: tqdm
+) -> list[float]:
+    """Throughput of each step, the medians of ``repeats`` calls in turns; one call of each beforehand does not count."""
+    times: list[list[float]] = [[] for _ in steps]
+    for turn in range(repeats + 1):
+        for step, found in zip(steps, times):
+            if device == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            step()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if turn > 0:
+                found.append(time.perf_counter() - start)
+            bar.update()
+    return [batch / statistics.median(found) for found in times]
+
+
+def measure(
+    networks: list[nn.Module], images: Tensor, repeats: int, bar: tqdm, mixers: list[Callable[[], object]] | None = None
+) -> list[Result]:
+    """Speed and memory of networks, in turns.
+
+    Args:
+        networks: classifiers of images, on the device of ``images``.
+        images: ``(B, 3, H, W)``.
+        repeats: timed calls of each.
+        bar: progress; every timed call and every measurement of memory is a step.
+        mixers: for each network a forward and backward pass of its first mixer alone.
+    """
+    device, batch = images.device.type, len(images)
+    labels = torch.zeros(batch, dtype=torch.long, device=device)
+
+    def inference(network: nn.Module) -> None:
+        with torch.inference_mode():
+            network(images)
+
+    def training(network: nn.Module) -> None:
+        network.zero_grad(set_to_none=True)
+        F.cross_entropy(network(images), labels).backward()
+
+    def bound(step: Callable[[nn.Module], None], network: nn.Module) -> Callable[[], None]:
+        return lambda: step(network)
+
+    for network in networks:
+        network.eval()
+    fast = images_per_second([bound(inference, n) for n in networks], batch, repeats, device, bar)
+    for network in networks:
+        network.train()
+    slow = images_per_second([bound(training, n) for n in networks], batch, repeats, device, bar)
+    results = []
+    for i, network in enumerate(networks):
+        network.zero_grad(set_to_none=True)
+        peak = held_bytes(network) + peak_bytes(bound(training, network), device)
+        network.zero_grad(set_to_none=True)
+        mixer = peak_bytes(mixers[i], device) / MIB if mixers else None
+        network.zero_grad(set_to_none=True)
+        bar.update()
+        results.append(Result(fast[i], slow[i], peak / MIB, mixer))
+    return results
+
+
+def pair(name: str, size: int, batch: int, device: str) -> tuple[list[nn.Module], list[Callable[[], None]]]:
+    """The fast and the literal HCFormer with the same weights, and a pass through the first mixer of each."""
+    literal = ReferenceHCFormer(name).to(device)
+    fast = timm.create_model(name).to(device)
+    fast.load_state_dict(hcformer_from_official(literal.state_dict()))
+    tokens = torch.randn(batch, size // 4, size // 4, VARIANTS[name]["dims"][0], device=device)
+
+    def run(mixer: nn.Module, x: Tensor) -> Callable[[], None]:
+        x.requires_grad_()
+
+        def step() -> None:
+            x.grad = None
+            mixer(x).sum().backward()
+
+        return step
+
+    first, second = fast.stages[0].blocks[0].mixer, literal.network[0][0].token_mixer
+    return [fast, literal], [run(first, tokens.clone()), run(second, tokens.permute(0, 3, 1, 2).contiguous())]
+
+
+def other(name: str, size: int) -> nn.Module:
+    """A model of timm for images of this size."""
+    return timm.create_model(name, **({"img_size": size} if name.startswith("swin") else {}))
+
+
+def run_all(models: list[str], batch: int, size: int, repeats: int, device: str) -> dict[str, Result]:
+    """Measure the models and their literal forms, and :data:`OTHERS`; results by the name of the row."""
+    images = torch.randn(batch, 3, size, size, device=device)
+    results: dict[str, Result] = {}
+    steps = (2 * len(models) + len(OTHERS)) * (2 * (repeats + 1) + 1)
+    with tqdm(total=steps, desc="benchmark", unit="step", disable=None) as bar:
+        for name in models:
+            bar.set_description(name)
+            networks, mixers = pair(name, size, batch, device)
+            results[name], results[f"{name}, literal"] = measure(networks, images, repeats, bar, mixers)
+        for name in OTHERS:
+            bar.set_description(name)
+            (results[name],) = measure([other(name, size).to(device)], images, repeats, bar)
+    return results
+
+
+def table(results: dict[str, Result]) -> str:
+    """The Markdown table; the columns with x compare a model to its literal form."""
+    lines = [
+        "| model | inference img/s | training img/s | training peak MiB | inference | training | peak memory "
+        "| mixer's peak memory |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, found in results.items():
+        literal = results.get(f"{name}, literal")
+        ratios = ["", "", "", ""]
+        if literal is not None and found.mixer is not None and literal.mixer is not None:
+            ratios = [
+                f"{ratio:.2f}x"
+                for ratio in (
+                    found.inference / literal.inference,
+                    found.training / literal.training,
+                    found.memory / literal.memory,
+                    found.mixer / literal.mixer,
+                )
+            ]
+        numbers = [f"{found.inference:.1f}", f"{found.training:.1f}", f"{found.memory:.0f}"]
+        lines.append(f"| {' | '.join([name, *numbers, *ratios])} |")
+    lines.append(f"| target | | | | {' | '.join(TARGETS.values())} |")
+    return "\n".join(lines)
+
+
+def machine(device: str) -> str:
+    """What the numbers were measured on, in one line."""
+    if device == "cuda":
+        return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file() and (match := re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())):
+        name = match[1].strip()
+    threads = torch.get_num_threads()
+    return f"{name}, {threads} thread{'s' if threads > 1 else ''}, PyTorch {torch.__version__}"
+
+
+def write_section(path: Path, text: str) -> None:
+    """Replace what stands between the marks in a Markdown file; a missing file is begun with an introduction.
+
+    Raises:
+        HypvisionError: the file has no such marks, or cannot be written.
+    """
+    try:
+        page = path.read_text(encoding="utf-8") if path.exists() else INTRODUCTION
+        begin, end = page.find(MARKS[0]), page.find(MARKS[1])
+        if not 0 <= begin < end:
+            raise HypvisionError(f"'{path}' lacks the marks {MARKS[0]} and {MARKS[1]}, between which the table goes.")
+        page = f"{page[: begin + len(MARKS[0])]}\n{text}\n{page[end:]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(page, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise HypvisionError(f"'{path}' cannot be written: {error.strerror}.") from error
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--models", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), help="default: all")
+    parser.add_argument("--batch", type=int, default=8, help="images a step (default: 8)")
+    parser.add_argument("--size", type=int, default=224, help="side of the images (default: 224)")
+    parser.add_argument("--repeats", type=int, default=5, help="timed steps of each kind (default: 5)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+
+
+def run(args: argparse.Namespace) -> None:
+    for name in ("batch", "repeats", "threads"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise HypvisionError(f"--{name} must be at least 1, got {value}.")
+    if args.size < 32:
+        raise HypvisionError(f"--size must be at least 32, got {args.size}.")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    results = run_all(args.models, args.batch, args.size, args.repeats, args.device)
+    command = f"tools/benchmark.py hcformer --models {' '.join(args.models)} --batch {args.batch} --size {args.size}"
+    command += f" --repeats {args.repeats} --device {args.device}"
+    if args.device == "cpu":
+        command += f" --threads {torch.get_num_threads()}"
+    text = (
+        f"`{command}`\n\n{machine(args.device)}; timm {timm.__version__}, hypvision {hypvision.__version__}. Medians of "
+        f"{args.repeats}; batch {args.batch}, {args.size} x {args.size} pixels, float32.\n\n{table(results)}"
+    )
+    print(text)
+    if args.write:
+        write_section(args.write, text)
+        print(f"\nWritten to {args.write}")

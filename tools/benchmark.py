@@ -1,0 +1,25 @@
+#!/usr/bin/env python
+"""Measure speed and memory: ``python tools/benchmark.py hcformer --write docs/benchmarks.md``; ``--help`` says more."""
+
+import importlib
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+from hypvision.errors import guard
+
+# Sub-command -> module in tools/bench with add_arguments(parser) and run(args), and what it measures.
+BENCHMARKS = {
+    "hcformer": ("hcformer", "HCFormer against its literal formulation and timm's models"),
+}
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent / "bench"))
+    parser = ArgumentParser(description="Measure speed and memory.")
+    commands = parser.add_subparsers(dest="benchmark", required=True)
+    modules = {}
+    for name, (module, text) in BENCHMARKS.items():
+        modules[name] = importlib.import_module(module)
+        modules[name].add_arguments(commands.add_parser(name, help=text, description=f"{text}."))
+    args = parser.parse_args()
+    sys.exit(guard(modules[args.benchmark].run, args))
