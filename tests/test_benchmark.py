@@ -44,7 +44,7 @@ def arguments(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "OTHERS", ("resnet18",))
     parser = argparse.ArgumentParser()
     bench.add_arguments(parser)
-    options = f"--models hcformer_nano --batch 1 --size 32 --repeats 1 --write {tmp_path / 'docs' / 'benchmarks.md'}"
+    options = f"--models hcformer_nano --batch 1 --size 64 --repeats 1 --write {tmp_path / 'docs' / 'benchmarks.md'}"
     return parser.parse_args(options.split())
 
 
@@ -66,7 +66,7 @@ def test_the_table_has_all_rows_and_is_written(arguments, capsys):
 
 
 def test_mistakes_are_explained(arguments, tmp_path):
-    for name, value in (("batch", 0), ("size", 16), ("repeats", 0)):
+    for name, value in (("batch", 0), ("size", 32), ("repeats", 0)):
         with pytest.raises(HypvisionError, match=f"--{name} must be at least"):
             bench.run(argparse.Namespace(**{**vars(arguments), name: value}))
     (tmp_path / "page.md").write_text("# no marks")

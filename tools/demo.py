@@ -7,6 +7,7 @@ checkpoint; the next call goes on from there. After a complete run the next call
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,8 @@ def main() -> int:
         for part in PARTS:
             shutil.rmtree(ROOT / part.name, ignore_errors=True)
         FINISHED.unlink()
+    # Half of the cores: the data workers need some, and OpenMP waits badly for a core that another process uses.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
     begin = time.time()
     try:
         print("Drawing the data set ...", flush=True)
@@ -100,7 +103,7 @@ def run(part: Part) -> tuple[float, float]:
 
 
 def call(command: list, stdout: int | None = None) -> str:
-    """Run a command and return what it prints if ``stdout`` is a pipe; after Ctrl-C wait until it has saved its state."""
+    """Run a command; what it prints if ``stdout`` is a pipe. After Ctrl-C wait until it has saved its state."""
     with subprocess.Popen(command, stdout=stdout, text=True) as process:
         try:
             output, _ = process.communicate()

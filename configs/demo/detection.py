@@ -43,6 +43,7 @@ train_pipeline = [
 ]
 test_pipeline = [
     dict(type="LoadImageFromFile"),
+    dict(type="Resize", scale=(96, 96), keep_ratio=True),  # changes nothing, but heads ask for the scale factor
     dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
     dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
 ]

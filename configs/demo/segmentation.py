@@ -1,4 +1,4 @@
-# The second part of `make demo`: Semantic FPN on scenes of 96 x 96 pixels, from the backbone that the first part trained.
+# The second part of `make demo`: Semantic FPN on scenes of 96 x 96 pixels, from the backbone of the first part.
 _base_ = [
     "../_base_/models/semantic_fpn_hcformer.py",
     "../_base_/schedules/ade20k_adamw_80k.py",

@@ -63,7 +63,7 @@ class Phrase:
 
 @dataclass(frozen=True)
 class Fact:
-    """That a scene shows ``subject``, maybe in ``relation`` to some ``other`` object, or (``absent``) shows none such."""
+    """That a scene shows ``subject``, maybe in ``relation`` to some ``other`` object, or (``absent``) shows none."""
 
     subject: Phrase
     relation: str | None = None

@@ -110,8 +110,8 @@ def _write_coco(root: Path, lengths: dict[str, int], size: tuple[int, int], seed
                     }
                 )
         info = {"description": f"hypvision shapes, seed {seed}"}
-        for kind, annotations in (("instances", instances), ("captions", captions)):
-            record: dict = {"info": info, "licenses": [], "images": images, "annotations": annotations}
+        for kind, items in (("instances", instances), ("captions", captions)):
+            record: dict = {"info": info, "licenses": [], "images": images, "annotations": items}
             if kind == "instances":
                 record["categories"] = categories
             (root / "annotations" / f"{kind}_{split}2017.json").write_text(json.dumps(record))
@@ -142,7 +142,7 @@ def export(
         train, val: numbers of pictures.
         size: side, or (height, width), in pixels; at least 32.
         seed: which of the many data sets.
-        level: what the classes are: ``"kind"`` (4), ``"shape"`` (16) or ``"instance"`` (384; its ADE masks have 16 bits).
+        level: what the classes are: ``"kind"`` (4), ``"shape"`` (16) or ``"instance"`` (384; 16-bit ADE masks).
         overwrite: replace another data set of ours that lies in ``out``.
 
     Returns:

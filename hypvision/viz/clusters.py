@@ -342,8 +342,8 @@ def draw_cluster_maps(
             for number, found in sorted(blocks.items())
         )
         raise HypvisionError(
-            f"There are no cluster maps for stage={stage}, block={block}, head={head}, level={level} (None: all, or the "
-            f"last block). Counted from 0, the model has {has}."
+            f"There are no cluster maps for stage={stage}, block={block}, head={head}, level={level} (None: all, or "
+            f"the last block). Counted from 0, the model has {has}."
         )
 
     scale = tile / min(image.size)

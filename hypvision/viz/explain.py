@@ -53,7 +53,9 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
     if not timm.is_model(name):
         close = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
-        raise HypvisionError(f"There is no model '{name}'.{hint} timm.list_models() lists all (after import hypvision).")
+        raise HypvisionError(
+            f"There is no model '{name}'.{hint} timm.list_models() lists all (after import hypvision)."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
@@ -105,8 +107,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
             if names
         )
         raise HypvisionError(
-            f"The weights '{path}' do not fit the model {type(model).__name__} ({text}). Give the --model that they were "
-            "trained with, and its arguments: --model-args KEY=VALUE ... as in model.backbone of its config."
+            f"The weights '{path}' do not fit the model {type(model).__name__} ({text}). Give the --model that they "
+            "were trained with, and its arguments: --model-args KEY=VALUE ... as in model.backbone of its config."
         )
     model.load_state_dict({name: given[name] for name in own}, strict=False)
 

@@ -247,8 +247,11 @@ def convert_file(family: str, source: str | Path, target: str | Path, to_officia
     return Conversion(target, model, arguments, to_official)
 
 
+_BACKBONE = r"backbone\.(?:timm_model\.)?(?:model\.)?(.+)"
+
+
 def _read(path: Path) -> dict[str, Tensor]:
-    """The weights in a file, out of their wrapper and without the prefix of ``DataParallel``."""
+    """The weights in a file, out of their wrapper and without the prefixes of ``DataParallel`` and of a backbone."""
     if not path.is_file():
         raise HypvisionError(f"There is no checkpoint '{path}'. Check the path.")
     try:
@@ -269,7 +272,10 @@ def _read(path: Path) -> dict[str, Tensor]:
             weights = weights[wrapper]
     if not isinstance(weights, Mapping):
         raise HypvisionError(f"The checkpoint '{path}' holds a {type(weights).__name__}, not a dict of weights.")
-    return {str(name).removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
+    found = {str(name).removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
+    # A checkpoint of our own training holds the network inside a classifier, segmenter or detector.
+    inside = {match[1]: value for name, value in found.items() if (match := re.fullmatch(_BACKBONE, name))}
+    return inside or found
 
 
 def _write(weights: dict[str, Tensor], path: Path) -> None:

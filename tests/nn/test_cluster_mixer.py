@@ -121,3 +121,108 @@ def test_half_precision_distances_are_computed_in_float32():
     exact = mixer._distance(u, u + 0.1)
     with torch.autocast("cpu", torch.bfloat16):
         assert (mixer._distance(u, u + 0.1) - exact).abs().max() == 0
+
+
+def literal(mixer, x, lift, norm):
+    """The mixer as the paper words it, window by window and in double; fold divides the sides of ``x`` ``(B, H, W, C)``."""
+    e, d, n, c = mixer.heads, mixer.head_dim, mixer.fold, mixer.curvature
+    batch, height, width, _ = x.shape
+    h, w = height // n, width // n
+    maps = [
+        layer(x).reshape(batch, height, width, e, d).permute(0, 3, 4, 1, 2) for layer in (mixer.feature, mixer.value)
+    ]
+    feature, value = (m.reshape(batch * e, d, height, width) for m in maps)
+
+    def cluster(logits, points, centers):  # (.., M, N), (.., N, d), (.., M, d)
+        a = logits.softmax(-2)
+        updated = (a @ points + centers) / (a.sum(-1, keepdim=True) + 1)
+        return a.transpose(-1, -2) @ updated
+
+    def pooled(window, side):
+        return F.adaptive_avg_pool2d(window, side).flatten(2).transpose(1, 2)
+
+    position = F.interpolate(mixer.bias, (height, width), mode="bilinear", align_corners=True).repeat(batch, 1, 1, 1)
+    patch, means, mean_values = torch.zeros_like(value), [], []
+    for i in range(n):
+        for j in range(n):
+            cut = (..., slice(i * h, (i + 1) * h), slice(j * w, (j + 1) * w))
+            f, v = feature[cut], value[cut]
+            means.append(f.mean((2, 3)))
+            mean_values.append(v.mean((2, 3)))
+            cosine = F.normalize(pooled(f, mixer.prop), dim=-1) @ F.normalize(f.flatten(2), dim=1)
+            logits = position[cut].flatten(2) + mixer.alpha * cosine
+            mixed = cluster(logits, v.flatten(2).transpose(1, 2), pooled(v, mixer.prop))
+            patch[cut] = mixed.transpose(1, 2).reshape(-1, d, h, w)
+    means, mean_values = torch.stack(means, 1), torch.stack(mean_values, 1)
+
+    manifold = geoopt.Lorentz(k=1 / c).double()
+
+    def lifted(u):
+        u = u / u.norm(dim=-1, keepdim=True).clamp(min=1)
+        return manifold.expmap0(F.pad(u, (1, 0)) if lift == "space" else u)
+
+    centers, points = lifted(pooled(feature, mixer.win)), lifted(means)
+    distance = manifold.dist(centers.unsqueeze(2), points.unsqueeze(1))
+    logits = mixer.window_bias.flatten(2).repeat(batch, 1, 1) - mixer.window_alpha * distance
+    mixed = cluster(logits, mean_values, pooled(value, mixer.win)).transpose(1, 2).reshape(batch * e, d, n, n)
+    window = F.interpolate(mixed, (height, width), mode="nearest")
+    out = torch.cat([level.reshape(batch, e * d, height, width) for level in (patch, window)], 1)
+    if norm:
+        out = F.group_norm(out, 1, mixer.norm.weight, mixer.norm.bias)
+    return mixer.proj(out.permute(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("lift", ["ambient", "space"])
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("curvature", [0.1, 1.0, 10.0])
+def test_equals_the_formulas_for_every_option(lift, norm, curvature):
+    mixer = randomised(pad="minimal", lift=lift, norm=norm, curvature=curvature).double()
+    x = torch.randn(2, 9, 12, 12, dtype=torch.float64)
+    torch.testing.assert_close(mixer(x), literal(mixer, x, lift, norm), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("pad", ["always", "minimal"])
+@pytest.mark.parametrize("size", [(9, 9), (7, 13)])
+def test_padding_reflects_and_is_cut_off_again(pad, size):
+    mixer = randomised(pad=pad)
+    x = torch.randn(1, *size, 12)
+    (top, bottom), (left, right) = (mixer._padding(side) for side in size)
+    padded = F.pad(x.permute(0, 3, 1, 2), (left, right, top, bottom), mode="reflect").permute(0, 2, 3, 1)
+    mixer.pad_always = False  # the sides are multiples of fold now
+    expected = mixer(padded)[:, top : top + size[0], left : left + size[1]]
+    mixer.pad_always = pad == "always"
+    torch.testing.assert_close(mixer(x), expected)
+
+
+def test_assignments_are_those_of_forward():
+    """Aggregating and dispatching with the assignments handed out gives the output."""
+    mixer = randomised(pad="minimal", window_level=False).double()
+    x = torch.randn(1, 9, 9, 12, dtype=torch.float64)
+    patch = mixer.assignments(x).patch[0]
+    value = mixer.value(x)[0].reshape(9, 9, 2, 6)
+    out = torch.zeros(9, 9, 2, 6, dtype=torch.float64)
+    for i in range(0, 9, 3):
+        for j in range(0, 9, 3):
+            a = patch[:, :, i : i + 3, j : j + 3].flatten(2)
+            v = value[i : i + 3, j : j + 3].permute(2, 0, 1, 3)
+            centers = F.adaptive_avg_pool2d(v.permute(0, 3, 1, 2), 2).flatten(2).transpose(1, 2)
+            updated = (a @ v.flatten(1, 2) + centers) / (a.sum(-1, keepdim=True) + 1)
+            out[i : i + 3, j : j + 3] = (a.transpose(1, 2) @ updated).reshape(2, 3, 3, 6).permute(1, 2, 0, 3)
+    torch.testing.assert_close(mixer(x)[0], mixer.proj(out.flatten(2)))
+
+
+@pytest.mark.parametrize("kind", ["zeros", "constant", "large"])
+@pytest.mark.parametrize("lift", ["ambient", "space"])
+def test_degenerate_inputs_have_finite_gradients(kind, lift):
+    """All points of the hyperboloid coincide, or all lie on the border of the clip."""
+    mixer = ClusterMixer(**SMALL, lift=lift)
+    x = {
+        "zeros": torch.zeros(1, 9, 9, 12),
+        "constant": torch.ones(1, 9, 9, 12),
+        "large": 1e6 * torch.randn(1, 9, 9, 12),
+    }
+    x = x[kind].requires_grad_()
+    out = mixer(x)
+    out.sum().backward()
+    assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
+    assert all(torch.isfinite(p.grad).all() for p in mixer.parameters())

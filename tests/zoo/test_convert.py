@@ -1,6 +1,6 @@
 """Converting files: formats, wrappers, what is told to the user, and that no half-written file stays behind."""
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -61,6 +61,14 @@ def test_data_parallel_prefix_and_scalar_temperatures(tmp_path, official):
     renamed = {"module." + name: value.squeeze() if "sim_alpha" in name else value for name, value in official.items()}
     convert_file("hcformer", save(renamed, tmp_path / "in.pth"), tmp_path / "out.pth")
     assert torch.load(tmp_path / "out.pth", weights_only=True)["stages.0.blocks.0.mixer.alpha"].shape == (1,)
+
+
+@pytest.mark.parametrize("prefix", ["backbone.", "backbone.timm_model.model."])
+def test_back_from_a_trained_model(tmp_path, official, prefix):
+    trained = {prefix + name: value for name, value in hcformer_from_official(official).items()}
+    source = save({**trained, "decode_head.weight": torch.ones(2)}, tmp_path / "in.pth", "state_dict")
+    convert_file("hcformer", source, tmp_path / "out.pth", to_official=True)
+    assert set(torch.load(tmp_path / "out.pth", weights_only=True)) == set(official)
 
 
 def test_variants_are_recognised():
@@ -138,10 +146,17 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path, official, monkeypatc
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.pth", "out.pth"]
 
 
-def test_command_line(tmp_path, official):
+def test_command_line(tmp_path, official, monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", [TOOL.name, "--from", "hcformer", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(TOOL), run_name="__main__")
+        return end.value.code, capsys.readouterr()
+
     source = save(official, tmp_path / "in.pth")
-    run = [sys.executable, str(TOOL), "--from", "hcformer"]
-    out = subprocess.run([*run, source, tmp_path / "out.safetensors"], capture_output=True, text=True, check=True)
-    assert "hcformer_nano" in out.stdout and 'timm.create_model("hcformer_nano", num_classes=7' in out.stdout
-    out = subprocess.run([*run, tmp_path / "none.pth", tmp_path / "out.pth"], capture_output=True, text=True)
-    assert out.returncode == 2 and "There is no checkpoint" in out.stderr and "Traceback" not in out.stderr
+    code, printed = call(source, tmp_path / "out.safetensors")
+    assert code == 0 and 'timm.create_model("hcformer_nano", num_classes=7, checkpoint_path=' in printed.out
+    code, printed = call(tmp_path / "out.safetensors", tmp_path / "back.pth", "--to-official")
+    assert code == 0 and "hcformer_nano: wrote" in printed.out and "Use:" not in printed.out
+    code, printed = call(tmp_path / "none.pth", tmp_path / "out.pth")
+    assert code == 2 and "There is no checkpoint" in printed.err and printed.out == ""

@@ -89,7 +89,7 @@ def held_bytes(module: nn.Module) -> int:
 def images_per_second(
     steps: list[Callable[[], object]], batch: int, repeats: int, device: str, bar: tqdm
 ) -> list[float]:
-    """Throughput of each step, the medians of ``repeats`` calls in turns; one call of each beforehand does not count."""
+    """Throughput of each step, the median of ``repeats`` calls in turns; one call of each beforehand does not count."""
     times: list[list[float]] = [[] for _ in steps]
     for turn in range(repeats + 1):
         for step, found in zip(steps, times):
@@ -262,8 +262,8 @@ def run(args: argparse.Namespace) -> None:
     for name in ("batch", "repeats", "threads"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise HypvisionError(f"--{name} must be at least 1, got {value}.")
-    if args.size < 32:
-        raise HypvisionError(f"--size must be at least 32, got {args.size}.")
+    if args.size < 64:  # the literal form cannot pad smaller maps
+        raise HypvisionError(f"--size must be at least 64, got {args.size}.")
     if args.device == "cuda" and not torch.cuda.is_available():
         raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
     if args.threads:
@@ -275,8 +275,8 @@ def run(args: argparse.Namespace) -> None:
     if args.device == "cpu":
         command += f" --threads {torch.get_num_threads()}"
     text = (
-        f"`{command}`\n\n{machine(args.device)}; timm {timm.__version__}, hypvision {hypvision.__version__}. Medians of "
-        f"{args.repeats}; batch {args.batch}, {args.size} x {args.size} pixels, float32.\n\n{table(results)}"
+        f"`{command}`\n\n{machine(args.device)}; timm {timm.__version__}, hypvision {hypvision.__version__}. Medians "
+        f"of {args.repeats}; batch {args.batch}, {args.size} x {args.size} pixels, float32.\n\n{table(results)}"
     )
     print(text)
     if args.write:
