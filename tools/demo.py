@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("classification", "top1", "top-1 accuracy (4 kinds)", 0.01),
+    Part("classification", "top1", "top-1 accuracy (16 shapes)", 0.01),
     Part("segmentation", "mIoU", "mIoU (4 kinds and ground)", 0.01),
     Part("detection", "coco/bbox_mAP_50", "box AP50 (4 kinds)", 1.0),
 )
@@ -58,9 +58,9 @@ def main() -> int:
     begin = time.time()
     try:
         print("Drawing the data set ...", flush=True)
-        export(DATA / "imagefolder", "imagefolder", train=6400, val=640, size=64, level="kind")
-        export(DATA / "ade", "ade", train=800, val=100, size=96, level="kind")
-        export(DATA / "coco", "coco", train=800, val=100, size=96, level="kind")
+        export(DATA / "imagefolder", "imagefolder", train=6400, val=640, size=64, level="shape", overwrite=True)
+        export(DATA / "ade", "ade", train=800, val=100, size=96, level="kind", overwrite=True)
+        export(DATA / "coco", "coco", train=800, val=100, size=96, level="kind", overwrite=True)
         rows = [(part, *run(part)) for part in PARTS]
         pictures = [sheet(part) for part in PARTS] + clusters()
     except HypvisionError as error:

@@ -1,4 +1,4 @@
-# The first part of `make demo`: which of four kinds of object is in the picture? A small HCFormer on 64 x 64 pixels.
+# The first part of `make demo`: which of 16 shapes is in the picture? A small HCFormer on 64 x 64 pixels.
 _base_ = ["../_base_/default_runtime.py"]
 data_root = "work_dirs/demo/data/imagefolder"
 normalisation = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -6,7 +6,7 @@ model = dict(
     type="ImageClassifier",
     backbone=dict(
         model_name="hcformer_nano",
-        num_classes=4,
+        num_classes=16,
         img_size=64,
         layers=(1, 1, 2, 1),
         mlp_ratios=(4, 4, 4, 4),
@@ -44,9 +44,9 @@ val_dataloader = dict(
     collate_fn=dict(type="default_collate"),
 )
 test_dataloader = val_dataloader
-val_evaluator = dict(type="TopKAccuracy", topk=(1,))
+val_evaluator = dict(type="TopKAccuracy", topk=(1, 5))
 test_evaluator = val_evaluator
-train_cfg = dict(by_epoch=True, max_epochs=5, val_interval=5)
+train_cfg = dict(by_epoch=True, max_epochs=7, val_interval=7)
 optim_wrapper = dict(
     constructor="TimmParamGroups",
     optimizer=dict(type="AdamW", lr=2e-3, weight_decay=0.05),
@@ -54,5 +54,5 @@ optim_wrapper = dict(
 )
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.05, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
-    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=1, end=5, convert_to_iter_based=True),
+    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=1, end=7, convert_to_iter_based=True),
 ]

@@ -134,7 +134,7 @@ def without(outline: Outline, hole: Outline) -> Outline:
 
 
 class Part(NamedTuple):
-    """One part of a shape; ``paint`` is ``texture`` (the object's own), or ``dark`` or ``light`` (shades of its colour)."""
+    """One part of a shape; ``paint`` is ``texture`` (the object's own), ``dark`` or ``light`` (shades of it)."""
 
     name: str
     paint: str

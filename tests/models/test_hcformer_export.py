@@ -21,6 +21,7 @@ def micro(**kwargs):
     return model.eval()
 
 
+@pytest.mark.slow
 def test_export_with_dynamic_sizes():
     """One exported program serves every batch and picture size."""
     model, auto = micro(), torch.export.Dim.AUTO
@@ -31,7 +32,7 @@ def test_export_with_dynamic_sizes():
         torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("autocast", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_compiled_training_step_without_graph_breaks(autocast):
     model = micro().train()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")

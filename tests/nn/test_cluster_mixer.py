@@ -124,7 +124,7 @@ def test_half_precision_distances_are_computed_in_float32():
 
 
 def literal(mixer, x, lift, norm):
-    """The mixer as the paper words it, window by window and in double; fold divides the sides of ``x`` ``(B, H, W, C)``."""
+    """The mixer as the paper words it, in double; fold divides the sides of ``x`` ``(B, H, W, C)``."""
     e, d, n, c = mixer.heads, mixer.head_dim, mixer.fold, mixer.curvature
     batch, height, width, _ = x.shape
     h, w = height // n, width // n

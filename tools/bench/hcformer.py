@@ -71,7 +71,8 @@ def peak_bytes(function: Callable[[], object], device: str = "cpu") -> int:
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
     gc.collect()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
         function()
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
     level = peak = 0
