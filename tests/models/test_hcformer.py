@@ -202,6 +202,7 @@ def test_assignments_of_every_block():
         torch.testing.assert_close(total, torch.ones_like(total))
 
 
+@pytest.mark.slow
 def test_compiles_without_graph_breaks_for_changing_sizes():
     model = micro().eval()
     compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=True)

@@ -1,0 +1,93 @@
+"""Every config builds and takes one training step on tiny data in the real layouts."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hypvision.data.export import export
+from hypvision.mm.config import load_config
+from hypvision.mm.engine import train
+
+ROOT = Path(__file__).parents[2] / "configs"
+FOLDERS = ("hcformer", "baselines", "demo")
+CONFIGS = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The procedural pictures under the names that the real data sets have."""
+    root = tmp_path_factory.mktemp("data")
+    export(root / "imagenet", "imagefolder", 32, 16, 64)
+    export(root / "cifar10", "imagefolder", 32, 16, 32, level="kind")
+    (root / "cifar10/val").rename(root / "cifar10/test")
+    export(root / "ade", "ade", 4, 2, 64, level="kind")
+    export(root / "shapes_coco", "coco", 4, 2, 64, level="kind")
+    coco = export(root / "coco", "coco", 4, 2, 64, level="kind")
+    for path in (coco / "annotations").glob("instances_*.json"):  # mmdet selects COCO's categories by name
+        content = json.loads(path.read_text())
+        for category, name in zip(content["categories"], ("person", "bicycle", "car", "motorcycle")):
+            category["name"] = name
+        path.write_text(json.dumps(content))
+    camvid = export(root / "camvid", "ade", 4, 2, 64, level="kind")
+    (camvid / "images").rename(camvid / "img")
+    (camvid / "annotations").rename(camvid / "ann")
+    for kind in ("img", "ann"):
+        (camvid / kind / "training").rename(camvid / kind / "train")
+        (camvid / kind / "validation").rename(camvid / kind / "val")
+    return root
+
+
+def shrink(config, name, data):
+    """One step of two small pictures."""
+    key = next(k for k in ("in1k", "cifar10", "ade20k", "coco", "camvid", "classification", "segmentation", "detection")
+               if k in name)  # fmt: skip
+    root = {
+        "in1k": "imagenet",
+        "ade20k": "ade",
+        "segmentation": "ade",
+        "detection": "shapes_coco",
+        "classification": "imagenet",
+    }
+    options = {"data_root": str(data / root.get(key, key)) + ("/" if key in ("coco", "detection") else "")}
+    config = load_config(config, options)
+    config.train_dataloader.update(batch_size=2, num_workers=0, persistent_workers=False)
+    config.train_dataloader.pop("prefetch_factor", None)
+    config.train_cfg = dict(type="IterBasedTrainLoop", max_iters=1, val_interval=10)
+    config.param_scheduler = []
+    config.default_hooks.checkpoint = dict(type="CheckpointHook", by_epoch=False, interval=10, save_last=False)
+    config.auto_scale_lr = None
+    transform = config.train_dataloader.dataset.get("transform")
+    if transform is not None:
+        transform.input_size = 64 if key in ("in1k", "classification") else 32
+    for step in config.train_dataloader.dataset.get("pipeline", []):
+        if "scale" in step:
+            step.scale = (96, 64)
+        if "crop_size" in step:
+            step.crop_size = (64, 64)
+    preprocessor = config.model.get("data_preprocessor") or {}
+    if preprocessor.get("size"):
+        preprocessor.size = (64, 64)
+    config.model.backbone.pop("init_cfg", None)
+    return config
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[pytest.mark.slow] if any(s in n for s in ("tiny", "small", "medium")) else [])
+        for n in CONFIGS
+    ],
+)
+def test_config_takes_a_step(name, data, tmp_path):
+    runner = train(shrink(ROOT / name, name, data), tmp_path)
+    assert runner.iter == 1
+    assert runner.message_hub.get_scalar("train/loss").current() > 0
+
+
+def test_metafile_names_files_that_exist():
+    meta = yaml.safe_load((ROOT / "hcformer/metafile.yml").read_text())
+    assert len(meta["Models"]) == 12
+    for model in meta["Models"]:
+        assert (ROOT.parent / model["Config"]).is_file(), model["Config"]
