@@ -19,7 +19,9 @@ def main() -> int:
 
 def _convert(family: str, source: str, target: str, to_official: bool) -> None:
     written = convert_file(family, source, target, to_official)
-    print(f"{written.path}: {written.model}" if to_official else f"{written.path}: {written.usage()}")
+    print(f"{written.model}: wrote {written.path}")
+    if not to_official:
+        print(f"Use: {written.usage()}")
 
 
 if __name__ == "__main__":
