@@ -191,11 +191,6 @@ class Conversion(NamedTuple):
     path: Path
     model: str
     arguments: dict[str, Any]
-    official: bool
-
-    def __str__(self) -> str:
-        text = f"{self.model}: wrote {self.path}"
-        return text if self.official else f"{text}\nUse: import hypvision, timm; {self.usage()}"
 
     def usage(self) -> str:
         """The expression that creates the model with weights of hypvision's names."""
@@ -244,7 +239,7 @@ def convert_file(family: str, source: str | Path, target: str | Path, to_officia
     converted = converter.to_official(weights) if to_official else converter.from_official(weights)
     model, arguments = converter.variant(converter.from_official(converted) if to_official else converted)
     _write({name: value.contiguous() for name, value in converted.items()}, target)
-    return Conversion(target, model, arguments, to_official)
+    return Conversion(target, model, arguments)
 
 
 _BACKBONE = r"backbone\.(?:timm_model\.)?(?:model\.)?(.+)"
