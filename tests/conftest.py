@@ -1,7 +1,11 @@
 """Shared by all tests: the literal reference implementations live with the benchmarks."""
 
+import os
 import sys
 from pathlib import Path
+
+# One thread, here and in subprocesses: the models are tiny, and OpenMP waits badly for cores that others use.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
