@@ -31,8 +31,36 @@ from hypvision.nn import ClusterAssignment, ClusterMixer
 
 __all__ = ["HCFormer", "StageAssignments"]
 
-# Control flow on sizes and the autocast island are Python, which torch.fx cannot trace: the mixer stays one node.
+# Control flow on sizes and the autocast island are Python, which torch.fx cannot trace: these stay one node each.
 register_notrace_module(ClusterMixer)
+
+
+class _GeluLinear(torch.autograd.Function):
+    """``linear(gelu(h), weight, bias)`` that keeps ``h`` alone for backward and computes ``gelu(h)`` once more there.
+
+    The hidden maps are the largest tensors of the network; this halves what a training step keeps of them.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.linear(F.gelu(h), weight, bias)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        h, weight, bias = inputs
+        ctx.save_for_backward(h, weight)
+        ctx.bias_dtype = bias.dtype
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        h, weight = ctx.saved_tensors
+        dtype = grad.dtype  # under autocast the weight is wider than the maps
+        rows = grad.flatten(0, -2)
+        grad_weight = torch.mm(rows.t(), F.gelu(h).to(dtype).flatten(0, -2)).to(weight.dtype)
+        grad_h = torch.ops.aten.gelu_backward(torch.matmul(grad, weight.to(dtype)).to(h.dtype), h)
+        return grad_h, grad_weight, rows.sum(0).to(ctx.bias_dtype)
 
 
 class StageAssignments(NamedTuple):
@@ -84,9 +112,21 @@ class Mlp(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, scale: Tensor) -> Tensor:
-        x = self.drop(F.gelu(self.fc1(x)))
         # Scaling the small weight instead of the large output saves a pass over the map, and its copy for backward.
-        return self.drop(F.linear(x, self.fc2.weight * scale.unsqueeze(1), self.fc2.bias * scale))
+        x, weight, bias = self.fc1(x), self.fc2.weight * scale.unsqueeze(1), self.fc2.bias * scale
+        if not torch.jit.is_scripting() and self._recompute():
+            return _GeluLinear.apply(x, weight, bias)
+        return self.drop(F.linear(self.drop(F.gelu(x)), weight, bias))
+
+    @torch.jit.ignore
+    def _recompute(self) -> bool:
+        """Whether GELU is computed again in backward; compilers decide that themselves, and tracers want plain ops."""
+        dropping = self.training and self.drop.p > 0
+        transformed = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        return torch.is_grad_enabled() and not dropping and not transformed
+
+
+register_notrace_module(Mlp)
 
 
 class HCFormerBlock(nn.Module):

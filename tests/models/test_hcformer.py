@@ -7,10 +7,11 @@ import pytest
 import timm
 import timm.optim
 import torch
+import torch.nn.functional as F
 from hcformer_reference import VARIANTS, ReferenceHCFormer
 
 import hypvision  # noqa: F401 - registers the models
-from hypvision.models.hcformer import checkpoint_filter_fn
+from hypvision.models.hcformer import Mlp, checkpoint_filter_fn
 from hypvision.zoo.convert import hcformer_from_official, hcformer_to_official
 
 NAMES = list(VARIANTS)
@@ -240,3 +241,34 @@ def test_bfloat16_autocast():
     out.float().sum().backward()
     assert (out.float() - expected).abs().max() < 0.05
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_mlp_gradients_twice():
+    """The MLP recomputes GELU in backward: first and second derivatives against finite differences."""
+    mlp = Mlp(3, 4).double()
+    x = torch.randn(2, 3, 3, 3, dtype=torch.float64, requires_grad=True)
+    scale = torch.rand(3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(mlp, (x, scale))
+    assert torch.autograd.gradgradcheck(mlp, (x, scale))
+
+
+def test_mlp_keeps_one_hidden_map():
+    mlp, x, kept = Mlp(8, 64), torch.randn(2, 5, 5, 8), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        mlp(x, torch.ones(8))
+    assert sum(t.numel() for t in kept if t.shape[-1] == 64 and t.dim() == 4) == 2 * 5 * 5 * 64
+
+
+def test_mlp_under_autocast_matches_plain_operations():
+    mlp, x, scale = Mlp(8, 32), torch.randn(2, 5, 5, 8), torch.rand(8)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = mlp(x, scale)
+        hidden = F.gelu(mlp.fc1(x))
+        plain = F.linear(hidden, mlp.fc2.weight * scale[:, None], mlp.fc2.bias * scale)
+    assert out.dtype == plain.dtype == torch.bfloat16
+    torch.testing.assert_close(out, plain)
+    found = torch.autograd.grad(out.float().sum(), list(mlp.parameters()))
+    expected = torch.autograd.grad(plain.float().sum(), list(mlp.parameters()))
+    for one, other in zip(found, expected):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, other, rtol=0.02, atol=0.02 * other.abs().max().item())
