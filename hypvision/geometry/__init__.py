@@ -1,5 +1,18 @@
-"""Hyperbolic geometry as pure functions of tensors. Needs torch alone."""
+"""Hyperbolic geometry: pure functions of tensors, and manifold objects that know their curvature. Needs torch alone."""
 
-from . import lorentz, numerics
+from . import lorentz, maps, numerics, poincare
+from .manifolds import Euclidean, Lorentz, Manifold, ManifoldParameter, PoincareBall, Product, named_manifold_parameters
 
-__all__ = ["lorentz", "numerics"]
+__all__ = [
+    "Euclidean",
+    "Lorentz",
+    "Manifold",
+    "ManifoldParameter",
+    "PoincareBall",
+    "Product",
+    "lorentz",
+    "maps",
+    "named_manifold_parameters",
+    "numerics",
+    "poincare",
+]

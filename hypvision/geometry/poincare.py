@@ -1,0 +1,594 @@
+r"""The Poincare ball, as functions of tensors.
+
+With curvature ``c > 0`` (sectional curvature ``-c``) the points are the vectors with ``c |x|^2 < 1`` and the metric is
+:math:`\lambda_x^2 |dx|^2` with :math:`\lambda_x = 2 / X`, :math:`X = 1 - c|x|^2`. A tangent vector at the origin is
+half
+as long in coordinates as the distance it leads to: ``expmap0(u)`` lies at the distance ``2 |u|``.
+
+Every function takes tensors ``(..., n)`` and the curvature last: a float, or a tensor that broadcasts with ``(...,
+1)``.
+The formulas consist of positive terms but for ``X``, which is computed in float64 where the device has it
+(docs/numerics
+.md shows what that is worth). Points outside count as points at the largest radius that the dtype holds,
+``sqrt(c) * r = 16.6`` in float32; :func:`project` keeps a distance to the rim. Half precision is computed in float32
+and
+rounded once.
+
+Sources: Ganea et al. "Hyperbolic Neural Networks" (NeurIPS 2018); Ungar (2008); Shimizu et al. "HNN++" (ICLR 2021).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from . import lorentz
+from ._typing import Curvature
+from .numerics import (
+    asinh,
+    asinhc_sqrt,
+    distance_from_square,
+    dot,
+    safe_sqrt,
+    sinhc_sqrt,
+    square_norm,
+    stable,
+    wide_square_norm,
+)
+
+__all__ = [
+    "beta_concat",
+    "beta_split",
+    "busemann",
+    "cdist",
+    "change_curvature",
+    "conformal_factor",
+    "dist",
+    "dist0",
+    "dist2plane",
+    "egrad2rgrad",
+    "entailment_loss",
+    "expmap",
+    "expmap0",
+    "exterior_angle",
+    "frechet_mean",
+    "from_lorentz",
+    "geodesic",
+    "geodesic_unit",
+    "gyration",
+    "half_aperture",
+    "horosphere_dist",
+    "hyperplane_logits",
+    "ganea_logits",
+    "inner",
+    "logmap",
+    "logmap0",
+    "midpoint",
+    "mobius_add",
+    "mobius_matvec",
+    "mobius_scalar_mul",
+    "mobius_sub",
+    "norm",
+    "project",
+    "rescale",
+    "retr",
+    "scale_curvature",
+    "to_lorentz",
+    "transp",
+    "transp0",
+    "transp0back",
+    "wrapped_normal",
+    "wrapped_normal_log_prob",
+]
+
+# largest sqrt(c) |x| of a point: one spacing of the numbers below 1
+_RIM = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-52}
+# squared length at which tangent vectors are capped
+_LONGEST = {torch.float32: 1e37, torch.float64: 1e307}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Inner workings
+
+
+def _wide(c):
+    return c.double() if isinstance(c, Tensor) and c.device.type != "mps" else c
+
+
+def _root(c):
+    return c**0.5
+
+
+def _inside(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
+    """The point brought inside, ``X = 1 - c |x|^2`` and ``c |x|^2``, those in float64."""
+    q = wide_square_norm(x) * _wide(c)
+    limit = _RIM[x.dtype] ** 2
+    factor = torch.sqrt(limit / q.clamp(min=limit))
+    q = q.clamp(max=limit)
+    return x * factor.to(x.dtype), 1 - q, q
+
+
+def _bounded(v: Tensor) -> Tensor:
+    """Tangent vectors whose squares do not overflow."""
+    q = wide_square_norm(v)
+    limit = _LONGEST[v.dtype]
+    return v * torch.sqrt(limit / q.clamp(min=limit)).to(v.dtype)
+
+
+def _tanhc_sqrt(q: Tensor) -> Tensor:
+    """``tanh(sqrt(q)) / sqrt(q)``, smooth in ``q``."""
+    small = q < 1e-3
+    root = torch.sqrt(torch.where(small, torch.ones_like(q), q))
+    safe = torch.where(small, q, torch.zeros_like(q))
+    tail = 1 - safe * 62 / 153 * (1 - safe * 6910 / 17050)
+    series = 1 - safe / 3 * (1 - safe * 2 / 5 * (1 - safe * 17 / 42 * tail))
+    return torch.where(small, series, torch.tanh(root) / root)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Points
+
+
+@stable("x")
+def project(x: Tensor, c: Curvature, eps: float | None = None) -> Tensor:
+    """Points with ``sqrt(c) |x|`` cut at ``1 - eps``.
+
+    The default is 1e-5 in float32 (a radius of 12.2) and 1e-10 in float64 (23.7); geoopt's is 4e-3 in float32 (6.2).
+    """
+    if eps is None:
+        eps = 1e-5 if x.dtype == torch.float32 else 1e-10
+    q = wide_square_norm(x) * _wide(c)
+    limit = (1 - eps) ** 2
+    return x * torch.sqrt(limit / q.clamp(min=limit)).to(x.dtype)
+
+
+@stable("x")
+def conformal_factor(x: Tensor, c: Curvature) -> Tensor:
+    r""":math:`\lambda_x = 2 / (1 - c|x|^2)`, shape ``(..., 1)``."""
+    _, gap, _ = _inside(x, c)
+    return (2 / gap).to(x.dtype)
+
+
+@stable("u")
+def expmap0(u: Tensor, c: Curvature) -> Tensor:
+    r"""Exponential map at the origin, :math:`\tanh(\sqrt c |u|)\, u / (\sqrt c |u|)`; identity gradient at 0."""
+    return _expmap0(u, c)
+
+
+def _expmap0(u: Tensor, c) -> Tensor:
+    limit = math.atanh(_RIM[u.dtype]) ** 2
+    q = square_norm(u) * c
+    over = torch.isinf(q)
+    q = torch.where(over, torch.full_like(q, limit), q)
+    factor = torch.sqrt(limit / q.clamp(min=limit)) * _tanhc_sqrt(q.clamp(max=limit))
+    largest = torch.linalg.vector_norm(u.detach(), ord=math.inf, dim=-1, keepdim=True)
+    rim = _RIM[u.dtype] / math.sqrt(u.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
+    return u * torch.where(over, rim, factor)
+
+
+@stable("x")
+def logmap0(x: Tensor, c: Curvature) -> Tensor:
+    r"""Logarithm at the origin, :math:`\mathrm{artanh}(\sqrt c |x|)\, x / (\sqrt c |x|)`, half as long as the
+    distance."""
+    return _logmap0(x, c)
+
+
+def _logmap0(x: Tensor, c) -> Tensor:
+    x, gap, q = _inside(x, c)
+    # artanh(z) = asinh(z / sqrt(1 - z^2))
+    return x * (asinhc_sqrt(q / gap) / torch.sqrt(gap)).to(x.dtype)
+
+
+@stable("x", "u")
+def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
+    r"""Exponential map, :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
+    x, gap, _ = _inside(x, c)
+    u = _bounded(u)
+    longest = 43.0**2  # tanh is 1 long before
+    z2 = wide_square_norm(u) * _wide(c) / (gap * gap)
+    short = torch.sqrt(longest / z2.clamp(min=longest))
+    z2 = z2.clamp(max=longest)
+    # x + w with w = tanh(z) u / |u|, whose 1 - |w|^2 is 1 / cosh(z)^2
+    w = u * (_tanhc_sqrt(z2) * short / gap).to(x.dtype)
+    return _add(x, w, gap, 1 / (1 + z2 * sinhc_sqrt(z2) ** 2), c)
+
+
+def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c) -> Tensor:
+    """Moebius addition from ``x``, ``y`` and their ``1 - c |.|^2``."""
+    both = x + y
+    q = wide_square_norm(both) * _wide(c)
+    bottom = x_gap * y_gap + q
+    out = both * (x_gap / bottom).to(x.dtype) + x * (q / bottom).to(x.dtype)
+    limit = _RIM[x.dtype] ** 2
+    size = (1 - x_gap * y_gap / bottom).clamp(min=limit)
+    return out * torch.sqrt(limit / size).to(x.dtype)
+
+
+@stable("x", "y")
+def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    """Logarithm: the tangent vector ``(..., n)`` at ``x`` whose geodesic reaches ``y`` after unit time."""
+    x, x_gap, _ = _inside(x, c)
+    y, y_gap, _ = _inside(y, c)
+    delta = y - x
+    q = wide_square_norm(delta) * _wide(c)
+    both = x_gap * y_gap
+    scale = x_gap * asinhc_sqrt(q / both) / torch.sqrt(both) / torch.sqrt(both + q)
+    return delta * (scale * x_gap).to(x.dtype) - x * (scale * q).to(x.dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Distances
+
+
+@stable("x", "y")
+def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    r"""Geodesic distance ``(...)``, :math:`\frac{2}{\sqrt c}\mathrm{asinh}(\sqrt c|x - y| / \sqrt{XY})`; gradient 0
+    at 0."""
+    x, x_gap, _ = _inside(x, c)
+    y, y_gap, _ = _inside(y, c)
+    q = 4 * wide_square_norm(y - x) * _wide(c) / (x_gap * y_gap)
+    return (distance_from_square(q) / _root(_wide(c))).squeeze(-1).to(x.dtype)
+
+
+@stable("x")
+def dist0(x: Tensor, c: Curvature) -> Tensor:
+    """Hyperbolic radius ``(...)``: the distance from the origin; gradient 0 there."""
+    _, gap, q = _inside(x, c)
+    return (2 * asinh(safe_sqrt(q / gap)) / _root(_wide(c))).squeeze(-1).to(x.dtype)
+
+
+@stable("x", "y")
+def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    """Pairwise geodesic distances ``(..., N, M)`` of ``x`` ``(..., N, n)`` and ``y`` ``(..., M, n)`` by one matrix
+    product.
+
+    Nothing of shape ``(N, M, n)`` is built. Points that are both near each other and near the rim lose accuracy as in
+    every form by a matrix product; use :func:`dist` for those that matter. A tensor ``c`` must broadcast with ``(...,
+    N,
+    1)``, ``(..., M, 1)`` and ``(..., N, M)``. The gradient is 0 where two points coincide.
+    """
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    left, right = _chord_rows(x, c), _chord_columns(y, c)
+    return distance_from_square(torch.matmul(left.to(dtype), right.to(dtype).transpose(-1, -2))) / _root(c)
+
+
+def _chord_rows(x: Tensor, c) -> Tensor:
+    """``a [-2 x, |x|^2, 1]`` with ``a = 2 / X``, in units of the radius: one factor of the squared chords."""
+    x, gap, q = _inside(x, c)
+    a = 2 / gap
+    return torch.cat([x * (-2 * a * _root(_wide(c))).to(x.dtype), (a * q).to(x.dtype), a.to(x.dtype)], -1)
+
+
+def _chord_columns(y: Tensor, c) -> Tensor:
+    """``b [y, 1, |y|^2]`` with ``b = 2 / Y``: the other factor."""
+    y, gap, q = _inside(y, c)
+    b = 2 / gap
+    return torch.cat([y * (b * _root(_wide(c))).to(y.dtype), b.to(y.dtype), (b * q).to(y.dtype)], -1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tangent vectors
+
+
+@stable("x", "v")
+def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
+    r"""Riemannian gradient from the Euclidean one: :math:`v X^2 / 4`."""
+    _, gap, _ = _inside(x, c)
+    return v * (gap * gap / 4).to(v.dtype)
+
+
+@stable("x", "u", "v")
+def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
+    r"""Inner product ``(...)`` of tangent vectors at ``x``: :math:`\lambda_x^2\, u \cdot v`."""
+    _, gap, _ = _inside(x, c)
+    factor = (2 / gap).to(v.dtype)
+    return (dot(_bounded(u), _bounded(v)) * factor * factor).squeeze(-1)
+
+
+@stable("x", "u")
+def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
+    """Length ``(...)`` of tangent vectors at ``x``; gradient 0 where it is 0."""
+    _, gap, _ = _inside(x, c)
+    return (safe_sqrt(square_norm(_bounded(u))) * (2 / gap).to(u.dtype)).squeeze(-1)
+
+
+@stable("x", "y", "v")
+def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
+    r"""Parallel transport of ``v`` from ``x`` to ``y``: :math:`\mathrm{gyr}[y, -x] v\; \lambda_x / \lambda_y`."""
+    x, x_gap, qx = _inside(x, c)
+    y, y_gap, _ = _inside(y, c)
+    v = _bounded(v)
+    c = _wide(c)
+    delta = y - x
+    q = wide_square_norm(delta) * c
+    along, ahead = dot(x, v).to(q.dtype), dot(delta, v).to(q.dtype)
+    scale = y_gap / x_gap
+    share = 2 * scale / (x_gap * y_gap + q)
+    across = -c * ((y_gap + q) * along + qx * ahead) * share
+    back = c * (x_gap * ahead - q * along) * share
+    return v * scale.to(v.dtype) + delta * across.to(v.dtype) + x * back.to(v.dtype)
+
+
+@stable("x", "u")
+def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
+    """Parallel transport from the origin to ``x``: ``X u``."""
+    _, gap, _ = _inside(x, c)
+    return u * gap.to(u.dtype)
+
+
+@stable("x", "v")
+def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
+    """Parallel transport from ``x`` to the origin: ``v / X``."""
+    _, gap, _ = _inside(x, c)
+    return _bounded(v) * (1 / gap).to(v.dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Gyrovector operations
+
+
+@stable("x", "y")
+def mobius_add(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    r"""Moebius addition :math:`x \oplus y`."""
+    x, x_gap, _ = _inside(x, c)
+    y, y_gap, _ = _inside(y, c)
+    return _add(x, y, x_gap, y_gap, c)
+
+
+@stable("x", "y")
+def mobius_sub(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    r""":math:`(-x) \oplus y`: ``y`` as seen from ``x``; accurate for near points too."""
+    x, x_gap, _ = _inside(-x, c)
+    y, y_gap, _ = _inside(y, c)
+    return _add(x, y, x_gap, y_gap, c)
+
+
+@stable("x")
+def mobius_scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
+    r"""Points on the same rays at ``r`` times the radius, :math:`r \otimes x`; ``r`` a number or ``(..., 1)``."""
+    return _expmap0(_logmap0(x, c) * r, c)
+
+
+@stable("x")
+def mobius_matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
+    r""":math:`M \otimes x = \exp_0(M \log_0 x)`; ``matrix`` ``(m, n)``, ``x`` ``(..., n)``."""
+    return _expmap0(torch.matmul(_logmap0(x, c), matrix.transpose(-1, -2)), c)
+
+
+@stable("u", "v", "w")
+def gyration(u: Tensor, v: Tensor, w: Tensor, c: Curvature) -> Tensor:
+    r""":math:`\mathrm{gyr}[u, v] w = -(u \oplus v) \oplus (u \oplus (v \oplus w))`, a rotation of ``w``."""
+    u, u_gap, qu = _inside(u, c)
+    v, v_gap, qv = _inside(v, c)
+    w = _bounded(w)
+    c = _wide(c)
+    uv, uw, vw = (dot(*pair).to(qu.dtype) * c for pair in ((u, v), (u, w), (v, w)))
+    bottom = u_gap * v_gap + wide_square_norm(u + v) * c
+    a = 2 * (-uw * qv + vw + 2 * uv * vw) / bottom
+    b = 2 * (-vw * qu - uw) / bottom
+    return w + u * a.to(w.dtype) + v * b.to(w.dtype)
+
+
+@stable("x", "y")
+def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    """The point at the fraction ``t`` (a number, or ``(..., 1)``) of the way from ``x`` to ``y``."""
+    return expmap(x, logmap(x, y, c) * t, c)
+
+
+@stable("x", "u")
+def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tensor:
+    """The point at distance ``t`` (a number, or ``(..., 1)``) from ``x`` in the direction of ``u``."""
+    length = norm(x, u, c).unsqueeze(-1)
+    return expmap(x, u * (t / torch.where(length > 0, length, torch.ones_like(length))), c)
+
+
+@stable("x", "u")
+def retr(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
+    """Retraction ``project(x + u)``: the cheap first-order step of geoopt's ball."""
+    return project(x + _bounded(u), c)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Through the Lorentz model
+
+
+@stable("x")
+def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
+    r"""The point ``(..., n + 1)`` of the hyperboloid: ``s = 2 x / X``, ``t = (2 - X) / (sqrt(c) X)``."""
+    x, gap, _ = _inside(x, c)
+    time = (2 - gap) / gap / _root(_wide(c))
+    return torch.cat([time.to(x.dtype), x * (2 / gap).to(x.dtype)], -1)
+
+
+@stable("x")
+def from_lorentz(x: Tensor, c: Curvature) -> Tensor:
+    """The point ``(..., n)`` of the ball for ``x`` ``(..., n + 1)``: ``s / (1 + sqrt(c) t)``."""
+    space = x[..., 1:]
+    q = wide_square_norm(space) * _wide(c)
+    return space * (1 / (1 + torch.sqrt(1 + q))).to(space.dtype)
+
+
+@stable("x")
+def midpoint(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Tensor:
+    """Weighted Moebius gyromidpoint ``(..., n)`` of ``x`` ``(..., N, n)``: the Lorentz centroid of the points.
+
+    Args as for :func:`hypvision.geometry.lorentz.centroid`.
+    """
+    return from_lorentz(lorentz.centroid(to_lorentz(x, c), weights, c), c)
+
+
+@stable("x")
+def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, steps: int = 30) -> Tensor:
+    """Weighted Frechet mean ``(..., n)`` of ``x`` ``(..., N, n)``; see
+    :func:`hypvision.geometry.lorentz.frechet_mean`."""
+    return from_lorentz(lorentz.frechet_mean(to_lorentz(x, c), weights, c, steps), c)
+
+
+def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
+    r"""Half-aperture :math:`\arcsin(K X / (\sqrt c |x|))` ``(...)`` of the entailment cone (Ganea et al., ICML
+    2018)."""
+    return lorentz.half_aperture(to_lorentz(x, c), c, min_radius)
+
+
+def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    """Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in radians."""
+    return lorentz.exterior_angle(to_lorentz(x, c), to_lorentz(y, c), c)
+
+
+def entailment_loss(x: Tensor, y: Tensor, c: Curvature, min_radius: float = 0.1, aperture_scale: float = 1.0) -> Tensor:
+    """``max(0, exterior angle - aperture_scale * half-aperture)`` ``(...)``: 0 where ``x`` entails ``y``."""
+    return lorentz.entailment_loss(to_lorentz(x, c), to_lorentz(y, c), c, min_radius, aperture_scale)
+
+
+def wrapped_normal(
+    mean: Tensor,
+    std: Tensor | float,
+    c: Curvature,
+    size: tuple[int, ...] = (),
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Samples ``(*size, ..., n)`` of the wrapped normal distribution around ``mean`` ``(..., n)``.
+
+    ``std`` measures distances, as in the Lorentz model, not ball coordinates.
+    """
+    return from_lorentz(lorentz.wrapped_normal(to_lorentz(mean, c), std, c, size, generator), c)
+
+
+def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Curvature) -> Tensor:
+    """Log density ``(...)`` at ``x`` of :func:`wrapped_normal`, with respect to the Riemannian volume."""
+    return lorentz.wrapped_normal_log_prob(to_lorentz(x, c), to_lorentz(mean, c), std, c)
+
+
+@stable("x")
+def rescale(x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
+    """Maximum-distance rescaling of the radii; see :func:`hypvision.geometry.lorentz.rescale`."""
+    limit = lorentz.max_distance(c) if limit is None else limit
+    return _expmap0(lorentz.rescale_tangent(2 * _logmap0(x, c), limit, slope) / 2, c)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Hyperplanes and horospheres
+
+
+@stable("x", "p", "a")
+def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = True) -> Tensor:
+    r"""Distance ``(...)`` of ``x`` from the hyperplane through ``p`` with the normal ``a``, all ``(..., n)``.
+
+    .. math:: \tfrac{1}{\sqrt c}\,\mathrm{asinh}\frac{2 \sqrt c\, (P\, \Delta \cdot \hat a - c|\Delta|^2\, p \cdot \hat
+              a)}{X P}, \quad \Delta = x - p
+
+    which is Ganea et al.'s (NeurIPS 2018, eq. 25) from terms that do not cancel near the rim.
+    """
+    x, x_gap, _ = _inside(x, c)
+    p, p_gap, _ = _inside(p, c)
+    c = _wide(c)
+    length = safe_sqrt(square_norm(a))
+    a = a / torch.where(length > 0, length, torch.ones_like(length))
+    delta = x - p
+    q = wide_square_norm(delta) * c
+    top = p_gap * dot(delta.double(), a.double()) - q * dot(p, a).to(q.dtype)
+    out = (asinh(2 * _root(c) * top / (x_gap * p_gap)) / _root(c)).squeeze(-1).to(x.dtype)
+    return out if signed else out.abs()
+
+
+@stable("x")
+def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
+    r"""Logits :math:`\lambda_p |a|\, d(x, H_{p,a})` of multinomial logistic regression (Ganea et al., eq. 25).
+
+    Args:
+        x: points ``(..., n)``.
+        p: points ``(K, n)`` of the hyperplanes.
+        a: normals ``(K, n)`` in ball coordinates at the origin (they are transported to ``p``).
+        c: curvature, a float or a tensor without dimensions.
+
+    Returns:
+        Logits ``(..., K)``, by one matrix product: a hyperplane of the ball is one of the hyperboloid.
+    """
+    p, gap, q = _inside(p, c)
+    length = safe_sqrt(square_norm(a))
+    away = a / torch.where(length > 0, length, torch.ones_like(length))
+    # <x, normal>_L = 0 with the normal of length 1 at the point of the hyperboloid: sinh(distance) is their product
+    along = dot(p, away) * _root(c)
+    scaled = p * _root(c)
+    time = 2 * along / gap.to(p.dtype)
+    space = away + scaled * (2 * along / gap.to(p.dtype))
+    points = lorentz._lift_scaled(to_lorentz(x, c), c)
+    logits = asinh(torch.matmul(points, torch.cat([-time, space], -1).t()))
+    return logits * (2 * length / _root(c)).squeeze(-1)
+
+
+@stable("x")
+def hyperplane_logits(x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor | None = None) -> Tensor:
+    r"""Unidirectional logits of HNN++ (Shimizu et al., ICLR 2021, eq. 6).
+
+    .. math:: \tfrac{2 g}{\sqrt c}\,\mathrm{asinh}\left(\lambda_x\langle \sqrt c x, \hat v\rangle\cosh(2\sqrt c r) -
+              (\lambda_x - 1)\sinh(2\sqrt c r)\right)
+
+    Args:
+        x: points ``(..., n)``.
+        v: normals ``(K, n)``.
+        r: offsets ``(K,)``.
+        c: curvature, a float or a tensor without dimensions.
+        g: factors ``(K,)``; the lengths of the normals if left out.
+
+    Returns:
+        Logits ``(..., K)``, by one matrix product.
+    """
+    length = safe_sqrt(square_norm(v))
+    normals = v / torch.where(length > 0, length, torch.ones_like(length))
+    g = length.squeeze(-1) if g is None else g
+    return lorentz.hyperplane_logits(to_lorentz(x, c), normals, 2 * r, c) * (2 * g)
+
+
+@stable("x", "p")
+def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
+    r"""Busemann function :math:`\tfrac{1}{\sqrt c}\log(|p - \sqrt c x|^2 / X)` ``(...)``; ``p`` unit vectors ``(...,
+    n)``."""
+    return lorentz.busemann(to_lorentz(x, c), p, c)
+
+
+def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> Tensor:
+    """Distance ``(...)`` of ``x`` from the horosphere around the ideal point ``p`` where :func:`busemann` is
+    ``tau``."""
+    return (busemann(x, p, c) - tau).abs()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Curvatures, concatenation
+
+
+def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
+    r"""Points of curvature ``c_new`` with the same tangent vector at the origin, :math:`\exp_0^{c'}(\log_0^{c} x)`."""
+    return expmap0(logmap0(x, c_old), c_new)
+
+
+def scale_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
+    """Points ``x * sqrt(c_old / c_new)``: all distances scale by that factor, angles stay."""
+    return x * _root(c_old / c_new)
+
+
+def _log_beta(n: int) -> float:
+    """``log B(n / 2, 1 / 2)``."""
+    return math.lgamma(n / 2) + math.lgamma(0.5) - math.lgamma((n + 1) / 2)
+
+
+def beta_concat(points: list[Tensor], c: Curvature) -> Tensor:
+    """Beta-concatenation ``(..., sum n_i)`` of HNN++: keeps the expected radius of random points."""
+    n = sum(x.shape[-1] for x in points)
+    parts = [logmap0(x, c) * math.exp(_log_beta(n) - _log_beta(x.shape[-1])) for x in points]
+    return expmap0(torch.cat(parts, -1), c)
+
+
+def beta_split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
+    """Beta-split of HNN++, the inverse of :func:`beta_concat`; ``sizes`` must add up to ``n``.
+
+    Raises:
+        ValueError: they do not.
+    """
+    n = x.shape[-1]
+    if sum(sizes) != n:
+        raise ValueError(f"sizes must add up to the dimension {n}, got {sizes}.")
+    parts = logmap0(x, c).split(sizes, -1)
+    return [expmap0(u * math.exp(_log_beta(u.shape[-1]) - _log_beta(n)), c) for u in parts]
