@@ -201,7 +201,8 @@ class Lorentz(Manifold):
         if not error <= tolerance:
             raise ValueError(
                 f"{name} is not on the hyperboloid of curvature c = {self._value():g}: its time coordinate "
-                f"(the first) is off by {error:.1e} of what its space part asks for. Points come from expmap0, from_space or projx."
+                f"(the first) is off by {error:.1e} of what its space part asks for. Points come from "
+                f"expmap0, from_space or projx."
             )
 
 
