@@ -1,0 +1,338 @@
+"""Convolutions on the hyperboloid over space-only maps ``(B, C, H, W)``: Euclidean kernels do the work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.geometry import Lorentz
+from hypvision.geometry.numerics import safe_sqrt
+
+from .functional import radial_rescale, space_square
+
+__all__ = [
+    "EfficientLorentzConv2d",
+    "EfficientLorentzLinear",
+    "LorentzConv1d",
+    "LorentzConv2d",
+    "LorentzConvTranspose2d",
+]
+
+
+def _tuple(value: int | tuple[int, ...], rank: int, name: str, least: int) -> tuple[int, ...]:
+    out = (value,) * rank if isinstance(value, int) else tuple(value)
+    if len(out) != rank or min(out) < least:
+        raise ValueError(f"{name} must be an integer or {rank} integers of at least {least}, got {value}.")
+    return out
+
+
+def box_sum(x: Tensor, kernel: tuple[int, ...], stride: tuple, padding: tuple, dilation: tuple) -> Tensor:
+    """Sums over the windows of a convolution of maps with one channel ``(B, 1, ...)``; outside counts as 0."""
+    if max(kernel) == 1 and max(padding) == 0:
+        return x[(..., *(slice(None, None, s) for s in stride))]
+    if max(dilation) == 1 and len(kernel) == 2 and all(2 * p <= k for p, k in zip(padding, kernel)):
+        return F.avg_pool2d(x, kernel, stride, padding, divisor_override=1)
+    convolution = F.conv2d if len(kernel) == 2 else F.conv1d
+    return convolution(x, torch.ones(1, 1, *kernel, dtype=x.dtype, device=x.device), None, stride, padding, dilation)
+
+
+class _LorentzConv(nn.Module):
+    """The published layer of the patches' concatenation, in its factorised form."""
+
+    rank: int
+    convolution: Callable
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        manifold: Lorentz,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        bias: bool = True,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        if in_channels < 1 or out_channels < 1:
+            raise ValueError(f"in_channels and out_channels must be at least 1, got {in_channels} and {out_channels}.")
+        factory = {"device": device, "dtype": dtype}
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size = _tuple(kernel_size, self.rank, "kernel_size", 1)
+        self.stride = _tuple(stride, self.rank, "stride", 1)
+        self.padding = _tuple(padding, self.rank, "padding", 0)
+        self.dilation = _tuple(dilation, self.rank, "dilation", 1)
+        self.manifold = manifold
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *self.kernel_size, **factory))
+        self.time_weight = nn.Parameter(torch.empty(out_channels, **factory))
+        self.bias = nn.Parameter(torch.empty(out_channels, **factory)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Everything uniform in +-sqrt(2 / fan_in), as published."""
+        bound = math.sqrt(2 / (self.in_channels * math.prod(self.kernel_size)))
+        for parameter in (self.weight, self.time_weight, self.bias):
+            if parameter is not None:
+                nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        geometry = (self.stride, self.padding, self.dilation)
+        out = type(self).convolution(x, self.weight, self.bias, *geometry)
+        # |t|^2 of the concatenated patch: pixels outside are origins and add nothing to the space part
+        square = box_sum(space_square(x, 1), self.kernel_size, *geometry)
+        time = torch.sqrt(square + 1 / self.manifold.c).to(out.dtype)
+        return torch.addcmul(out, self.time_weight.to(out.dtype).view(-1, *[1] * self.rank), time)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"padding={self.padding}, dilation={self.dilation}, bias={self.bias is not None}"
+        )
+
+
+class LorentzConv2d(_LorentzConv):
+    r"""Lorentz convolution of fully hyperbolic CNNs (Bdeir et al., ICLR 2024), exact, in one Euclidean convolution.
+
+    The published layer concatenates the points of a patch to one (its time is :math:`t^2 = 1/c + \sum_p |s_p|^2`) and
+    applies a Lorentz linear layer. Written out that is
+
+    .. math:: s' = \mathrm{conv}(s) + w_t \sqrt{\mathrm{boxsum}(|s|^2) + 1/c}
+
+    without the unfolded patches; padding is by origins.
+
+    Args:
+        in_channels, out_channels: space dimensions.
+        kernel_size, stride, padding, dilation: as in ``nn.Conv2d``.
+        manifold: the hyperboloid.
+        bias: whether there is a bias.
+
+    Shapes:
+        space parts ``(B, C, H, W)`` to ``(B, C', H', W')``.
+    """
+
+    rank = 2
+    convolution = staticmethod(F.conv2d)
+
+
+class LorentzConv1d(_LorentzConv):
+    """Lorentz convolution of sequences ``(B, C, L)``; see :class:`LorentzConv2d`."""
+
+    rank = 1
+    convolution = staticmethod(F.conv1d)
+
+
+class LorentzConvTranspose2d(nn.Module):
+    """Transposed Lorentz convolution (Bdeir et al., ICLR 2024): origins between the pixels, then
+    :class:`LorentzConv2d`.
+
+    Args:
+        in_channels, out_channels: space dimensions.
+        kernel_size, stride, padding, output_padding: as in ``nn.ConvTranspose2d``; output padding is by origins.
+        manifold: the hyperboloid.
+        bias: whether there is a bias.
+
+    Shapes:
+        space parts ``(B, C, H, W)`` to ``(B, C', H', W')``. The weight has the layout of a convolution, ``(C', C, kh,
+        kw)``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        manifold: Lorentz,
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        output_padding: int | tuple[int, int] = 0,
+        bias: bool = True,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        self.stride = _tuple(stride, 2, "stride", 1)
+        self.output_padding = _tuple(output_padding, 2, "output_padding", 0)
+        kernel = _tuple(kernel_size, 2, "kernel_size", 1)
+        padding = _tuple(padding, 2, "padding", 0)
+        if any(p > k - 1 for p, k in zip(padding, kernel)):
+            raise ValueError(f"padding must be smaller than kernel_size {kernel}, got {padding}.")
+        inner = tuple(k - 1 - p for p, k in zip(padding, kernel))
+        self.conv = LorentzConv2d(
+            in_channels, out_channels, kernel, manifold, padding=inner, bias=bias, device=device, dtype=dtype
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, columns = self.stride
+        if rows > 1 or columns > 1:
+            apart = x.new_zeros(*x.shape[:2], (x.shape[2] - 1) * rows + 1, (x.shape[3] - 1) * columns + 1)
+            apart[..., ::rows, ::columns] = x
+            x = apart
+        x = self.conv(x)
+        return F.pad(x, (0, self.output_padding[1], 0, self.output_padding[0])) if max(self.output_padding) else x
+
+
+class _Efficient(nn.Module):
+    """Norm-preserving linear map of the space part, then a boost and a rescaling of the radius."""
+
+    def __init__(self, fan_in: int, fan_out: int, manifold: Lorentz, norm_match: str, boost: str, slope: float | None):
+        super().__init__()
+        if norm_match not in ("patch", "sum", "none"):
+            raise ValueError(f'norm_match must be "patch", "sum" or "none", got {norm_match!r}.')
+        if boost not in ("axis", "scale", "full", "none"):
+            raise ValueError(f'boost must be "axis", "scale", "full" or "none", got {boost!r}.')
+        if slope is not None and not slope > 0:
+            raise ValueError(f"slope must be positive, or None for no rescaling, got {slope}.")
+        self.manifold = manifold
+        self.norm_match, self.boost, self.slope = norm_match, boost, slope
+        self.fan_in, self.fan_out = fan_in, fan_out
+        self.expanding = fan_out > fan_in
+        if boost != "none":
+            self.boost_weight = nn.Parameter(torch.ones(1) if boost != "full" else 0.05 * torch.rand(fan_out))
+
+    def matrix(self) -> Tensor:
+        """The linear map ``(fan_out, fan_in)``: with orthonormal columns if it expands, else the weight itself."""
+        weight = self.weight.reshape(self.fan_out, self.fan_in)
+        if not self.expanding:
+            return weight
+        # Cayley transform of A = X E^T - E X^T with X the lower triangle of the weight and E = the identity's first
+        # columns: A = U V^T has rank 2 fan_in, so the solve is that small (Woodbury) if that is smaller.
+        with torch.autocast(weight.device.type, enabled=False):
+            x = torch.tril(weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight)
+            e = torch.eye(self.fan_out, self.fan_in, dtype=x.dtype, device=x.device)
+            u, v = torch.cat([x, -e], 1), torch.cat([e, x], 1)
+            right = e + u @ (v.t() @ e) / 2
+            if 2 * self.fan_in >= self.fan_out:
+                eye = torch.eye(self.fan_out, dtype=x.dtype, device=x.device)
+                return torch.linalg.solve(eye - u @ v.t() / 2, right)
+            eye = torch.eye(2 * self.fan_in, dtype=x.dtype, device=x.device)
+            return right + u @ torch.linalg.solve(eye - v.t() @ u / 2, v.t() @ right) / 2
+
+    def finish(self, out: Tensor, patch: Callable[[], Tensor], dim: int) -> Tensor:
+        """Norm matching, boost and rescaling of the map's result; ``patch`` gives the norms of the inputs."""
+        c = self.manifold.c
+        if not self.expanding and self.norm_match != "none":
+            length = safe_sqrt(space_square(out, dim))
+            out = out * (patch() / length.clamp(min=1e-12)).to(out.dtype)
+        if self.boost == "axis":
+            time = torch.sqrt(space_square(out, dim) + 1 / c).to(out.dtype)
+            alpha = self.boost_weight.to(out.dtype)
+            *rest, last = out.split([self.fan_out - 1, 1], dim)
+            out = torch.cat([*rest, torch.sinh(alpha) * time + torch.cosh(alpha) * last], dim)
+        elif self.boost == "full":
+            out = self._full_boost(out, c, dim)
+        elif self.boost == "scale":
+            space = out.movedim(dim, -1)
+            points = self.manifold.scalar_mul(self.boost_weight, self.manifold.from_space(space))
+            out = points[..., 1:].movedim(-1, dim)
+        return out if self.slope is None else radial_rescale(out, c, self.slope, None, dim)
+
+    def _full_boost(self, out: Tensor, c, dim: int) -> Tensor:
+        """A boost by the velocity ``v`` of the speed ``sigmoid(|v|)``, as a product of rank one."""
+        v = self.boost_weight.float()
+        length = safe_sqrt((v * v).sum())
+        heading = v / length.clamp(min=1e-12)
+        speed = torch.sigmoid(length)
+        gamma = 1 / torch.sqrt(1 - speed * speed)
+        shape = [1] * out.dim()
+        shape[dim] = -1
+        n = heading.view(shape).to(out.dtype)
+        time = torch.sqrt(space_square(out, dim) + 1 / c).to(out.dtype)
+        along = (out * n).sum(dim, keepdim=True)
+        return out + n * ((gamma - 1) * along - gamma * speed * time).to(out.dtype)
+
+
+class EfficientLorentzConv2d(_Efficient):
+    """Efficient Lorentz convolution of HECNN+ (Bdeir et al., NeurIPS 2025): a rotation, a boost, a rescaling.
+
+    One ``nn.Conv2d`` without bias on the space part. If it expands, its columns are orthonormal (Cayley); otherwise the
+    norm of every result is matched to that of its patch, so that the map acts as a rotation.
+
+    Args:
+        in_channels, out_channels: space dimensions.
+        kernel_size, stride, padding: as in ``nn.Conv2d``; padding is by origins.
+        manifold: the hyperboloid.
+        norm_match: ``"patch"``, ``"sum"`` (the sum of the pixels' norms) or ``"none"``.
+        boost: ``"axis"`` (one angle, along the last channel), ``"scale"`` (a factor of the radius), ``"full"`` (a
+            velocity) or ``"none"``.
+        slope: of the maximum-distance rescaling, see :func:`hypvision.geometry.lorentz.rescale`; None for none.
+
+    Shapes:
+        space parts ``(B, C, H, W)`` to ``(B, C', H', W')``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        manifold: Lorentz,
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        norm_match: str = "patch",
+        boost: str = "axis",
+        slope: float | None = 2.0,
+        device=None,
+        dtype=None,
+    ):
+        kernel = _tuple(kernel_size, 2, "kernel_size", 1)
+        super().__init__(in_channels * math.prod(kernel), out_channels, manifold, norm_match, boost, slope)
+        self.kernel_size = kernel
+        self.stride = _tuple(stride, 2, "stride", 1)
+        self.padding = _tuple(padding, 2, "padding", 0)
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *kernel, device=device, dtype=dtype))
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.matrix().reshape(self.weight.shape).to(x.dtype) if self.expanding else self.weight
+        out = F.conv2d(x, weight, None, self.stride, self.padding)
+
+        def patch() -> Tensor:
+            square = space_square(x, 1)
+            if self.norm_match == "sum":
+                return box_sum(safe_sqrt(square), self.kernel_size, self.stride, self.padding, (1, 1))
+            return safe_sqrt(box_sum(square, self.kernel_size, self.stride, self.padding, (1, 1)))
+
+        return self.finish(out, patch, 1)
+
+    def extra_repr(self) -> str:
+        out, inside = self.weight.shape[:2]
+        return (
+            f"{inside}, {out}, kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
+            f"norm_match={self.norm_match}, boost={self.boost}, slope={self.slope}"
+        )
+
+
+class EfficientLorentzLinear(_Efficient):
+    """Linear twin of :class:`EfficientLorentzConv2d`: a rotation, a boost, a rescaling.
+
+    Shapes:
+        space parts ``(..., in_features)`` to ``(..., out_features)``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        manifold: Lorentz,
+        norm_match: str = "patch",
+        boost: str = "axis",
+        slope: float | None = 2.0,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__(in_features, out_features, manifold, norm_match, boost, slope)
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.linear(x, self.matrix().to(x.dtype) if self.expanding else self.weight)
+        return self.finish(out, lambda: safe_sqrt(space_square(x)), -1)
+
+    def extra_repr(self) -> str:
+        return f"{self.fan_in}, {self.fan_out}, norm_match={self.norm_match}, boost={self.boost}, slope={self.slope}"

@@ -1,0 +1,86 @@
+"""Embedding tables and patch embeddings."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.geometry import Lorentz, Manifold, ManifoldParameter
+
+from .conv import LorentzConv2d
+
+__all__ = ["HyperbolicEmbedding", "LorentzPatchEmbed"]
+
+
+class HyperbolicEmbedding(nn.Module):
+    """A table of points: ``nn.Embedding`` on a manifold.
+
+    Args:
+        num_embeddings: rows.
+        embedding_dim: dimension ``n`` of the space (points on the hyperboloid have ``n + 1`` coordinates).
+        manifold: the manifold.
+        std: standard deviation of the initial points' tangent vectors; ``0.1 / sqrt(n)`` by default, a radius of 0.1.
+        padding_idx: row that stays at the origin and gets no gradient.
+        sparse: sparse gradients, for the sparse updates of :mod:`hypvision.optim`.
+
+    Shapes:
+        integers ``(...)`` to points ``(..., n)`` or ``(..., n + 1)``.
+    """
+
+    manifold_parameters = ("weight",)
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        manifold: Manifold,
+        std: float | None = None,
+        padding_idx: int | None = None,
+        sparse: bool = False,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        if num_embeddings < 1 or embedding_dim < 1:
+            raise ValueError(f"the table must have rows and columns, got {num_embeddings} x {embedding_dim}.")
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.manifold, self.padding_idx, self.sparse = manifold, padding_idx, sparse
+        std = 0.1 * embedding_dim**-0.5 if std is None else std
+        with torch.no_grad():
+            points = manifold.random(num_embeddings, embedding_dim, std=std, device=device, dtype=dtype)
+            if padding_idx is not None:
+                points[padding_idx] = manifold.origin(embedding_dim, device=device, dtype=dtype)
+        self.weight = ManifoldParameter(points, manifold)
+
+    def forward(self, index: Tensor) -> Tensor:
+        return F.embedding(index, self.weight, self.padding_idx, sparse=self.sparse)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}"
+
+
+class LorentzPatchEmbed(nn.Module):
+    """Image to tokens on the hyperboloid: pixels are space parts, patches pass a :class:`LorentzConv2d`.
+
+    Args:
+        in_chans: image channels.
+        embed_dim: space dimension of the tokens.
+        patch_size: side of a patch, in pixels.
+        manifold: the hyperboloid.
+        flatten: tokens ``(B, N, n)`` if true, else a map ``(B, n, H', W')``.
+
+    Shapes:
+        images ``(B, C, H, W)``; what does not fill a patch at the right and bottom is left out.
+    """
+
+    def __init__(
+        self, in_chans: int, embed_dim: int, patch_size: int, manifold: Lorentz, flatten: bool = True, **factory
+    ):
+        super().__init__()
+        self.proj = LorentzConv2d(in_chans, embed_dim, patch_size, manifold, stride=patch_size, **factory)
+        self.flatten = flatten
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.proj(x)
+        return x.flatten(2).transpose(1, 2) if self.flatten else x

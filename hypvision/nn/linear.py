@@ -1,0 +1,308 @@
+"""Linear layers on the hyperboloid and on the ball."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.geometry import Lorentz, PoincareBall, poincare
+from hypvision.geometry.numerics import safe_sqrt, square_norm, stable
+
+from .functional import space_square, space_time
+
+__all__ = ["FGGLinear", "LorentzLinear", "PoincareFullyConnected", "PoincareLinear"]
+
+
+def _check_sizes(in_features: int, out_features: int) -> None:
+    if in_features < 1 or out_features < 1:
+        raise ValueError(f"in_features and out_features must be at least 1, got {in_features} and {out_features}.")
+
+
+class LorentzLinear(nn.Module):
+    r"""Fully connected layer on the hyperboloid: the space part of the result is a linear map of time and space.
+
+    .. math:: s' = W_s s + w_t t + b, \qquad t' = \sqrt{|s'|^2 + 1/c}
+
+    This is the layer of fully hyperbolic CNNs (Bdeir et al., ICLR 2024; after Chen et al., ACL 2022) without its dead
+    row, and that of Hypformer (Yang et al., KDD 2024) with ``init="xavier"``.
+
+    Args:
+        in_features, out_features: space dimensions.
+        manifold: the hyperboloid of the input.
+        bias: whether there is a bias.
+        normalize: the norm of the result is ``sigmoid(w_0 . x + b_0) exp(scale)`` instead, its direction that of the
+            linear map.
+        scale: initial ``scale``; learned if ``learn_scale``.
+        init: ``"uniform"`` (+-0.02, as published), ``"xavier"`` (gain sqrt 2) or ``"orthogonal"`` (the space map; time
+            column 0).
+        manifold_out: hyperboloid of the result, if its curvature differs: the result is scaled by ``sqrt(c / c_out)``.
+
+    Shapes:
+        space parts ``(..., in_features)`` to ``(..., out_features)``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        manifold: Lorentz,
+        bias: bool = True,
+        normalize: bool = False,
+        scale: float = 2.3,
+        learn_scale: bool = False,
+        init: str = "uniform",
+        manifold_out: Lorentz | None = None,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        _check_sizes(in_features, out_features)
+        if init not in ("uniform", "xavier", "orthogonal"):
+            raise ValueError(f'init must be "uniform", "xavier" or "orthogonal", got {init!r}.')
+        factory = {"device": device, "dtype": dtype}
+        self.in_features, self.out_features, self.init = in_features, out_features, init
+        self.manifold, self.manifold_out = manifold, manifold_out
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, **factory))
+        self.time_weight = nn.Parameter(torch.empty(out_features, **factory))
+        self.bias = nn.Parameter(torch.empty(out_features, **factory)) if bias else None
+        self.normalize = normalize
+        if normalize:
+            self.norm_weight = nn.Parameter(torch.empty(in_features + 1, **factory))
+            self.norm_bias = nn.Parameter(torch.empty(1, **factory)) if bias else None
+            self.scale = nn.Parameter(torch.full((), scale, **factory), requires_grad=learn_scale)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise as ``init`` says; biases are 0."""
+        with torch.no_grad():
+            if self.init == "uniform":
+                self.weight.uniform_(-0.02, 0.02)
+                self.time_weight.uniform_(-0.02, 0.02)
+            elif self.init == "xavier":
+                both = torch.empty(self.out_features, self.in_features + 1)
+                nn.init.xavier_uniform_(both, gain=math.sqrt(2))
+                self.time_weight.copy_(both[:, 0])
+                self.weight.copy_(both[:, 1:])
+            else:
+                nn.init.orthogonal_(self.weight)
+                self.time_weight.zero_()
+            if self.normalize:
+                self.norm_weight.uniform_(-0.02, 0.02)
+            for bias in (self.bias, getattr(self, "norm_bias", None)):
+                if bias is not None:
+                    bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        time = space_time(x, self.manifold.c)
+        out = F.linear(x, self.weight, self.bias)
+        out = out + (time * self.time_weight).to(out.dtype)
+        if self.normalize:
+            out = self._normalized(x, time, out)
+        if self.manifold_out is not None:
+            out = out * ((self.manifold.c / self.manifold_out.c) ** 0.5)
+        return out
+
+    def _normalized(self, x: Tensor, time: Tensor, out: Tensor) -> Tensor:
+        gate = F.linear(x.to(time.dtype), self.norm_weight[1:].unsqueeze(0).to(time.dtype))
+        gate = gate + time * self.norm_weight[0]
+        if self.norm_bias is not None:
+            gate = gate + self.norm_bias
+        size = space_square(out)
+        length = torch.sigmoid(gate) * self.scale.exp() / torch.sqrt(size.clamp(min=1e-10))
+        return out * torch.where(size > 1e-10, length, torch.zeros_like(length)).to(
+            out.dtype
+        )  # as published: the origin
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, normalize={self.normalize}"
+
+
+class FGGLinear(nn.Module):
+    r"""Linear layer whose outputs are signed distances to hyperplanes (van der Klis et al., 2026).
+
+    .. math:: s'_j = h(\langle x, V_j\rangle),\quad V_j = \left(-|U_j|\sinh\tfrac{\sqrt c a_j}{|U_j|},\;
+              U_j\cosh\tfrac{\sqrt c a_j}{|U_j|}\right)
+
+    with the Euclidean product: the metric is in ``V``. Radii grow linearly with the weights instead of logarithmically.
+
+    Args:
+        in_features, out_features: space dimensions.
+        manifold: the hyperboloid.
+        activation: ``h``; None for the identity.
+        init: ``"identity"`` (half the identity, offset 0.5), ``"lorentz_kaiming"``, ``"kaiming"``, ``"xavier"`` or
+            ``"mlr"`` (standard deviations sqrt(1/n), sqrt(2/n), 1/sqrt(n + m), sqrt(5/n), offsets 0).
+        weight_norm: train length (through a softplus) and direction of ``U`` apart.
+
+    Shapes:
+        space parts ``(..., in_features)`` to ``(..., out_features)``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        manifold: Lorentz,
+        activation: nn.Module | None = None,
+        init: str = "identity",
+        weight_norm: bool = False,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        _check_sizes(in_features, out_features)
+        std = {
+            "identity": None,
+            "lorentz_kaiming": in_features**-0.5,
+            "kaiming": (2 / in_features) ** 0.5,
+            "xavier": (in_features + out_features) ** -0.5,
+            "mlr": (5 / in_features) ** 0.5,
+        }
+        if init not in std:
+            raise ValueError(f"init must be one of {', '.join(std)}, got {init!r}.")
+        factory = {"device": device, "dtype": dtype}
+        self.in_features, self.out_features = in_features, out_features
+        self.manifold = manifold
+        self.activation = activation if activation is not None else nn.Identity()
+        weight = torch.empty(out_features, in_features, **factory)
+        offset = torch.full((out_features,), 0.5 if init == "identity" else 0.0, **factory)
+        with torch.no_grad():
+            if init == "identity":
+                nn.init.eye_(weight).mul_(0.5)
+                # rows beyond the identity would have no direction
+                weight[in_features:].normal_(std=0.5 * in_features**-0.5)
+            else:
+                weight.normal_(std=std[init])
+        self.weight = nn.Parameter(weight)
+        self.offset = nn.Parameter(offset)
+        self.gain = None
+        if weight_norm:
+            length = weight.norm(dim=-1).clamp(min=1e-6)
+            self.gain = nn.Parameter(torch.log(torch.expm1(length)))
+
+    def planes(self) -> Tensor:
+        """The matrix ``V`` ``(out_features, in_features + 1)``, time column first; at least float32."""
+        weight = self.weight.float() if self.weight.dtype in (torch.float16, torch.bfloat16) else self.weight
+        length = safe_sqrt(square_norm(weight))
+        if self.gain is not None:
+            target = F.softplus(self.gain).unsqueeze(-1)
+            weight = weight * (target / torch.where(length > 0, length, torch.ones_like(length)))
+            length = target
+        safe = torch.where(length > 0, length, torch.ones_like(length))
+        angle = (self.manifold.c**0.5 * self.offset.unsqueeze(-1) / safe).clamp(-40, 40)
+        return torch.cat([-length * torch.sinh(angle), weight * torch.cosh(angle)], -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        planes = self.planes()
+        time = space_time(x, self.manifold.c)
+        out = F.linear(x, planes[:, 1:].to(x.dtype))
+        return self.activation(out + (time * planes[:, 0]).to(out.dtype))
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}"
+
+
+class PoincareLinear(nn.Module):
+    r"""Linear layer of hyperbolic neural networks, :math:`(M \otimes x) \oplus \exp_0(b)` (Ganea et al., NeurIPS 2018).
+
+    Args:
+        in_features, out_features: dimensions.
+        manifold: the ball.
+        bias: whether there is a bias.
+
+    Shapes:
+        points ``(..., in_features)`` to ``(..., out_features)``.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, manifold: PoincareBall, bias: bool = True, device=None, dtype=None
+    ):
+        super().__init__()
+        _check_sizes(in_features, out_features)
+        self.in_features, self.out_features = in_features, out_features
+        self.manifold = manifold
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Kaiming-uniform weight as ``nn.Linear``, bias 0."""
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.manifold.mobius_matvec(self.weight, x)
+        if self.bias is None:
+            return out
+        return self.manifold.mobius_add(out, self.manifold.expmap0(self.bias.to(out.dtype)).expand_as(out))
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class PoincareFullyConnected(nn.Module):
+    r"""Fully connected layer of HNN++ (Shimizu et al., ICLR 2021): coordinates are distances from hyperplanes.
+
+    .. math:: y = \frac{w}{1 + \sqrt{1 + c|w|^2}}, \qquad w_k = \frac{\sinh(\sqrt c\, v_k(x))}{\sqrt c}
+
+    with ``v`` the logits of :func:`hypvision.geometry.poincare.hyperplane_logits`: on the hyperboloid ``w`` is the
+    space
+    part of the result. ``w`` is cut at a radius of 40.
+
+    Args:
+        in_features, out_features: dimensions.
+        manifold: the ball.
+        bias: whether the hyperplanes have offsets.
+        init: ``"identity"`` (half the identity, if it fits) or ``"normal"`` (variance ``1 / (2 n m)``).
+
+    Shapes:
+        points ``(..., in_features)`` to ``(..., out_features)``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        manifold: PoincareBall,
+        bias: bool = True,
+        init: str = "normal",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        _check_sizes(in_features, out_features)
+        if init not in ("normal", "identity"):
+            raise ValueError(f'init must be "normal" or "identity", got {init!r}.')
+        self.in_features, self.out_features, self.init = in_features, out_features, init
+        self.manifold = manifold
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise as ``init`` says; offsets are 0."""
+        nn.init.normal_(self.weight, std=(2 * self.in_features * self.out_features) ** -0.5)
+        if self.init == "identity" and self.in_features <= self.out_features:
+            with torch.no_grad():
+                nn.init.eye_(self.weight).mul_(0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        offset = self.bias if self.bias is not None else self.weight.new_zeros(self.out_features)
+        return self.manifold.projx(_fully_connected(x, self.weight, offset, self.manifold.c))
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+@stable("x")
+def _fully_connected(x: Tensor, weight: Tensor, offset: Tensor, c) -> Tensor:
+    root = c**0.5
+    v = poincare.hyperplane_logits(x, weight, offset, c) * root
+    limit = 40.0 - 0.5 * math.log(v.shape[-1])
+    space = torch.sinh(v.clamp(-limit, limit)) / root
+    return poincare.from_lorentz(torch.cat([torch.zeros_like(space[..., :1]), space], -1), c)

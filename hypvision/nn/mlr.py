@@ -1,0 +1,146 @@
+"""Multinomial logistic regression heads: logits are distances to hyperplanes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.geometry import Lorentz, PoincareBall, poincare
+from hypvision.geometry.numerics import asinh, safe_sqrt, square_norm, stable
+
+from .functional import space_time
+
+__all__ = ["GaneaMLR", "LorentzMLR", "PoincareMLR"]
+
+
+class LorentzMLR(nn.Module):
+    r"""Lorentz multinomial logistic regression (Bdeir et al., ICLR 2024, eq. 11).
+
+    .. math:: v_k = \tfrac{|z_k|}{\sqrt c}\,\mathrm{asinh}\left(\sqrt c\,(\cosh(\sqrt c a_k)\, s \cdot \hat z_k -
+              \sinh(\sqrt c a_k)\, t)\right)
+
+    Args:
+        in_features: space dimension ``n``.
+        num_classes: number of hyperplanes ``K``.
+        manifold: the hyperboloid.
+
+    Attributes:
+        a: offsets ``(K,)``.
+        z: normals ``(K, n)``; both start uniform in +-1/sqrt(n).
+
+    Shapes:
+        space parts ``(..., n)`` to logits ``(..., K)``, float32 also under autocast.
+    """
+
+    def __init__(self, in_features: int, num_classes: int, manifold: Lorentz, device=None, dtype=None):
+        super().__init__()
+        self.in_features, self.num_classes = in_features, num_classes
+        self.manifold = manifold
+        self.a = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype))
+        self.z = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform in +-1/sqrt(n), as published."""
+        bound = self.in_features**-0.5
+        nn.init.uniform_(self.a, -bound, bound)
+        nn.init.uniform_(self.z, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _lorentz_logits(x, self.z, self.a, self.manifold.c)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.num_classes}"
+
+
+@stable("x")
+def _lorentz_logits(x: Tensor, z: Tensor, a: Tensor, c) -> Tensor:
+    root = c**0.5
+    length = safe_sqrt(square_norm(z))
+    angle = (a * root).clamp(-40, 40)
+    unit = z * (root * torch.cosh(angle).unsqueeze(-1) / torch.where(length > 0, length, torch.ones_like(length)))
+    out = torch.addcmul(F.linear(x, unit), space_time(x, c), torch.sinh(angle) * root, value=-1)
+    return asinh(out) * (length.squeeze(-1) / root)
+
+
+class PoincareMLR(nn.Module):
+    """Unidirectional multinomial logistic regression of HNN++ (Shimizu et al., ICLR 2021, eq. 6).
+
+    Args:
+        in_features: dimension ``n``.
+        num_classes: number of hyperplanes ``K``.
+        manifold: the ball.
+        bias: whether the hyperplanes have offsets.
+
+    Attributes:
+        g: factors ``(K,)``, at first the lengths of the normals.
+        v: normals ``(K, n)``, at first normal with variance ``1 / n``.
+        r: offsets ``(K,)``, at first 0.
+
+    Shapes:
+        points ``(..., n)`` to logits ``(..., K)``.
+    """
+
+    def __init__(
+        self, in_features: int, num_classes: int, manifold: PoincareBall, bias: bool = True, device=None, dtype=None
+    ):
+        super().__init__()
+        self.in_features, self.num_classes = in_features, num_classes
+        self.manifold = manifold
+        self.v = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
+        self.g = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype))
+        self.r = nn.Parameter(torch.zeros(num_classes, device=device, dtype=dtype), requires_grad=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Normals with variance ``1 / n``, factors their lengths, offsets 0."""
+        nn.init.normal_(self.v, std=self.in_features**-0.5)
+        with torch.no_grad():
+            self.g.copy_(self.v.norm(dim=-1))
+            self.r.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return poincare.hyperplane_logits(x, self.v, self.r, self.manifold.c, self.g)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.num_classes}"
+
+
+class GaneaMLR(nn.Module):
+    """Multinomial logistic regression of hyperbolic neural networks (Ganea et al., NeurIPS 2018, eq. 25).
+
+    Args:
+        in_features: dimension ``n``.
+        num_classes: number of hyperplanes ``K``.
+        manifold: the ball.
+
+    Attributes:
+        a: normals ``(K, n)``.
+        p: tangent vectors at the origin ``(K, n)``; the hyperplanes go through ``exp_0(p)``.
+
+    Shapes:
+        points ``(..., n)`` to logits ``(..., K)``; no ``(..., K, n)`` tensor is built.
+    """
+
+    def __init__(self, in_features: int, num_classes: int, manifold: PoincareBall, device=None, dtype=None):
+        super().__init__()
+        self.in_features, self.num_classes = in_features, num_classes
+        self.manifold = manifold
+        self.a = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
+        self.p = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Kaiming-uniform as ``nn.Linear``."""
+        nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
+        nn.init.kaiming_uniform_(self.p, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        c = self.manifold.c
+        return poincare.ganea_logits(x, poincare.expmap0(self.p, c), self.a, c)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.num_classes}"

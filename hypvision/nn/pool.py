@@ -1,0 +1,51 @@
+"""Pooling by Lorentz centroids, over space-only maps."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.geometry import Lorentz
+
+from .functional import space_time
+
+__all__ = ["LorentzAvgPool2d", "LorentzGlobalAvgPool2d"]
+
+
+def _normalize(time: Tensor, space: Tensor, c) -> Tensor:
+    """Space parts, channels in dimension 1, of the centroids with these mean times and mean space parts."""
+    length = torch.linalg.vector_norm(space, dim=1, keepdim=True)
+    norm = ((time - length) * (time + length) * c).clamp(min=1e-12)
+    return space / torch.sqrt(norm)
+
+
+class LorentzGlobalAvgPool2d(nn.Module):
+    """Centroid over the pixels: space parts ``(B, C, H, W)`` to ``(B, C)``, or ``(B, C, 1, 1)`` with ``keepdim``."""
+
+    def __init__(self, manifold: Lorentz, keepdim: bool = False):
+        super().__init__()
+        self.manifold, self.keepdim = manifold, keepdim
+
+    def forward(self, x: Tensor) -> Tensor:
+        c = self.manifold.c
+        time = space_time(x, c, 1).mean((2, 3))
+        out = _normalize(time, x.to(time.dtype).mean((2, 3)), c).to(x.dtype)
+        return out[..., None, None] if self.keepdim else out
+
+
+class LorentzAvgPool2d(nn.Module):
+    """Centroid over windows of space parts ``(B, C, H, W)``; arguments as ``nn.AvgPool2d``, padding is by origins."""
+
+    def __init__(self, kernel_size, manifold: Lorentz, stride=None, padding=0):
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.manifold = manifold
+
+    def forward(self, x: Tensor) -> Tensor:
+        c = self.manifold.c
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        # the mean of 1/sqrt(c) is itself: pool what is beyond it, so that padding counts as origins
+        time = space_time(wide, c, 1) - 1 / c**0.5
+        time = F.avg_pool2d(time, self.kernel_size, self.stride, self.padding) + 1 / c**0.5
+        return _normalize(time, F.avg_pool2d(wide, self.kernel_size, self.stride, self.padding), c).to(x.dtype)

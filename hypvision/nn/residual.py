@@ -1,0 +1,81 @@
+"""Residual connections on the hyperboloid, over space-only features."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from hypvision.geometry import Lorentz
+from hypvision.geometry.numerics import safe_sqrt
+
+from .functional import radial_rescale, space_square, space_time
+
+__all__ = ["LorentzResidual"]
+
+
+class LorentzResidual(nn.Module):
+    r"""``x`` plus ``y``, three ways.
+
+    - ``"space"``: the space parts are added, time follows (Bdeir et al., ICLR 2024).
+    - ``"average"``: :math:`m / (\sqrt c\sqrt{-\langle m, m\rangle_L})` with :math:`m = x + w y`, ``w`` learned from 1
+    (He
+      et al., "Lorentzian residual neural networks", KDD 2025), optionally with the space part scaled.
+    - ``"boost"``: :math:`x \oplus y`, parallel transport (Chami et al., NeurIPS 2019).
+
+    Args:
+        manifold: the hyperboloid.
+        mode: ``"space"``, ``"average"`` or ``"boost"``.
+        scale: for ``"average"``: ``"learned"``, a number, or None; the space part is scaled to that norm.
+        slope: if given, a maximum-distance rescaling of the sum ("+" models, Bdeir et al., NeurIPS 2025).
+        dim: dimension of the channels: 1 for maps, -1 for tokens.
+
+    Shapes:
+        two space parts of equal shape to one.
+    """
+
+    def __init__(
+        self,
+        manifold: Lorentz,
+        mode: str = "space",
+        scale: float | str | None = None,
+        slope: float | None = None,
+        dim: int = -1,
+    ):
+        super().__init__()
+        if mode not in ("space", "average", "boost"):
+            raise ValueError(f'mode must be "space", "average" or "boost", got {mode!r}.')
+        self.manifold, self.mode, self.slope, self.dim = manifold, mode, slope, dim
+        self.log_scale = None
+        if mode == "average":
+            self.weight = nn.Parameter(torch.ones(()))
+            if scale == "learned":
+                self.log_scale = nn.Parameter(torch.tensor(4.0))
+            elif scale is not None:
+                self.register_buffer("log_scale", torch.tensor(math.log(float(scale))))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        c = self.manifold.c
+        if self.mode == "space":
+            out = x + y
+        elif self.mode == "average":
+            out = self._average(x, y, c)
+        else:
+            points = (self.manifold.from_space(z.movedim(self.dim, -1)) for z in (x, y))
+            out = self.manifold.boost(*points)[..., 1:].movedim(-1, self.dim)
+        return out if self.slope is None else radial_rescale(out, c, self.slope, None, self.dim)
+
+    def _average(self, x: Tensor, y: Tensor, c) -> Tensor:
+        space = x + self.weight.to(x.dtype) * y
+        time = space_time(x, c, self.dim) + self.weight * space_time(y, c, self.dim)
+        length = safe_sqrt(space_square(space, self.dim))
+        norm = ((time - length) * (time + length)).abs().clamp(min=1e-4)  # the published floor
+        out = space * (1 / torch.sqrt(norm * c)).to(space.dtype)
+        if self.log_scale is not None:
+            length = safe_sqrt(space_square(out, self.dim)).clamp(min=1e-6)
+            out = out * (self.log_scale.exp() / length).to(out.dtype)
+        return out
+
+    def extra_repr(self) -> str:
+        return f"mode={self.mode!r}, slope={self.slope}, dim={self.dim}"
