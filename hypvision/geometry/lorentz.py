@@ -106,13 +106,19 @@ def _root(c):
     return c**0.5
 
 
+def _largest(v: Tensor) -> Tensor:
+    """Largest absolute coordinate ``(..., 1)``, without gradient; no temporary as large as ``v``."""
+    v = v.detach()
+    return torch.maximum(v.amax(-1, keepdim=True), -v.amin(-1, keepdim=True))
+
+
 def _bound(v: Tensor, c, limit: float) -> tuple[Tensor, Tensor]:
     """Factor ``(..., 1)`` that brings ``c |v|^2`` to at most ``limit``, and that squared norm with the factor."""
     q = square_norm(v) * c
     over = torch.isinf(q)  # there the largest coordinate stands in for the norm
     q = torch.where(over, torch.full_like(q, limit), q)
     factor = torch.sqrt(limit / q.clamp(min=limit))
-    largest = torch.linalg.vector_norm(v.detach(), ord=math.inf, dim=-1, keepdim=True)
+    largest = _largest(v)
     shrink = math.sqrt(limit / v.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
     return torch.where(over, shrink, factor), q.clamp(max=limit)
 

@@ -258,7 +258,7 @@ class PoincareBall(Manifold):
         return projected
 
     for _name in (
-        "beta_concat", "beta_split", "expmap", "expmap0", "frechet_mean", "from_lorentz", "geodesic", "geodesic_unit",
+        "beta_concat", "beta_split", "expmap", "frechet_mean", "from_lorentz", "geodesic", "geodesic_unit",
         "midpoint", "mobius_add", "mobius_matvec", "mobius_scalar_mul", "mobius_sub", "rescale", "wrapped_normal",
     ):  # fmt: skip
         locals()[_name] = _projected(getattr(poincare, _name))
@@ -268,6 +268,11 @@ class PoincareBall(Manifold):
     def projx(self, x: Tensor) -> Tensor:
         """Points with ``sqrt(c) |x|`` cut at ``1 - eps``."""
         return poincare.project(x, self.c, self.eps)
+
+    def expmap0(self, u: Tensor) -> Tensor:
+        """Exponential map at the origin, projected; see :func:`hypvision.geometry.poincare.expmap0`."""
+        eps = (1e-10 if u.dtype == torch.float64 else 1e-5) if self.eps is None else self.eps
+        return poincare.expmap0(u, self.c, eps)
 
     def proju(self, x: Tensor, v: Tensor) -> Tensor:
         """``v``: every vector is tangent."""

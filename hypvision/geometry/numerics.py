@@ -102,7 +102,9 @@ def stable(*points: str) -> Callable[[Callable], Callable]:
                 out = function(*args, **kwargs)
             if dtype not in HALF:
                 return out
-            return tuple(o.to(dtype) for o in out) if isinstance(out, tuple) else out.to(dtype)
+            if isinstance(out, tuple):
+                return tuple(None if o is None else o.to(dtype) for o in out)
+            return out.to(dtype)
 
         wrapper.__prepare_scriptable__ = lambda: function
         return wrapper

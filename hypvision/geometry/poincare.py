@@ -101,13 +101,19 @@ def _root(c):
     return c**0.5
 
 
-def _inside(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
-    """The point brought inside, ``X = 1 - c |x|^2`` and ``c |x|^2``, those in float64."""
+def _measure(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
+    """Factor that brings the point inside, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; all ``(..., 1)`` in float64."""
     q = wide_square_norm(x) * _wide(c)
     limit = _RIM[x.dtype] ** 2
     factor = torch.sqrt(limit / q.clamp(min=limit))
     q = q.clamp(max=limit)
-    return x * factor.to(x.dtype), 1 - q, q
+    return factor, 1 - q, q
+
+
+def _inside(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
+    """The point brought inside, ``X`` and ``c |x|^2``."""
+    factor, gap, q = _measure(x, c)
+    return x * factor.to(x.dtype), gap, q
 
 
 def _bounded(v: Tensor) -> Tensor:
@@ -137,8 +143,7 @@ def project(x: Tensor, c: Curvature, eps: float | None = None) -> Tensor:
 
     The default is 1e-5 in float32 (a radius of 12.2) and 1e-10 in float64 (23.7); geoopt's is 4e-3 in float32 (6.2).
     """
-    if eps is None:
-        eps = 1e-5 if x.dtype == torch.float32 else 1e-10
+    eps = _default_eps(x) if eps is None else eps
     q = wide_square_norm(x) * _wide(c)
     limit = (1 - eps) ** 2
     return x * torch.sqrt(limit / q.clamp(min=limit)).to(x.dtype)
@@ -147,24 +152,33 @@ def project(x: Tensor, c: Curvature, eps: float | None = None) -> Tensor:
 @stable("x")
 def conformal_factor(x: Tensor, c: Curvature) -> Tensor:
     r""":math:`\lambda_x = 2 / (1 - c|x|^2)`, shape ``(..., 1)``."""
-    _, gap, _ = _inside(x, c)
+    _, gap, _ = _measure(x, c)
     return (2 / gap).to(x.dtype)
 
 
 @stable("u")
-def expmap0(u: Tensor, c: Curvature) -> Tensor:
-    r"""Exponential map at the origin, :math:`\tanh(\sqrt c |u|)\, u / (\sqrt c |u|)`; identity gradient at 0."""
-    return _expmap0(u, c)
+def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
+    r"""Exponential map at the origin, :math:`\tanh(\sqrt c |u|)\, u / (\sqrt c |u|)`; identity gradient at 0.
+
+    With ``eps`` the point is also projected, ``sqrt(c) |x| <= 1 - eps``, at no cost.
+    """
+    return _expmap0(u, c, eps)
 
 
-def _expmap0(u: Tensor, c) -> Tensor:
-    limit = math.atanh(_RIM[u.dtype]) ** 2
+def _default_eps(x: Tensor) -> float:
+    """Distance that projected points keep from the rim by default."""
+    return 1e-5 if x.dtype == torch.float32 else 1e-10
+
+
+def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
+    most = min(_RIM[u.dtype], 1 - eps)
+    limit = math.atanh(most) ** 2
     q = square_norm(u) * c
     over = torch.isinf(q)
     q = torch.where(over, torch.full_like(q, limit), q)
     factor = torch.sqrt(limit / q.clamp(min=limit)) * _tanhc_sqrt(q.clamp(max=limit))
-    largest = torch.linalg.vector_norm(u.detach(), ord=math.inf, dim=-1, keepdim=True)
-    rim = _RIM[u.dtype] / math.sqrt(u.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
+    largest = lorentz._largest(u)
+    rim = most / math.sqrt(u.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
     return u * torch.where(over, rim, factor)
 
 
@@ -176,9 +190,9 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
 
 def _logmap0(x: Tensor, c) -> Tensor:
-    x, gap, q = _inside(x, c)
+    factor, gap, q = _measure(x, c)
     # artanh(z) = asinh(z / sqrt(1 - z^2))
-    return x * (asinhc_sqrt(q / gap) / torch.sqrt(gap)).to(x.dtype)
+    return x * (factor * asinhc_sqrt(q / gap) / torch.sqrt(gap)).to(x.dtype)
 
 
 @stable("x", "u")
@@ -235,7 +249,7 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 @stable("x")
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance from the origin; gradient 0 there."""
-    _, gap, q = _inside(x, c)
+    _, gap, q = _measure(x, c)
     return (2 * asinh(safe_sqrt(q / gap)) / _root(_wide(c))).squeeze(-1).to(x.dtype)
 
 
@@ -275,14 +289,14 @@ def _chord_columns(y: Tensor, c) -> Tensor:
 @stable("x", "v")
 def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Riemannian gradient from the Euclidean one: :math:`v X^2 / 4`."""
-    _, gap, _ = _inside(x, c)
+    _, gap, _ = _measure(x, c)
     return v * (gap * gap / 4).to(v.dtype)
 
 
 @stable("x", "u", "v")
 def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Inner product ``(...)`` of tangent vectors at ``x``: :math:`\lambda_x^2\, u \cdot v`."""
-    _, gap, _ = _inside(x, c)
+    _, gap, _ = _measure(x, c)
     factor = (2 / gap).to(v.dtype)
     return (dot(_bounded(u), _bounded(v)) * factor * factor).squeeze(-1)
 
@@ -290,7 +304,7 @@ def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
 @stable("x", "u")
 def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Length ``(...)`` of tangent vectors at ``x``; gradient 0 where it is 0."""
-    _, gap, _ = _inside(x, c)
+    _, gap, _ = _measure(x, c)
     return (safe_sqrt(square_norm(_bounded(u))) * (2 / gap).to(u.dtype)).squeeze(-1)
 
 
@@ -314,14 +328,14 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 @stable("x", "u")
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Parallel transport from the origin to ``x``: ``X u``."""
-    _, gap, _ = _inside(x, c)
+    _, gap, _ = _measure(x, c)
     return u * gap.to(u.dtype)
 
 
 @stable("x", "v")
 def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Parallel transport from ``x`` to the origin: ``v / X``."""
-    _, gap, _ = _inside(x, c)
+    _, gap, _ = _measure(x, c)
     return _bounded(v) * (1 / gap).to(v.dtype)
 
 
@@ -397,9 +411,9 @@ def retr(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 @stable("x")
 def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
     r"""The point ``(..., n + 1)`` of the hyperboloid: ``s = 2 x / X``, ``t = (2 - X) / (sqrt(c) X)``."""
-    x, gap, _ = _inside(x, c)
+    factor, gap, _ = _measure(x, c)
     time = (2 - gap) / gap / _root(_wide(c))
-    return torch.cat([time.to(x.dtype), x * (2 / gap).to(x.dtype)], -1)
+    return lorentz._lift(time.to(x.dtype), (2 * factor / gap).to(x.dtype), x)
 
 
 @stable("x")

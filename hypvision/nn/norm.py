@@ -292,10 +292,11 @@ class _LorentzBatchNorm(nn.Module):
         c = c if isinstance(c, Tensor) else torch.tensor(c, dtype=self.gamma.dtype, device=x.device)
         options = _Options(self.eps, self.gyro, self.joint, self.slope)
         running = None if self.training else (self.running_mean, self.running_var)
-        out, mean, var = _batch_norm(x, self.beta, self.gamma, c=c, running=running, options=options)
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        out, mean, var = _batch_norm(wide, self.beta, self.gamma, c=c, running=running, options=options)
         if self.training:
             self._update(mean, var, c.detach())
-        return out
+        return out.to(x.dtype)
 
     @torch.no_grad()
     def _update(self, mean: Tensor, var: Tensor, c: Tensor) -> None:

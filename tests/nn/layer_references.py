@@ -1,0 +1,175 @@
+"""The layers once more, written down literally: points with time, unfolded patches, chains of logarithms and transports."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from hypvision.geometry import lorentz, poincare
+
+
+def points(space, c):
+    """Space parts ``(..., n)`` with their time in front."""
+    time = (space.pow(2).sum(-1, keepdim=True) + 1 / c).sqrt()
+    return torch.cat([time, space], -1)
+
+
+def lorentz_linear(layer, x, c):
+    full = torch.cat([layer.time_weight[:, None], layer.weight], 1)
+    y = F.linear(points(x, c), full, layer.bias)
+    if layer.normalize:
+        gate = F.linear(points(x, c), layer.norm_weight[None], layer.norm_bias)
+        y = torch.sigmoid(gate) * layer.scale.exp() * y / y.norm(dim=-1, keepdim=True)
+    return y
+
+
+def fgg_linear(layer, x, c):
+    rows = []
+    for u, a in zip(layer.weight, layer.offset):
+        angle = c**0.5 * a / u.norm()
+        rows.append(torch.cat([-(u.norm() * torch.sinh(angle)).reshape(1), u * torch.cosh(angle)]))
+    return points(x, c) @ torch.stack(rows).t()
+
+
+def lorentz_conv2d(layer, x, c):
+    """Unfold, pad with origins, concatenate the points of a patch, apply the Lorentz linear layer."""
+    batch, channels, height, width = x.shape
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+    maps = points(x.permute(0, 2, 3, 1), c)
+    padded = torch.zeros(batch, height + 2 * ph, width + 2 * pw, channels + 1, dtype=x.dtype)
+    padded[..., 0] = 1 / c**0.5
+    padded[:, ph : ph + height, pw : pw + width] = maps
+    rows = (height + 2 * ph - dh * (kh - 1) - 1) // sh + 1
+    columns = (width + 2 * pw - dw * (kw - 1) - 1) // sw + 1
+    weight = torch.cat([layer.time_weight[:, None], layer.weight.permute(0, 2, 3, 1).flatten(1)], 1)
+    out = torch.zeros(batch, layer.out_channels, rows, columns, dtype=x.dtype)
+    for i in range(rows):
+        for j in range(columns):
+            patch = padded[:, i * sh : i * sh + dh * kh : dh, j * sw : j * sw + dw * kw : dw].flatten(1, 2)
+            time = (patch[..., :1].pow(2).sum(1) - (kh * kw - 1) / c).sqrt()
+            joined = torch.cat([time, patch[..., 1:].flatten(1)], 1)
+            out[:, :, i, j] = F.linear(joined, weight, layer.bias)
+    return out
+
+
+def batch_norm(layer, x, c, mean=None, var=None):
+    """Tokens ``(B, N, C)``: logarithm at the mean, transport to the origin, scale, transport to beta, exponential."""
+    x = points(x, c)
+    centroid = lambda p: p.mean(-2) / (c**0.5 * (-lorentz.minkowski_inner(p.mean(-2), p.mean(-2))).sqrt())  # noqa: E731
+    if mean is None:
+        mean = centroid(x.flatten(0, -2)) if layer.joint else centroid(centroid(x))
+    mean = mean.expand_as(x)
+    origin = torch.zeros_like(x)
+    origin[..., 0] = 1 / c**0.5
+
+    def transport(a, b, v):
+        return v + c * lorentz.minkowski_inner(b, v) / (1 - c * lorentz.minkowski_inner(a, b)) * (a + b)
+
+    inner = -c * lorentz.minkowski_inner(mean, x)
+    v = torch.acosh(inner) / (inner.pow(2) - 1).sqrt() * (x - inner * mean)
+    v = transport(mean, origin, v)[..., 1:] / c**0.5 * c**0.5
+    size = v.norm(dim=-1)
+    if layer.gyro:
+        var = size.pow(2).mean() if var is None else var
+        v = v * layer.gamma.exp() / (var + layer.eps).sqrt()
+    else:
+        var = size.mean() if var is None else var
+        v = v * layer.gamma / (var + layer.eps)
+    if layer.slope is not None:
+        limit = math.acosh(2000 * float(c)) / float(c) ** 0.5
+        size = v.norm(dim=-1, keepdim=True)
+        v = v / size * limit * torch.tanh(math.atanh(0.99) * size / (layer.slope * limit))
+    beta = layer.beta.expand_as(x)
+    v = transport(origin, beta, torch.cat([torch.zeros_like(v[..., :1]), v], -1))
+    size = lorentz.minkowski_inner(v, v).sqrt() * c**0.5
+    return (torch.cosh(size) * beta + torch.sinh(size) / size * v)[..., 1:]
+
+
+def lorentz_mlr(layer, x, c):
+    x = points(x, c)
+    root = c**0.5
+    a, z = layer.a[:, None], layer.z
+    alpha = torch.cosh(root * a) * (z @ x[..., 1:].t()) - torch.sinh(root * a) * z.norm(dim=-1, keepdim=True) * x[:, 0]
+    beta = z.norm(dim=-1, keepdim=True)
+    return (torch.sign(alpha) * beta / root * torch.asinh(root * alpha.abs() / beta)).t()
+
+
+def ganea_mlr(layer, x, c):
+    out = []
+    for a, p in zip(layer.a, layer.p):
+        p = poincare.expmap0(p, c)
+        factor = 2 / (1 - c * p.pow(2).sum())
+        a = a * (1 - c * p.pow(2).sum())
+        w = poincare.mobius_add(-p.expand_as(x), x, c)
+        inner = 2 * c**0.5 * (w @ a) / (a.norm() * (1 - c * w.pow(2).sum(-1)))
+        out.append(factor * a.norm() / c**0.5 * torch.asinh(inner))
+    return torch.stack(out, -1)
+
+
+def poincare_mlr(layer, x, c):
+    root, factor = c**0.5, 2 / (1 - c * x.pow(2).sum(-1, keepdim=True))
+    v = F.normalize(layer.v, dim=-1)
+    angle = 2 * root * layer.r
+    inner = factor * root * (x @ v.t()) * torch.cosh(angle) - (factor - 1) * torch.sinh(angle)
+    return 2 * layer.g / root * torch.asinh(inner)
+
+
+def poincare_fc(layer, x, c):
+    root, factor = c**0.5, 2 / (1 - c * x.pow(2).sum(-1, keepdim=True))
+    length = layer.weight.norm(dim=-1)
+    v = layer.weight / length[:, None]
+    angle = 2 * root * layer.bias
+    inner = factor * root * (x @ v.t()) * torch.cosh(angle) - (factor - 1) * torch.sinh(angle)
+    w = torch.sinh(2 * length * torch.asinh(inner)) / root
+    return w / (1 + (1 + c * w.pow(2).sum(-1, keepdim=True)).sqrt())
+
+
+def poincare_linear(layer, x, c):
+    mx = x @ layer.weight.t()
+    length, size = x.norm(dim=-1, keepdim=True), mx.norm(dim=-1, keepdim=True)
+    y = torch.tanh(size / length * torch.atanh(c**0.5 * length)) * mx / size / c**0.5
+    b = torch.tanh(c**0.5 * layer.bias.norm()) * layer.bias / (c**0.5 * layer.bias.norm())
+    dot, y2, b2 = c * (y @ b)[..., None], c * y.pow(2).sum(-1, keepdim=True), c * b.pow(2).sum()
+    return ((1 + 2 * dot + b2) * y + (1 - y2) * b) / (1 + 2 * dot + y2 * b2)
+
+
+def attention(layer, x, c):
+    def heads(linear):
+        return points(lorentz_linear(linear, x, c).unflatten(-1, (layer.num_heads, -1)), c).transpose(1, 2)
+
+    q, k, v = heads(layer.query), heads(layer.key), heads(layer.value)
+    score = 2 / c + 2 * lorentz.minkowski_inner(q[:, :, :, None], k[:, :, None]).squeeze(-1)
+    weights = (score / layer.scale).softmax(-1)
+    mean = weights @ v
+    mean = mean / (c**0.5 * (-lorentz.minkowski_inner(mean, mean)).sqrt())
+    return lorentz_linear(layer.out, mean[..., 1:].transpose(1, 2).flatten(2), c)
+
+
+def global_pool(x, c):
+    p = points(x.flatten(2).transpose(1, 2), c).mean(1)
+    return (p / (c**0.5 * (-lorentz.minkowski_inner(p, p)).sqrt()))[..., 1:]
+
+
+def efficient(layer, x, c, patches):
+    """The efficient layer on ``patches`` ``(..., fan_in)`` that were unfolded from ``x``."""
+    weight = layer.weight.flatten(1)
+    if layer.expanding:
+        full = torch.zeros(layer.fan_out, layer.fan_out, dtype=x.dtype)
+        full[:, : layer.fan_in] = torch.tril(weight)
+        skew, eye = full - full.t(), torch.eye(layer.fan_out, dtype=x.dtype)
+        weight = (torch.linalg.inv(eye - skew / 2) @ (eye + skew / 2))[:, : layer.fan_in]
+    y = patches @ weight.t()
+    if not layer.expanding and layer.norm_match == "patch":
+        y = y * patches.norm(dim=-1, keepdim=True) / y.norm(dim=-1, keepdim=True)
+    if layer.boost == "axis":
+        time, alpha = (y.pow(2).sum(-1) + 1 / c).sqrt(), layer.boost_weight[0]
+        y = torch.cat([y[..., :-1], (torch.sinh(alpha) * time + torch.cosh(alpha) * y[..., -1])[..., None]], -1)
+    elif layer.boost == "full":
+        v = layer.boost_weight
+        speed = torch.sigmoid(v.norm()) * v / v.norm()
+        gamma = 1 / (1 - speed.pow(2).sum()).sqrt()
+        space = torch.eye(len(v), dtype=x.dtype) + (gamma - 1) * torch.outer(speed, speed) / speed.pow(2).sum()
+        y = points(y, c) @ torch.cat([(-gamma * speed)[None], space], 0)
+    elif layer.boost == "scale":
+        y = lorentz.expmap0(lorentz.logmap0(points(y, c), c) * layer.boost_weight, c)[..., 1:]
+    return y if layer.slope is None else lorentz.rescale(points(y, c), c, slope=layer.slope)[..., 1:]
