@@ -57,5 +57,4 @@ __all__ = [
     "PoincareFullyConnected",
     "PoincareLinear",
     "PoincareMLR",
-    "GaneaMLR",
 ]

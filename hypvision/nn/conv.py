@@ -234,7 +234,7 @@ class _Efficient(nn.Module):
 
     def _full_boost(self, out: Tensor, c, dim: int) -> Tensor:
         """A boost by the velocity ``v`` of the speed ``sigmoid(|v|)``, as a product of rank one."""
-        v = self.boost_weight.float()
+        v = self.boost_weight.to(torch.promote_types(self.boost_weight.dtype, torch.float32))
         length = safe_sqrt((v * v).sum())
         heading = v / length.clamp(min=1e-12)
         speed = torch.sigmoid(length)

@@ -78,6 +78,16 @@ class _RadialFactor(Function):
         return grad * slope, (grad * cosh * (radius / sinh)).sum_to_size(g.shape)
 
 
+def _radial_factor(q: Tensor, g: Tensor) -> Tensor:
+    """:class:`_RadialFactor` in operations that torch.compile differentiates (it drops the gradients of the class)."""
+    small = q * (g * g).clamp(min=1) < 1e-2
+    g2 = g * g
+    series = 1 + q * ((g2 - 1) / 6) * (1 + q * ((g2 - 4) / 20) * (1 + q * ((g2 - 9) / 42)))
+    q = torch.where(small, torch.ones_like(q), q)
+    ratio = (distance_from_square(q) * g).clamp(max=40.0).sinh() / torch.sqrt(q + q * q / 4)
+    return torch.where(small, g * series, ratio)
+
+
 def _ends(q: Tensor, products: Tensor, mean: tuple, beta: tuple, scale: Callable, squared: bool, var: Tensor | None):
     """Boost by -mean, multiply the radii, boost by beta: a factor of the point and two terms of rank one.
 
@@ -102,7 +112,8 @@ def _ends(q: Tensor, products: Tensor, mean: tuple, beta: tuple, scale: Callable
     square = radius * radius
     if var is None:
         var = square.mean() if squared else radius.mean()
-    factor, _, _ = _RadialFactor.apply(chord, scale(var, square))
+    gain = scale(var, square)
+    factor = _radial_factor(chord, gain) if torch.compiler.is_compiling() else _RadialFactor.apply(chord, gain)[0]
     arrived_time = torch.sqrt(1 + chord * (1 + chord / 4) * factor * factor)
     c1 = (time + 1 + chord / 2) / (mean_time + 1) * factor
     final_time = beta_time * arrived_time + factor * along_beta - c1 * (mean_space * beta_space).sum()
