@@ -1,4 +1,4 @@
-"""The layers once more, written down literally: points with time, unfolded patches, chains of logarithms and transports."""
+"""The layers once more, written down literally: points with time, unfolded patches, logarithms and transports."""
 
 import math
 
