@@ -129,6 +129,12 @@ def _scaled(space: Tensor, c) -> tuple[Tensor, Tensor]:
     return space * (factor * _root(c)), q
 
 
+def _capped(space: Tensor, c) -> tuple[Tensor, Tensor]:
+    """Space part, capped, and ``c`` times its squared norm ``(..., 1)``."""
+    factor, q = _bound(space, c, _LIMIT[space.dtype])
+    return space * factor, q
+
+
 def _scaled_tangent(v: Tensor, c) -> Tensor:
     """Space part of tangent vectors times sqrt(c), capped."""
     factor, _ = _bound(v, c, _LONGEST[v.dtype])
@@ -196,31 +202,29 @@ def _lift_scaled(x: Tensor, c) -> Tensor:
 
 
 class _Pair:
-    """Two broadcasting points ``x``, ``y`` (scaled space parts) and what they are to each other.
+    """Two broadcasting points ``x``, ``y`` (space parts, capped) and what they are to each other.
 
     With radii ``r_x, r_y`` and the angle ``theta`` at the origin, ``A = sinh((r_y - r_x) / 2)`` and
-    ``B^2 = sinh(r_x) sinh(r_y) sin^2(theta / 2)``; the squared chord is ``q = 4 (A^2 + B^2)``.
+    ``B^2 = sinh(r_x) sinh(r_y) sin^2(theta / 2)``; the squared chord is ``q = 4 (A^2 + B^2)``. Vectors keep the unit of
+    the arguments, numbers are in units of the radius of curvature: rounding ``sqrt(c) x`` would move near points.
     """
 
-    def __init__(self, x: Tensor, qx: Tensor, y: Tensor, qy: Tensor):
-        self.x, self.qx, self.y, self.qy = x, qx, y, qy
+    def __init__(self, x: Tensor, qx: Tensor, y: Tensor, qy: Tensor, c):
+        self.x, self.qx, self.y, self.qy, self.root = x, qx, y, qy, _root(c)
         self.tx, self.ty = torch.sqrt(1 + qx), torch.sqrt(1 + qy)
         self.nx, self.ny = safe_sqrt(qx), safe_sqrt(qy)
         self.delta, self.sum = y - x, x + y
         one = torch.ones_like(self.nx * self.ny)
         length = self.nx + self.ny
-        self.product = dot(self.delta, self.sum)  # |y|^2 - |x|^2
+        self.product = dot(self.delta, self.sum) * c  # |y|^2 - |x|^2
         gap = self.product / torch.where(length > 0, length, one)
         product = self.nx * self.ny
         self.a = gap / torch.sqrt(2 * (1 + self.tx * self.ty + product))
-        inner = dot(x, y)
+        inner = dot(x, y) * c
         acute = inner > 0
-        base = square_norm(self.sum)
-        safe = torch.where(acute, base, one)
-        # |sum| |across| is the area of the parallelogram; one more projection removes the round-off of the first
-        across = self.delta - self.sum * torch.where(acute, self.product / safe, 0 * one)
-        across = across - self.sum * torch.where(acute, dot(across, self.sum) / safe, 0 * one)
-        ratio = square_norm(across) / torch.where(acute, 8 * (product + inner), one)
+        # |sum| |across| is the area of the parallelogram
+        ratio = square_norm(_across(x, y, acute)) * c / torch.where(acute, 8 * (product + inner), one)
+        base = square_norm(self.sum) * c
         self.b2 = torch.where(acute, torch.where(acute, ratio, 0 * one) * base, (product - inner) / 2)
         self.q = 4 * (self.a * self.a + self.b2)
 
@@ -228,19 +232,70 @@ class _Pair:
         """Unit-curvature distance ``(..., 1)``."""
         return distance_from_square(self.q)
 
-    def direction(self) -> tuple[Tensor, Tensor]:
-        """``y`` as seen from ``x``, times sinh(distance): radial ``(..., 1)`` and perpendicular ``(..., n)`` part.
-
-        Meant for points ``x`` away from the origin.
-        """
+    def radial(self) -> Tensor:
+        """Radial part of ``y`` as seen from ``x``, times sinh(distance), ``(..., 1)``; for ``x`` away from the
+        origin."""
         away = self.qx > 0
-        one = torch.ones_like(self.nx)
-        nx = torch.where(away, self.nx, one)
-        radial = 2 * self.a * torch.sqrt(1 + self.a * self.a) - 2 * torch.where(away, self.tx / nx, 0 * one) * self.b2
-        return radial, _perpendicular(self.delta, self.x, self.qx, away)
+        slope = torch.where(away, self.tx / torch.where(away, self.nx, torch.ones_like(self.nx)), 0 * self.nx)
+        return 2 * self.a * torch.sqrt(1 + self.a * self.a) - 2 * slope * self.b2
 
     def far(self) -> Tensor:
         return self.qx > _FAR
+
+
+class _Across(Function):
+    """The part of ``y - x`` perpendicular to ``x + y``, in the rows where ``keep`` is 1, computed in float64."""
+
+    @staticmethod
+    def forward(x, y, keep):
+        if x.device.type != "mps":
+            x, y = x.double(), y.double()
+        delta, total = y - x, x + y
+        square = torch.einsum("...d,...d->...", total, total).unsqueeze(-1)
+        amount = torch.einsum("...d,...d->...", delta, total).unsqueeze(-1) / torch.where(keep, square, 1)
+        return delta.addcmul_(total, torch.where(keep, amount, 0), value=-1).float()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, y, keep = ctx.saved_tensors
+        delta, total = y - x, x + y
+        square = square_norm(total)
+        safe = torch.where(keep, square, torch.ones_like(square))
+        zero = torch.zeros_like(square)
+        amount, along = (
+            torch.where(keep, dot(total, delta) / safe, zero),
+            torch.where(keep, dot(total, grad) / safe, zero),
+        )
+        grad_delta = grad - total * along
+        grad_total = total * (2 * amount * along) - grad * amount - delta * along
+        return (grad_total - grad_delta).sum_to_size(x.shape), (grad_total + grad_delta).sum_to_size(y.shape), None
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _Across.apply(*_batch_first(in_dims, args)), 0
+
+
+def _across(x: Tensor, y: Tensor, where: Tensor) -> Tensor:
+    """The part of ``y - x`` perpendicular to ``x + y`` in the rows ``where``; the other rows are not for use.
+
+    For points on one ray it is the round-off of their coordinates, and at the radius ``r`` it counts ``sinh(r)`` times.
+    """
+    if x.dtype == torch.float32 and y.dtype == torch.float32 and not torch.compiler.is_compiling():
+        return _Across.apply(x, y, where)
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    wide = x.device.type != "mps"
+    if wide:
+        x, y = x.double(), y.double()
+    out, total = y - x, x + y
+    square = square_norm(total)
+    safe = torch.where(where, square, torch.ones_like(square))
+    for _ in range(1 if wide and dtype == torch.float32 else 2):
+        out = out - total * torch.where(where, dot(out, total) / safe, torch.zeros_like(square))
+    return out.to(dtype)
 
 
 class _Perpendicular(Function):
@@ -273,7 +328,7 @@ class _Perpendicular(Function):
         return _Perpendicular.apply(*_batch_first(in_dims, args)), 0
 
 
-def _perpendicular(v: Tensor, x: Tensor, qx: Tensor, where: Tensor) -> Tensor:
+def _perpendicular(v: Tensor, x: Tensor, where: Tensor) -> Tensor:
     """``v`` without its part along ``x``, in the rows ``where``.
 
     What remains is as small as ``|v| / cosh(r)`` for tangent vectors at the radius ``r``: it takes float64, or at least
@@ -290,11 +345,11 @@ def _perpendicular(v: Tensor, x: Tensor, qx: Tensor, where: Tensor) -> Tensor:
     return out.to(v.dtype)
 
 
-def _move(x: Tensor, qx: Tensor, radial: Tensor, ahead: Tensor, perp: Tensor, chord: Tensor) -> tuple[Tensor, Tensor]:
+def _move(qx: Tensor, radial: Tensor, ahead: Tensor, perp: Tensor, chord: Tensor) -> tuple[Tensor, Tensor]:
     """Coefficient of ``x / |x|`` where one arrives from ``x`` (away from the origin).
 
     Args:
-        x, qx: scaled space part and its squared norm.
+        qx: squared norm of the space part, in units of the radius of curvature.
         radial: radial part of the velocity times sinh(z) / z, in the unit frame.
         ahead: ``z``, the length of the velocity.
         perp: squared length of the perpendicular part, times (sinh(z) / z)^2.
@@ -395,14 +450,16 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
             units of the radius of curvature they count as that long.
         c: curvature.
     """
-    x, qx = _scaled(x[..., 1:], c)
-    v = _scaled_tangent(u[..., 1:], c)
+    root = _root(c)
+    x, qx = _capped(x[..., 1:], c)
+    factor, _ = _bound(u[..., 1:], c, _LONGEST[u.dtype])
+    v = u[..., 1:] * factor
     far = qx > _FAR
     one = torch.ones_like(qx)
     nx, tx = torch.where(far, safe_sqrt(qx), one), torch.sqrt(1 + qx)
-    along = dot(x, v)
-    perp = _perpendicular(v, x, qx, far)
-    perp2 = square_norm(perp)
+    along = dot(x, v * root) * root
+    perp = _perpendicular(v, x, far)
+    perp2 = square_norm(perp * root)
     radial = along / (nx * tx)
     time = along / tx
     z2 = torch.where(far, radial * radial + perp2, perp2 - time * time).clamp(min=0)
@@ -414,9 +471,9 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     z = safe_sqrt(z2)
     chord = z * stretch
     cosh = torch.sqrt(1 + chord * chord)
-    arrived = _move(x, qx, radial * factor, z, perp2 * factor * factor, chord)
+    arrived = _move(qx, radial * factor, z, perp2 * factor * factor, chord)
     keep = torch.where(far, arrived / nx, cosh)
-    return _arrive(x * keep + perp * factor, c)
+    return _from_space(x * keep + perp * factor, c)
 
 
 def _arrive(space: Tensor, c) -> Tensor:
@@ -435,19 +492,17 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     far = pair.far()
     one = torch.ones_like(pair.q)
     nx = torch.where(far, pair.nx, one)
-    a = pair.a
-    radial = 2 * a * torch.sqrt(1 + a * a) - 2 * torch.where(far, pair.tx / nx, 0 * one) * pair.b2
-    radial = radial * scale  # before anything is multiplied by it: the product of two large ones overflows
-    vector = _perpendicular(pair.delta, pair.x, pair.qx, far)
+    radial = pair.radial() * scale  # before anything is multiplied by it: the product of two large ones overflows
+    vector = _perpendicular(pair.delta, pair.x, far)
     keep = torch.where(far, pair.tx * radial / nx, -pair.q * scale / 2)
     time = torch.where(
-        far, pair.nx * radial, (dot(pair.delta, pair.x) * scale - pair.q * scale / 2 * pair.qx) / pair.tx
+        far, pair.nx * radial, (dot(pair.delta, pair.x) * c * scale - pair.q * scale / 2 * pair.qx) / pair.tx
     )
-    return _join(time / root, vector * (scale / root) + pair.x * (keep / root))
+    return _join(time / root, vector * scale + pair.x * keep)
 
 
 def _pair(x: Tensor, y: Tensor, c) -> _Pair:
-    return _Pair(*_scaled(x[..., 1:], c), *_scaled(y[..., 1:], c))
+    return _Pair(*_capped(x[..., 1:], c), *_capped(y[..., 1:], c), c)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -584,13 +639,13 @@ def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 @stable("x", "u", "v")
 def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Inner product ``(...)`` of tangent vectors ``u``, ``v`` at ``x``, all ``(..., n + 1)``."""
-    space, q = _scaled(x[..., 1:], c)
+    space, q = _capped(x[..., 1:], c)
     u, v = _scaled_tangent(u[..., 1:], 1.0), _scaled_tangent(v[..., 1:], 1.0)
     far = q > _FAR
     one = torch.ones_like(q)
-    lever = torch.sqrt(1 + q) * torch.where(far, safe_sqrt(q), one)
+    lever = torch.sqrt(1 + q) * torch.where(far, safe_sqrt(q), one) / _root(c)
     along = (dot(space, u) / lever) * (dot(space, v) / lever)
-    across = dot(_perpendicular(u, space, q, far), _perpendicular(v, space, q, far))
+    across = dot(_perpendicular(u, space, far), _perpendicular(v, space, far))
     return (across + torch.where(far, one, -one) * along).squeeze(-1)
 
 
@@ -608,16 +663,16 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     far = pair.far()
     one = torch.ones_like(pair.q)
     nx = torch.where(far, pair.nx, one)
-    along = dot(pair.x, v)
-    a = pair.a
-    radial = 2 * a * torch.sqrt(1 + a * a) - 2 * torch.where(far, pair.tx / nx, 0 * one) * pair.b2
-    across = _perpendicular(pair.delta, pair.x, pair.qx, far)
+    root = pair.root
+    along = dot(pair.x, v) * root
+    across = _perpendicular(pair.delta, pair.x, far)
     scale = 1 / (2 + pair.q / 2)  # first of all: the products of large numbers overflow
-    polar = radial * scale * (along / (nx * pair.tx)) + dot(across * scale, _perpendicular(v, pair.x, pair.qx, far))
-    plain = dot(pair.delta * scale, v) - pair.product * scale / (pair.tx + pair.ty) * (along / pair.tx)
+    perp = dot(across * (scale * root), _perpendicular(v, pair.x, far))
+    polar = pair.radial() * scale * (along / (nx * pair.tx)) + perp
+    plain = dot(pair.delta * (scale * root), v) - pair.product * scale / (pair.tx + pair.ty) * (along / pair.tx)
     share = torch.where(far, polar, plain)
-    out = v + pair.sum * share
-    return _join(dot(pair.y, out) / pair.ty, out)
+    out = v + pair.sum * (share * root)
+    return _join(dot(pair.y, out) * root / pair.ty, out)
 
 
 @stable("x")
@@ -633,13 +688,13 @@ def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Parallel transport of ``v`` from ``x`` to the origin, both ``(..., n + 1)``; returns the space part ``(...,
     n)``."""
-    space, q = _scaled(x[..., 1:], c)
+    space, q = _capped(x[..., 1:], c)
     v = _scaled_tangent(v[..., 1:], 1.0)
     time = torch.sqrt(1 + q)
     far = q > _FAR
-    along = dot(space, v)
+    along = dot(space, v) * c
     keep = torch.where(far, 1 / (time * torch.where(far, q, torch.ones_like(q))), -1 / (time * (1 + time)))
-    return _perpendicular(v, space, q, far) + space * (along * keep)
+    return _perpendicular(v, space, far) + space * (along * keep)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -653,16 +708,16 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     It is the gyrovector (Moebius) addition :math:`x \oplus y` of the model, :func:`expmap` at ``x`` of the transported
     :func:`logmap0` of ``y`` (Chami et al., NeurIPS 2019).
     """
-    x, qx = _scaled(x[..., 1:], c)
-    y, qy = _scaled(y[..., 1:], c)
+    x, qx = _capped(x[..., 1:], c)
+    y, qy = _capped(y[..., 1:], c)
     tx, ty, ny = torch.sqrt(1 + qx), torch.sqrt(1 + qy), safe_sqrt(qy)
     far = qx > _FAR
     nx = torch.where(far, safe_sqrt(qx), torch.ones_like(qx))
-    inner = dot(x, y)
-    perp = _perpendicular(y, x, qx, far)
-    arrived = _move(x, qx, inner / nx, asinh(ny), square_norm(perp), ny)
+    inner = dot(x, y) * c
+    perp = _perpendicular(y, x, far)
+    arrived = _move(qx, inner / nx, asinh(ny), square_norm(perp) * c, ny)
     keep = torch.where(far, arrived / nx, ty + inner / (1 + tx))
-    return _arrive(perp + x * keep, c)
+    return _from_space(perp + x * keep, c)
 
 
 @stable("x", "y")
@@ -672,11 +727,9 @@ def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     far = pair.far()
     one = torch.ones_like(pair.q)
     nx = torch.where(far, pair.nx, one)
-    a = pair.a
-    radial = 2 * a * torch.sqrt(1 + a * a) - 2 * torch.where(far, pair.tx / nx, 0 * one) * pair.b2
-    near = dot(pair.x, pair.delta) / (1 + pair.tx) - pair.product / (pair.tx + pair.ty)
-    keep = torch.where(far, radial / nx, near)
-    return _arrive(_perpendicular(pair.delta, pair.x, pair.qx, far) + pair.x * keep, c)
+    near = dot(pair.x, pair.delta) * c / (1 + pair.tx) - pair.product / (pair.tx + pair.ty)
+    keep = torch.where(far, pair.radial() / nx, near)
+    return _from_space(_perpendicular(pair.delta, pair.x, far) + pair.x * keep, c)
 
 
 @stable("x")
@@ -928,8 +981,9 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     0 where ``y`` lies behind ``x`` on its ray, and where the points coincide. No clamp: an ``atan2`` of the parts of
     :func:`logmap` (Desai et al., ICML 2023, compute an ``acos`` which loses half of the digits).
     """
-    radial, across = _pair(x, y, c).direction()
-    side = safe_sqrt(square_norm(across))
+    pair = _pair(x, y, c)
+    radial, away = pair.radial(), pair.qx > 0
+    side = safe_sqrt(square_norm(_perpendicular(pair.delta, pair.x, away))) * pair.root
     same = (side == 0) & (radial == 0)
     return torch.atan2(side, torch.where(same, torch.ones_like(radial), radial)).squeeze(-1)
 

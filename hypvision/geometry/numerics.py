@@ -290,10 +290,11 @@ class _DistanceFromSquare(Function):
         if torch.is_grad_enabled():  # differentiable, for second derivatives
             away = q > 0
             safe = torch.where(away, q, torch.ones_like(q))
-            return torch.where(away, grad * 0.5 / torch.sqrt(safe * (1 + safe / 4)), torch.zeros_like(q))
-        # q * (1 + q / 4), negative ones to infinity: their gradient becomes 0
-        slope = torch.addcmul(q, q, q, value=0.25).clamp_(min=0).rsqrt_().mul_(0.5)
-        return slope.masked_fill_(slope == math.inf, 0).mul_(grad)
+            return torch.where(away, grad * 0.5 / (torch.sqrt(safe) * torch.sqrt(1 + safe / 4)), torch.zeros_like(q))
+        # 1 / sqrt(q (4 + q)) by two roots, for the product may overflow; infinite where q is 0, and there it becomes 0
+        root = q.clamp(min=0).rsqrt_()
+        slope = (q + 4).rsqrt_().mul_(root)
+        return slope.masked_fill_(root == math.inf, 0).mul_(grad)
 
 
 def distance_from_square(q: Tensor) -> Tensor:
