@@ -1,10 +1,11 @@
 """hypvision: hyperbolic vision models for PyTorch.
 
-Importing the package registers its backbones in timm, so that ``timm.create_model("hcformer_tiny")`` works. It imports
-torch and timm only; everything for segmentation, detection and CLIP loads when it is used.
+Importing the package registers its backbones and optimisers in timm, so that ``timm.create_model("hcformer_tiny")`` and
+``timm.optim.create_optimizer_v2(model, "riemannianadamw")`` work. It imports torch and timm only; everything for
+segmentation, detection and CLIP loads when it is used.
 """
 
-from . import geometry, models
+from . import geometry, models, nn, optim
 from .version import __version__
 
-__all__ = ["__version__", "geometry", "models"]
+__all__ = ["__version__", "geometry", "models", "nn", "optim"]

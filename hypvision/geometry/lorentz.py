@@ -117,7 +117,8 @@ def _bound(v: Tensor, c, limit: float) -> tuple[Tensor, Tensor]:
     q = square_norm(v) * c
     over = torch.isinf(q)  # there the largest coordinate stands in for the norm
     q = torch.where(over, torch.full_like(q, limit), q)
-    factor = torch.sqrt(limit / q.clamp(min=limit))
+    # not the root of the quotient, whose gradient overflows; 1 exactly where nothing is capped
+    factor = torch.where(q > limit, math.sqrt(limit) / torch.sqrt(q.clamp(min=limit)), torch.ones_like(q))
     largest = _largest(v)
     shrink = math.sqrt(limit / v.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
     return torch.where(over, shrink, factor), q.clamp(max=limit)

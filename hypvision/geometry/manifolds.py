@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from . import lorentz, poincare
 
 __all__ = [
+    "CurvatureParameter",
     "Euclidean",
     "Lorentz",
     "Manifold",
@@ -32,6 +33,24 @@ __all__ = [
     "Product",
     "named_manifold_parameters",
 ]
+
+
+class CurvatureParameter(nn.Parameter):
+    """The logarithm of a learned curvature, and its bounds: what optimisers update last and give no weight decay."""
+
+    def __new__(cls, data: Tensor, log_bounds: tuple[float, float], requires_grad: bool = True):
+        out = torch.Tensor._make_subclass(cls, data, requires_grad)
+        out.log_bounds = log_bounds
+        return out
+
+    def __deepcopy__(self, memo):
+        if id(self) not in memo:
+            memo[id(self)] = type(self)(self.data.clone(), self.log_bounds, self.requires_grad)
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol):
+        return CurvatureParameter, (self.data, self.log_bounds, self.requires_grad)
+
 
 _POINTS = {"x", "y", "mean", "p"}
 
@@ -96,7 +115,7 @@ class Manifold(nn.Module):
         self.initial_c = c
         self.log_bounds = (math.log(c) + math.log(bounds[0]), math.log(c) + math.log(bounds[1]))
         if learnable:
-            self.log_c = nn.Parameter(torch.tensor(math.log(c), dtype=torch.float32))
+            self.log_c = CurvatureParameter(torch.tensor(math.log(c), dtype=torch.float32), self.log_bounds)
 
     @property
     def c(self) -> float | Tensor:

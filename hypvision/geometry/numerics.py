@@ -46,7 +46,8 @@ def stable(*points: str) -> Callable[[Callable], Callable]:
     """Make a function of tensors safe to call in half precision and under autocast, and check its arguments.
 
     Half tensors are computed in float32 and the result is rounded once, to the widest dtype among the tensors named in
-    ``points``. Autocast is off inside. The curvature keeps its own dtype. TorchScript sees the bare function.
+    ``points``. Autocast is off inside. A float32 curvature of float64 points is widened. TorchScript sees the bare
+    function.
 
     Args:
         points: names of the arguments that hold vectors; they must be floating point and end in the same dimension.
@@ -93,6 +94,12 @@ def stable(*points: str) -> Callable[[Callable], Callable]:
                         f"{function.__name__}: the curvature c must be positive "
                         f"(the sectional curvature is -c), got {c}."
                     )
+                if dtype == torch.float64 and isinstance(c, Tensor) and c.dtype != dtype:
+                    # learned in float32: its root and inverse must not be rounded to that
+                    if curvature < len(args):
+                        args = (*args[:curvature], c.double(), *args[curvature + 1 :])
+                    else:
+                        kwargs = {**kwargs, "c": c.double()}
             if any(isinstance(a, Tensor) and a.dtype in HALF for a in (*args, *kwargs.values())):
                 args = tuple(_single(a) for a in args)
                 kwargs = {name: _single(a) for name, a in kwargs.items()}
@@ -150,21 +157,26 @@ def square_norm(x: Tensor) -> Tensor:
 class _WideSquareNorm(Function):
     """``|x|^2`` of float32 vectors, every product and sum in float64."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x):
+        if x.device.type != "cpu":
+            norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
+            return norm.mul_(norm)
         # Blocks of rows that stay in the cache: a float64 copy of everything costs more than all the rest.
-        rows = max(1, 2**17 // x.shape[-1])
         flat = x.reshape(-1, x.shape[-1])
-        if x.device.type != "cpu" or flat.shape[0] <= 2 * rows:
-            wide = x.double()
-            return torch.linalg.vecdot(wide, wide).unsqueeze(-1)
-        parts = []
-        for block in flat.split(rows):
-            wide = block.double().unsqueeze(-1)
-            parts.append(torch.bmm(wide.transpose(1, 2), wide))
-        return torch.cat(parts).reshape(*x.shape[:-1], 1)
+        norm = torch.empty(flat.shape[0], dtype=torch.float64)
+        rows = max(1, 2**17 // max(1, x.shape[-1]))
+        wide = torch.empty(min(rows, flat.shape[0]), x.shape[-1], dtype=torch.float64)
+        for start in range(0, flat.shape[0], rows):
+            block = flat[start : start + rows]
+            torch.linalg.vector_norm(
+                wide[: block.shape[0]].copy_(block), dim=-1, out=norm[start : start + block.shape[0]]
+            )
+        return norm.mul_(norm).reshape(*x.shape[:-1], 1)
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return _WideSquareNorm.apply(x.movedim(in_dims[0], 0)), 0
 
     @staticmethod
     def setup_context(ctx, inputs, output):

@@ -313,12 +313,14 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Parallel transport of ``v`` from ``x`` to ``y``: :math:`\mathrm{gyr}[y, -x] v\; \lambda_x / \lambda_y`."""
     x, x_gap, qx = _inside(x, c)
     y, y_gap, _ = _inside(y, c)
-    v = _bounded(v)
+    return _gyrate(_bounded(v), y - x, x, qx, x_gap, y_gap, y_gap / x_gap, c)
+
+
+def _gyrate(v: Tensor, delta: Tensor, x: Tensor, qx: Tensor, x_gap: Tensor, y_gap: Tensor, scale: Tensor, c) -> Tensor:
+    r"""``scale`` times :math:`\mathrm{gyr}[y, -x] v` from ``delta``, ``y - x``: accurate where that is small."""
     c = _wide(c)
-    delta = y - x
     q = wide_square_norm(delta) * c
     along, ahead = dot(x, v).to(q.dtype), dot(delta, v).to(q.dtype)
-    scale = y_gap / x_gap
     share = 2 * scale / (x_gap * y_gap + q)
     across = -c * ((y_gap + q) * along + qx * ahead) * share
     back = c * (x_gap * ahead - q * along) * share
@@ -374,15 +376,9 @@ def mobius_matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
 @stable("u", "v", "w")
 def gyration(u: Tensor, v: Tensor, w: Tensor, c: Curvature) -> Tensor:
     r""":math:`\mathrm{gyr}[u, v] w = -(u \oplus v) \oplus (u \oplus (v \oplus w))`, a rotation of ``w``."""
-    u, u_gap, qu = _inside(u, c)
+    u, u_gap, _ = _inside(u, c)
     v, v_gap, qv = _inside(v, c)
-    w = _bounded(w)
-    c = _wide(c)
-    uv, uw, vw = (dot(*pair).to(qu.dtype) * c for pair in ((u, v), (u, w), (v, w)))
-    bottom = u_gap * v_gap + wide_square_norm(u + v) * c
-    a = 2 * (-uw * qv + vw + 2 * uv * vw) / bottom
-    b = 2 * (-vw * qu - uw) / bottom
-    return w + u * a.to(w.dtype) + v * b.to(w.dtype)
+    return _gyrate(_bounded(w), u + v, -v, qv, v_gap, u_gap, torch.ones_like(u_gap), c)
 
 
 @stable("x", "y")
@@ -446,14 +442,28 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
     return lorentz.half_aperture(to_lorentz(x, c), c, min_radius)
 
 
+@stable("x", "y")
 def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    """Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in radians."""
-    return lorentz.exterior_angle(to_lorentz(x, c), to_lorentz(y, c), c)
+    """Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in radians.
+
+    0 where ``y`` lies behind ``x`` on its ray, and where the points coincide.
+    """
+    x, gap, q = _inside(x, c)
+    y, _, _ = _inside(y, c)
+    # the direction of -x + y, which is that of X delta - c |delta|^2 x
+    delta = y - x
+    away = q > 0
+    length = torch.sqrt(torch.where(away, q, torch.ones_like(q)) / _wide(c))
+    side = safe_sqrt(square_norm(lorentz._perpendicular(delta, x, away))).to(gap.dtype) * gap
+    along = dot(delta.to(gap.dtype), x.to(gap.dtype)) / length
+    radial = gap * along - wide_square_norm(delta) * _wide(c) * length
+    same = (side == 0) & (radial == 0)
+    return torch.atan2(side, torch.where(same, torch.ones_like(radial), radial)).squeeze(-1).to(x.dtype)
 
 
 def entailment_loss(x: Tensor, y: Tensor, c: Curvature, min_radius: float = 0.1, aperture_scale: float = 1.0) -> Tensor:
     """``max(0, exterior angle - aperture_scale * half-aperture)`` ``(...)``: 0 where ``x`` entails ``y``."""
-    return lorentz.entailment_loss(to_lorentz(x, c), to_lorentz(y, c), c, min_radius, aperture_scale)
+    return torch.relu(exterior_angle(x, y, c) - aperture_scale * half_aperture(x, c, min_radius))
 
 
 def wrapped_normal(

@@ -1,6 +1,6 @@
 """The operations of both models from their definitions, in mpmath: values and gradients to every digit of a double.
 
-Nothing here is shared with the package: distances are an arcosh, angles an arccos, additions and transports the formulas
+Nothing here is shared with the package: distances are an arcosh, angles an arccos, transports the formulas
 of the textbooks. With 180 digits their cancellations do no harm.
 
 Every operation depends on its vectors only through their inner products, and returns a number or a combination of
@@ -198,8 +198,8 @@ def lorentz_busemann(c, x, p):
     return mpmath.log(mpmath.sqrt(c) * (x.time - x.space.dot(p))) / mpmath.sqrt(c)
 
 
-def lorentz_half_aperture(c, x, k=mpf("0.1")):
-    return mpmath.asin(min(mpf(1), 2 * k / (mpmath.sqrt(c) * x.norm())))
+def lorentz_half_aperture(c, x, k=0.1):
+    return mpmath.asin(min(mpf(1), 2 * mpf(k) / (mpmath.sqrt(c) * x.norm())))
 
 
 def lorentz_exterior_angle(c, x, y):
@@ -333,9 +333,9 @@ def poincare_busemann(c, x, p):
     return mpmath.log(apart.dot(apart) / _gap(c, x)) / mpmath.sqrt(c)
 
 
-def poincare_half_aperture(c, x, k=mpf("0.1")):
+def poincare_half_aperture(c, x, k=0.1):
     """Ganea et al., eq. 24."""
-    return mpmath.asin(min(mpf(1), k * _gap(c, x) / (mpmath.sqrt(c) * x.norm())))
+    return mpmath.asin(min(mpf(1), mpf(k) * _gap(c, x) / (mpmath.sqrt(c) * x.norm())))
 
 
 def poincare_exterior_angle(c, x, y):

@@ -1,0 +1,141 @@
+"""Riemannian Adam and AdamW."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+
+from .base import Job, RiemannianOptimizer
+from .kernels import tame_
+
+__all__ = ["RiemannianAdam", "RiemannianAdamW"]
+
+
+class RiemannianAdam(RiemannianOptimizer):
+    r"""Adam on manifolds (Becigneul and Ganea, ICLR 2019), as geoopt defines it.
+
+    .. math:: m \leftarrow \beta_1 m + (1 - \beta_1) G, \quad v \leftarrow \beta_2 v + (1 - \beta_2) |G|_x^2, \quad
+              x' = \mathrm{retr}_x\Big({-\eta}\,\frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}\Big),
+              \quad m \leftarrow \mathrm{PT}_{x \to x'}\, m
+
+    with one :math:`v` for every point. :class:`~hypvision.geometry.ManifoldParameter` are points; all other parameters
+    are updated by :class:`torch.optim.Adam`'s rule. Points of a manifold whose curvature is learned by the same
+    optimiser follow the curvature. Rows of a table without a gradient (``nn.Embedding(sparse=True)``) stay, and their
+    moments too.
+
+    Args:
+        params: parameters or groups, Euclidean and manifold parameters in any mixture.
+        lr: learning rate.
+        betas: of the running averages.
+        eps: added to the root of ``v``.
+        weight_decay: added to the Euclidean gradient, as ``weight_decay * x``.
+        amsgrad: use the largest ``v`` so far.
+        move: what happens to points when the curvature of their manifold changes, see
+            :class:`~hypvision.optim.RiemannianSGD`.
+        maximize, foreach, capturable: as in torch.
+
+    State:
+        ``exp_avg`` ``(..., n)``: the momentum in the frame of its point, that is transported along the radius to the
+        origin. ``exp_avg_sq`` ``(..., 1)``, one column for every factor of a product.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    decoupled = False
+
+    def __init__(
+        self,
+        params,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        move: str = "tangent",
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+    ):
+        for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}.")
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas must lie in [0, 1), got {betas}.")
+        defaults = {
+            "lr": lr,
+            "betas": tuple(betas),
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+        }
+        super().__init__(params, defaults, move)
+
+    @staticmethod
+    def _count(group: dict, device: torch.device) -> Tensor:
+        return torch.zeros((), dtype=torch.float32, device=device if group["capturable"] else "cpu")
+
+    def _flat(self, group: dict, parameters: list[Tensor], grads: list[Tensor], states: list[dict]) -> None:
+        averages = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
+        for parameter, state in zip(parameters, states):
+            if not state:
+                state["step"] = self._count(group, parameter.device)
+                state |= {name: torch.zeros_like(parameter) for name in averages}
+        function = adamw if self.decoupled else adam
+        function(
+            parameters,
+            grads,
+            *([state[name] for state in states] for name in averages[:2]),
+            [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
+            [state["step"] for state in states],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            **{
+                name: group[name]
+                for name in ("amsgrad", "lr", "weight_decay", "eps", "maximize", "foreach", "capturable")
+            },
+        )
+
+    def _begin(self, group: dict, tangent: Tensor, count: int) -> dict[str, Tensor]:
+        scalar = tangent.new_zeros(*tangent.shape[:-1], count)
+        state = {"step": self._count(group, tangent.device), "exp_avg": tangent, "exp_avg_sq": scalar}
+        return state | {"max_exp_avg_sq": scalar.clone()} if group["amsgrad"] else state
+
+    def _points(self, group: dict, job: Job) -> None:
+        x, c, lr, decay = job.x, job.c, group["lr"], group["weight_decay"]
+        mean, square = job.state["exp_avg"], job.state["exp_avg_sq"]
+        beta1, beta2 = group["betas"]
+        step = job.step if group["capturable"] else job.step.item()
+        if self.decoupled and decay:
+            job.kernel.decay_(x, lr * decay, c)
+        gradient, where = job.kernel.gradient(x, job.grad, c, 0.0 if self.decoupled else decay)
+        square.lerp_(tame_(gradient).unsqueeze(1), 1 - beta2)
+        mean.lerp_(gradient, 1 - beta1)
+        if group["amsgrad"]:
+            square = torch.maximum(job.state["max_exp_avg_sq"], square, out=job.state["max_exp_avg_sq"])
+        size = (square.squeeze(1) / (1 - beta2**step)).sqrt_().add_(group["eps"])
+        job.kernel.step_along_(x, mean, -lr / (1 - beta1**step) / size, where, c)
+
+
+class RiemannianAdamW(RiemannianAdam):
+    r"""Adam with decoupled weight decay on manifolds (Bdeir et al., NeurIPS 2025).
+
+    Before its step, a point on the hyperboloid becomes the centroid of itself, weighted :math:`1 - \eta\lambda`, and
+    the origin, weighted :math:`\eta\lambda`; in the ball it moves by that share of its distance to the origin.
+    Otherwise as :class:`RiemannianAdam`; parameters without a manifold follow :class:`torch.optim.AdamW`'s rule.
+
+    Args:
+        weight_decay: :math:`\lambda`.
+        others: as in :class:`RiemannianAdam`.
+    """
+
+    decoupled = True
+
+    def __init__(self, params, lr: float | Tensor = 1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, **options):
+        super().__init__(params, lr, betas, eps, weight_decay, **options)

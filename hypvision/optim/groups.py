@@ -1,0 +1,81 @@
+"""Parameter groups for models with points and learned curvatures."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from fnmatch import fnmatch
+from typing import Any
+
+from torch import nn
+
+from hypvision.geometry import CurvatureParameter, named_manifold_parameters
+
+__all__ = ["param_groups"]
+
+
+def param_groups(
+    model: nn.Module,
+    lr: float | None = None,
+    weight_decay: float = 0.0,
+    manifold_lr_scale: float = 1.0,
+    manifold_weight_decay: float | None = None,
+    curvature_lr: float | None = None,
+    curvature_lr_scale: float = 1.0,
+    no_weight_decay: Collection[str] = (),
+) -> list[dict[str, Any]]:
+    """Groups for the optimisers: weights, those without weight decay, points, curvatures.
+
+    Biases, norms and other parameters with one dimension, and those that the model or ``no_weight_decay`` name, get no
+    weight decay; curvatures never do.
+
+        >>> groups = param_groups(model, lr=1e-3, weight_decay=0.05, curvature_lr=1e-4)
+        >>> optimizer = RiemannianAdamW(groups, lr=1e-3)
+
+    Args:
+        model: the model; its manifold parameters are marked, should a wrapper have taken their class.
+        lr: base learning rate; needed where a scale is not 1.
+        weight_decay: of the weights.
+        manifold_lr_scale: learning rate of points, as a multiple of ``lr``.
+        manifold_weight_decay: of points; default: ``weight_decay``.
+        curvature_lr: learning rate of ``log c``; default: ``curvature_lr_scale * lr``.
+        curvature_lr_scale: as a multiple of ``lr``.
+        no_weight_decay: names, or patterns with ``*``, beyond those that the model's ``no_weight_decay()`` gives.
+
+    Returns:
+        Groups, each with a ``name``; empty ones are left out.
+
+    Raises:
+        ValueError: a scale without ``lr``.
+    """
+    if lr is None and (manifold_lr_scale != 1 or curvature_lr_scale != 1):
+        raise ValueError("manifold_lr_scale and curvature_lr_scale are multiples of lr: give lr as well.")
+    method = getattr(model, "no_weight_decay", None)
+    exempt = {*no_weight_decay, *(method() if callable(method) else ())}
+    points = {}
+    for _, parameter, manifold in named_manifold_parameters(model):
+        parameter.manifold = manifold
+        points[id(parameter)] = parameter
+    rate = {} if lr is None else {"lr": lr}
+    slow = {} if lr is None else {"lr": lr * manifold_lr_scale}
+    if curvature_lr is None and lr is not None:
+        curvature_lr = lr * curvature_lr_scale
+    groups = {
+        "weights": {**rate, "weight_decay": weight_decay},
+        "no_weight_decay": {**rate, "weight_decay": 0.0},
+        "points": {**slow, "weight_decay": weight_decay if manifold_weight_decay is None else manifold_weight_decay},
+        "curvatures": {**({} if curvature_lr is None else {"lr": curvature_lr}), "weight_decay": 0.0},
+    }
+    members: dict[str, list] = {name: [] for name in groups}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if id(parameter) in points:
+            kind = "points"
+        elif isinstance(parameter, CurvatureParameter):
+            kind = "curvatures"
+        elif parameter.dim() <= 1 or any(name == p or fnmatch(name, p) for p in exempt):
+            kind = "no_weight_decay"
+        else:
+            kind = "weights"
+        members[kind].append(parameter)
+    return [{"name": name, "params": members[name], **groups[name]} for name in groups if members[name]]

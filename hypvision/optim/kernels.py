@@ -1,0 +1,286 @@
+"""One step of points on a manifold, in place.
+
+Tangent vectors at a point x are given in its *frame*: transported along the radius to the origin, where the metric is
+that of flat space. ``(..., n)`` numbers, the same on both models; no cancellation at any radius, and when a curvature
+changes with :func:`~hypvision.geometry.lorentz.change_curvature` the vector stays what it is.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
+from hypvision.geometry.numerics import wide_square_norm
+
+__all__ = ["BallKernel", "Kernel", "LorentzKernel", "kernel_of"]
+
+# Rows of a block: its temporaries stay in the cache. On a CPU new memory is handed out page by page, and that is what
+# an update written in whole tensors waits for.
+_BLOCK = 2**16
+# Longest step, sqrt(c) times the distance; nothing can be farther away than twice the caps of the radius.
+_LONGEST = 40.0
+# Longest gradient: its products with points at the cap must not overflow.
+_STEEPEST = {torch.float32: 1e18, torch.float64: 1e150}
+
+
+def blocks(rows: int, columns: int, device: torch.device) -> list[slice]:
+    """Slices of the rows of a tensor; one slice on a GPU."""
+    size = max(64, _BLOCK // columns) if device.type == "cpu" else rows
+    return [slice(i, i + size) for i in range(0, rows, max(size, 1))] if rows > size else [slice(None)]
+
+
+def _square(v: Tensor) -> Tensor:
+    """Squared norms ``(N,)``."""
+    norm = torch.linalg.vector_norm(v, dim=-1)
+    return norm.mul_(norm)
+
+
+def _product(v: Tensor, w: Tensor, buffer: Tensor | None = None) -> Tensor:
+    """Inner products ``(N,)``."""
+    return torch.mul(v, w, out=buffer).sum(-1)
+
+
+def tame_(gradient: Tensor) -> Tensor:
+    """Cut the vectors of a gradient at a length that only an accident reaches; returns their squared lengths."""
+    norm = torch.linalg.vector_norm(gradient, dim=-1)
+    limit = _STEEPEST.get(gradient.dtype, 1e18)
+    if gradient.device.type != "cpu" or not norm.max() <= limit:  # a GPU must not wait for the answer
+        gradient.mul_((limit / norm.clamp(min=limit)).unsqueeze(1))
+        norm.clamp_(max=limit)
+    return norm.mul_(norm)
+
+
+def _turn_(m: Tensor, x: Tensor, b: Tensor, xx: Tensor, xb: Tensor, bb: Tensor, share: Tensor, xy, yy, c) -> None:
+    r"""Rotate ``m`` in place by the gyration of ``x`` and ``y = share b + (...) x``.
+
+    That is what parallel transport from ``x`` to :math:`x \oplus y` does to a vector in its frame. ``xx, xb, bb`` are
+    products of the vectors given; ``xx c, xy, yy`` are those of x and y as points of the ball of curvature 1.
+    """
+    mx, mb = _product(m, x), _product(m, b)
+    scale = 1 + 2 * xy + xx * c * yy
+    # with the skew A = x b^T - b x^T:  m + k1 A m + k2 A (A m)
+    k1, k2 = 2 * share * (1 + xy) / scale, 2 * share * share / scale
+    ax, ab = xx * mb - xb * mx, xb * mb - bb * mx  # products of x and b with A m
+    m.addcmul_(x, (k1 * mb + k2 * ab).to(m.dtype).unsqueeze(1))
+    m.addcmul_(b, (k1 * mx + k2 * ax).neg_().to(m.dtype).unsqueeze(1))
+
+
+class Kernel:
+    """Steps in flat space, and what a kernel offers: points ``(N, d)``, vectors in frames ``(N, n)``."""
+
+    def __init__(self, manifold: Manifold):
+        self.manifold = manifold
+
+    def gradient(self, x: Tensor, grad: Tensor, c, decay: float = 0.0) -> tuple[Tensor, tuple]:
+        """Riemannian gradient in the frame, of a loss with the Euclidean gradient ``grad + decay x``.
+
+        Also what a step from ``x`` needs to know of it.
+        """
+        return (torch.add(grad, x, alpha=decay) if decay else grad), ()
+
+    def frame(self, x: Tensor, v: Tensor, c) -> Tensor:
+        """Any vector ``(N, d)`` at ``x``: its tangent part, in the frame."""
+        return v
+
+    def step_(self, x: Tensor, d: Tensor, m: Tensor | None, where: tuple, c) -> None:
+        """Move ``x`` along ``d``, and transport ``m``."""
+        x += d
+
+    def step_along_(self, x: Tensor, m: Tensor, scale: Tensor | float, where: tuple, c) -> None:
+        """Move ``x`` along ``scale m``, ``scale`` ``(N,)``, and transport ``m``."""
+        x += m * (scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale)
+
+    def decay_(self, x: Tensor, share: float, c) -> None:
+        """Move ``x`` by ``share`` of the way to the origin."""
+        x *= 1 - share
+
+    def project_(self, x: Tensor, c) -> None:
+        """Bring points that have left the manifold back."""
+
+    def change_(self, x: Tensor, old, new, move: str) -> None:
+        """Points of curvature ``new`` for those of curvature ``old``."""
+
+
+class LorentzKernel(Kernel):
+    """Steps on the hyperboloid by the exponential map; points ``(N, n + 1)``, vectors ``(N, n)``."""
+
+    def gradient(self, x: Tensor, grad: Tensor, c, decay: float = 0.0) -> tuple[Tensor, tuple]:
+        space, buffer = x[:, 1:], torch.empty_like(grad[:, 1:], memory_format=torch.contiguous_format)
+        q = _square(space)
+        cosh = torch.sqrt(1 + q * c)
+        # The derivative along the radius is sinh(r) g_t + cosh(r) g_r, and across it g itself.
+        along = _product(space, grad[:, 1:], buffer) * c / (cosh + 1) + grad[:, 0] * c**0.5
+        if decay:
+            along += 2 * decay * cosh
+        return torch.addcmul(grad[:, 1:], space, along.unsqueeze(1), out=buffer), (q, cosh)
+
+    def frame(self, x: Tensor, v: Tensor, c) -> Tensor:
+        return lorentz.transp0back(x, lorentz.proju(x, v, c), c)
+
+    @staticmethod
+    def _length(square: Tensor) -> tuple[Tensor, Tensor]:
+        """``sinh(r) / r`` and ``cosh(r)`` of a step with the scaled squared length ``r^2``."""
+        r = torch.sqrt(square).clamp_(min=1e-30)
+        cut = r.clamp(max=_LONGEST)
+        return torch.sinh(cut).div_(r), cut.cosh_()
+
+    @staticmethod
+    def _capped(x: Tensor, ahead: Tensor, aside: Tensor, reached: Tensor) -> tuple[Tensor, Tensor]:
+        """The factors of a step that reaches the radius whose cosh is given, with the cap of the radius."""
+        cap = math.cosh(lorentz._CAP[x.dtype])
+        factor = cap / reached.clamp_(min=cap)
+        return (ahead * factor).unsqueeze(1), (aside * factor).unsqueeze(1)
+
+    def step_(self, x: Tensor, d: Tensor, m: Tensor | None, where: tuple, c) -> None:
+        space, (q, cosh) = x[:, 1:], where
+        dd, xd = _square(d), _product(space, d)
+        sinhc, cosh_step = self._length(dd * c)
+        if m is not None:
+            # both as points of the ball: x / (1 + cosh r), times sqrt(c)
+            share_x, share_d = 1 / (cosh + 1), sinhc / (cosh_step + 1)
+            _turn_(
+                m, space, d, q, xd, dd, share_x * share_d * c, xd * (c * share_x * share_d),
+                dd * (c * share_d * share_d) * share_x * share_x, c,
+            )  # fmt: skip
+        side = xd * sinhc * c
+        ahead, aside = self._capped(x, side / (cosh + 1) + cosh_step, sinhc, cosh * cosh_step + side)
+        space.mul_(ahead).addcmul_(d, aside)
+        x[:, 0] = torch.sqrt(_square(space) + 1 / c)
+
+    def step_along_(self, x: Tensor, m: Tensor, scale: Tensor | float, where: tuple, c) -> None:
+        space, (q, cosh) = x[:, 1:], where
+        buffer = torch.empty_like(m)
+        mm, xm = _square(m), _product(space, m, buffer)
+        sinhc, cosh_step = self._length(mm * c * (scale * scale))
+        aside = sinhc * scale
+        tilt = aside * c / (cosh + 1)
+        # Nothing happens outside the plane of x and m, so that the gyration is two numbers.
+        kappa = tilt / (cosh_step + 1)
+        along, across = kappa * xm + 1, kappa * mm
+        area = kappa * across * q
+        norm = 2 * along - 1 + area
+        keep, add = (1 - area) / norm, 2 * along * across / norm
+        ahead, aside = self._capped(
+            x, torch.addcmul(cosh_step, tilt, xm), aside, torch.addcmul(cosh * cosh_step, aside * c, xm)
+        )
+        torch.mul(m, aside, out=buffer)
+        m.mul_(keep.unsqueeze(1)).addcmul_(space, add.unsqueeze(1))
+        space.mul_(ahead).add_(buffer)
+        x[:, 0] = torch.sqrt(_square(space) + 1 / c)
+
+    def decay_(self, x: Tensor, share: float, c) -> None:
+        """The centroid of ``x``, weighted ``1 - share``, and the origin, weighted ``share``."""
+        space = x[:, 1:]
+        keep = 1 - share
+        cosh = torch.sqrt(1 + _square(space) * c)
+        space.mul_((keep / torch.sqrt(keep * keep + share * share + 2 * share * keep * cosh)).unsqueeze(1))
+        x[:, 0] = torch.sqrt(_square(space) + 1 / c)
+
+    def project_(self, x: Tensor, c) -> None:
+        """Recompute the time."""
+        x.copy_(lorentz.projx(x, c))
+
+    def change_(self, x: Tensor, old, new, move: str) -> None:
+        function = lorentz.change_curvature if move == "tangent" else lorentz.scale_curvature
+        x.copy_(function(x, old, new))
+
+
+class BallKernel(Kernel):
+    """Steps in the ball by the manifold's retraction; points and vectors ``(N, n)``."""
+
+    def _eps(self, x: Tensor) -> float:
+        return poincare._default_eps(x) if self.manifold.eps is None else self.manifold.eps
+
+    def gradient(self, x: Tensor, grad: Tensor, c, decay: float = 0.0) -> tuple[Tensor, tuple]:
+        q = wide_square_norm(x).squeeze(-1)
+        limit = (1 - self._eps(x)) ** 2
+        gap = (1 - q * c).clamp_(min=1 - limit).to(x.dtype)
+        if decay:
+            grad = torch.add(grad, x, alpha=decay)
+        return grad * (gap / 2).unsqueeze(1), (q.to(x.dtype), gap)
+
+    def frame(self, x: Tensor, v: Tensor, c) -> Tensor:
+        return 2 * poincare.transp0back(x, v, c)
+
+    def _move(self, x: Tensor, q: Tensor, gap: Tensor, dd: Tensor, xd: Tensor) -> tuple[Tensor, ...]:
+        r"""A step along a vector with the scaled squared length ``dd`` and product ``xd`` with x.
+
+        Returns:
+            For :math:`y = -x \oplus x'`: its ``share`` of ``d``, and its products with x and itself; and the two
+            factors in ``x' = keep x + add d``.
+        """
+        limit = (1 - self._eps(x)) ** 2
+        if self.manifold.exact:
+            # y = tanh(sqrt(c) |d| / 2) d / (sqrt(c) |d|)
+            size = torch.sqrt(dd).clamp_(min=1e-18)
+            share = (size / 2).tanh_().div_(size)
+            xy, yy = share * xd, share * share * dd
+            scale = (2 * xy + q * yy).add_(1)
+            keep, add = (2 * xy + yy).add_(1).div_(scale), gap * share / scale
+            reached = keep * keep * q + 2 * keep * add * xd + add * add * dd
+            factor = (limit / reached.clamp_(min=limit)).sqrt_()
+            return share, xy, yy, keep * factor, add * factor
+        # x + u with u = gap d / 2, brought inside: x' = factor (x + u)
+        half = gap / 2
+        reached = torch.addcmul(q, half, torch.addcmul(2 * xd, half, dd))
+        factor = (limit / reached.clamp_(min=limit)).sqrt_()
+        # v = (x' - x) / gap = along d + back x;  y = -x + x' in the sense of Moebius = (v - |v|^2 x) / scale
+        along, back = factor / 2, (factor - 1).div_(gap)
+        xv, dv = torch.addcmul(along * xd, back, q), torch.addcmul(along * dd, back, xd)
+        vv = torch.addcmul(along * dv, back, xv)
+        scale = torch.addcmul(1 - 2 * xv, q, vv)
+        return along / scale, torch.addcmul(xv, vv, q, value=-1).div_(scale), vv / scale, factor, factor * half
+
+    def step_(self, x: Tensor, d: Tensor, m: Tensor | None, where: tuple, c) -> None:
+        q, gap = where
+        dd, xd = _square(d), _product(x, d)
+        share, xy, yy, keep, add = self._move(x, q * c, gap, dd * c, xd * c)
+        if m is not None:
+            _turn_(m, x, d, q, xd, dd, share * c, xy, yy, c)
+        x.mul_(keep.unsqueeze(1)).addcmul_(d, add.unsqueeze(1))
+
+    def step_along_(self, x: Tensor, m: Tensor, scale: Tensor | float, where: tuple, c) -> None:
+        q, gap = where
+        buffer = torch.empty_like(m)
+        mm, xm = _square(m), _product(x, m, buffer)
+        xd = xm * scale
+        share, xy, _, keep, add = self._move(x, q * c, gap, mm * (scale * scale) * c, xd * c)
+        # Nothing happens outside the plane of x and m: a rotation by the angle of (1 + xy, area).
+        share = share * scale * c
+        one, across, along = xy + 1, share * mm, share * xm
+        square = torch.addcmul(share * across * q, along, along, value=-1)
+        norm = torch.addcmul(square, one, one)
+        one = 2 * one / norm
+        keep_m, add_x = torch.addcmul(1 - 2 * square / norm, one, along, value=-1), one * across
+        torch.mul(m, (add * scale).unsqueeze(1), out=buffer)
+        m.mul_(keep_m.unsqueeze(1)).addcmul_(x, add_x.unsqueeze(1))
+        x.mul_(keep.unsqueeze(1)).add_(buffer)
+
+    def decay_(self, x: Tensor, share: float, c) -> None:
+        """The point at ``1 - share`` of the distance from the origin."""
+        x.copy_(poincare.mobius_scalar_mul(1 - share, x, c))
+
+    def project_(self, x: Tensor, c) -> None:
+        """Bring the points inside."""
+        x.copy_(poincare.project(x, c, self.manifold.eps))
+
+    def change_(self, x: Tensor, old, new, move: str) -> None:
+        function = poincare.change_curvature if move == "tangent" else poincare.scale_curvature
+        x.copy_(function(x, old, new))
+
+
+def kernel_of(manifold: Manifold) -> Kernel:
+    """The kernel for points of a manifold.
+
+    Raises:
+        TypeError: no optimiser of this package knows the manifold.
+    """
+    for kind, kernel in ((Lorentz, LorentzKernel), (PoincareBall, BallKernel), (Euclidean, Kernel)):
+        if isinstance(manifold, kind):
+            return kernel(manifold)
+    raise TypeError(
+        f"The optimisers know Lorentz, PoincareBall, Euclidean and products of them, got {type(manifold).__name__}."
+    )

@@ -1,0 +1,106 @@
+"""Riemannian stochastic gradient descent."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.optim.sgd import sgd
+
+from .base import Factor, Job, RiemannianOptimizer, whole
+from .kernels import tame_
+
+__all__ = ["RiemannianSGD"]
+
+
+class RiemannianSGD(RiemannianOptimizer):
+    r"""Stochastic gradient descent on manifolds (Bonnabel, 2013), with momentum.
+
+    .. math:: b \leftarrow \mu b + (1 - \tau) G, \qquad
+              x' = \mathrm{retr}_x(-\eta\, b) \text{ or, with Nesterov, } \mathrm{retr}_x(-\eta (G + \mu b)),
+              \qquad b \leftarrow \mathrm{PT}_{x \to x'}\, b
+
+    with the Riemannian gradient :math:`G` of loss and weight decay. The retraction is the exponential map on the
+    hyperboloid and what the manifold says on the ball. :class:`~hypvision.geometry.ManifoldParameter` are points; all
+    other parameters are updated by :class:`torch.optim.SGD`'s rule. Points of a manifold whose curvature is learned by
+    the same optimiser follow the curvature.
+
+    Args:
+        params: parameters or groups, Euclidean and manifold parameters in any mixture.
+        lr: learning rate.
+        momentum, dampening, nesterov: as in :class:`torch.optim.SGD`.
+        weight_decay: added to the Euclidean gradient, as ``weight_decay * x``.
+        move: what happens to points when the curvature of their manifold changes: ``"tangent"``, the tangent vector at
+            the origin stays; ``"scale"``, coordinates scale with the radius of curvature; ``"project"``, nothing but a
+            projection (the ablation: curvature learned without the aware update).
+        geoopt_first_step: start the momentum with the Euclidean gradient as geoopt does, so that the first step is
+            ``1 + momentum`` times as long.
+        maximize, foreach: as in torch.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        params,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        move: str = "tangent",
+        geoopt_first_step: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+    ):
+        for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}.")
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError("nesterov needs a momentum and no dampening.")
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "geoopt_first_step": geoopt_first_step,
+            "maximize": maximize,
+            "foreach": foreach,
+        }
+        super().__init__(params, defaults, move)
+
+    def _flat(self, group: dict, parameters: list[Tensor], grads: list[Tensor], states: list[dict]) -> None:
+        buffers = [state.get("momentum_buffer") for state in states]
+        options = {
+            name: group[name] for name in ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")
+        }
+        sgd(parameters, grads, buffers, foreach=group["foreach"], **options)
+        if group["momentum"]:
+            for state, buffer in zip(states, buffers):
+                state["momentum_buffer"] = buffer
+
+    def _begin(self, group: dict, tangent: Tensor, count: int) -> dict[str, Tensor]:
+        return {"momentum_buffer": tangent} if group["momentum"] else {}
+
+    def _first(self, group: dict, x: Tensor, grad: Tensor, state: dict, parts: list[Factor]) -> None:
+        if not (group["geoopt_first_step"] and group["momentum"]):
+            return
+        grad = grad.to_dense() if grad.is_sparse else whole(grad)
+        for part in parts:
+            frame = part.kernel.frame(x[..., part.points], grad[..., part.points], part.manifold.c)
+            state["momentum_buffer"][..., part.tangents] = -frame if group["maximize"] else frame
+
+    def _points(self, group: dict, job: Job) -> None:
+        x, c, buffer = job.x, job.c, job.state.get("momentum_buffer")
+        direction, where = job.kernel.gradient(x, job.grad, c, group["weight_decay"])
+        tame_(direction)
+        if buffer is None:
+            job.kernel.step_(x, direction * -group["lr"], None, where, c)
+            return
+        buffer.mul_(group["momentum"]).add_(direction, alpha=1 - group["dampening"])
+        if group["nesterov"]:
+            direction = (direction + group["momentum"] * buffer) * -group["lr"]
+            job.kernel.step_(x, direction, buffer, where, c)
+        else:
+            job.kernel.step_along_(x, buffer, -group["lr"], where, c)

@@ -1,0 +1,530 @@
+"""Every public function of the geometry where such code breaks: a table of calls, and checks of each row.
+
+A new public function fails ``test_the_table_is_complete`` until it has a row.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hypvision.geometry import lorentz, maps, poincare
+
+N = 3  # dimension of the space
+LORENTZ, BALL = 1, 0  # coordinates of a point beyond it
+
+
+class Operation(NamedTuple):
+    """How a function is called: its tensors by name, each with its kind, and what else it is given."""
+
+    function: Callable
+    kinds: dict[str, str]
+    extra: int  # coordinates of a point beyond the dimension of the space
+    constants: dict
+    curvatures: tuple[str, ...]
+    random: bool = False
+    implicit: bool = False  # the gradient is implicit: its own derivative is not that of the function
+
+    def call(self, *tensors: Tensor, c: float | Tensor = 0.7):
+        curvatures = dict(zip(self.curvatures, (c, 1.5 * c)))
+        return self.function(**dict(zip(self.kinds, tensors)), **self.constants, **curvatures)
+
+    def tensors(self, dtype: torch.dtype = torch.float32, rows: int = 4, seed: int = 0) -> list[Tensor]:
+        """Ordinary arguments, all with ``rows`` in front but those that every row shares."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def random(*shape):
+            return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+        def point(*shape):
+            space = 0.6 * random(*shape, N)
+            return lorentz.expmap0(space, 0.7) if self.extra else poincare.expmap0(space / 2, 0.7)
+
+        make = {
+            "point": lambda: point(rows),
+            "cloud": lambda: point(rows, 5),
+            "other cloud": lambda: point(rows, 4),
+            "tangent": lambda: random(rows, N + self.extra),
+            "space": lambda: random(rows, N),
+            "ball": lambda: poincare.expmap0(0.3 * random(rows, N), 0.7),
+            "ideal": lambda: nn.functional.normalize(random(rows, N), dim=-1),
+            "number": lambda: 0.5 + 0.1 * random(rows, 1),
+            "offset": lambda: 0.5 * random(rows),
+            "weights": lambda: random(rows, 5).abs() + 0.1,
+            "many weights": lambda: random(rows, 2, 5).abs() + 0.1,
+            "matrix": lambda: random(2, N),
+            "normals": lambda: random(6, N),
+            "plane points": lambda: poincare.expmap0(0.3 * random(6, N), 0.7),
+            "offsets": lambda: 0.5 * random(6),
+        }
+        tensors = [make[kind]() for kind in self.kinds.values()]
+        return [t.to(dtype) for t in tensors]
+
+    def shared(self) -> list[bool]:
+        """Which tensors all rows share."""
+        return [kind in ("matrix", "normals", "plane points", "offsets") for kind in self.kinds.values()]
+
+
+def _op(module, name, kinds="", function=None, constants=None, curvatures=("c",), **flags) -> tuple[str, Operation]:
+    """A row; ``kinds`` is ``"x: point, y: point"``."""
+    pairs = (pair.split(": ") for pair in kinds.split(", ") if pair)
+    extra = LORENTZ if module is lorentz or (module is maps and name.startswith("lorentz")) else BALL
+    function = function or getattr(module, name)
+    label = f"{module.__name__.rsplit('.', 1)[-1]}.{name}"
+    return label, Operation(function, dict(pairs), extra, constants or {}, curvatures, **flags)
+
+
+def _shared_rows(module, centroid: str):
+    """What both models have under one name and with the same arguments."""
+    kinds = {
+        "busemann": "x: point, p: ideal",
+        "cdist": "x: cloud, y: other cloud",
+        "dist": "x: point, y: point",
+        "dist0": "x: point",
+        "egrad2rgrad": "x: point, v: tangent",
+        "entailment_loss": "x: point, y: point",
+        "expmap": "x: point, u: tangent",
+        "exterior_angle": "x: point, y: point",
+        "geodesic": "t: number, x: point, y: point",
+        "geodesic_unit": "t: number, x: point, u: tangent",
+        "half_aperture": "x: point",
+        "inner": "x: point, u: tangent, v: tangent",
+        "logmap": "x: point, y: point",
+        "logmap0": "x: point",
+        "norm": "x: point, u: tangent",
+        "rescale": "x: point",
+        "transp": "x: point, y: point, v: tangent",
+        "transp0": "x: point, u: space",
+        "transp0back": "x: point, v: tangent",
+        centroid: "x: cloud, weights: weights",
+    }
+    rows = [_op(module, name, value) for name, value in kinds.items()]
+    rows += [
+        _op(module, name, "x: point", curvatures=("c_old", "c_new")) for name in ("change_curvature", "scale_curvature")
+    ]
+    rows.append(_op(module, "frechet_mean", "x: cloud, weights: weights", implicit=True))
+    rows.append(_op(module, "horosphere_dist", "x: point, p: ideal", constants={"tau": 0.25}))
+    rows.append(_op(module, "wrapped_normal", "mean: point", constants={"std": 0.5}, random=True))
+    rows.append(_op(module, "wrapped_normal_log_prob", "x: point, mean: point, std: number"))
+    return rows
+
+
+def _concat(x, y, c):
+    return lorentz.concat([x, y], c)
+
+
+def _split(x, c):
+    return tuple(lorentz.split(x, [1, N - 1], c))
+
+
+def _beta_concat(x, y, c):
+    return poincare.beta_concat([x, y], c)
+
+
+def _beta_split(x, c):
+    return tuple(poincare.beta_split(x, [1, N - 1], c))
+
+
+def _rescale_tangent(space):
+    return lorentz.rescale_tangent(space, 2.0)
+
+
+TABLE = dict(
+    [
+        *_shared_rows(lorentz, "centroid"),
+        _op(lorentz, "boost", "x: point, y: point"),
+        _op(lorentz, "concat", "x: point, y: point", _concat),
+        _op(lorentz, "dist2plane", "x: point, z: space, a: offset"),
+        _op(lorentz, "expmap0", "space: space"),
+        _op(lorentz, "from_space", "space: space"),
+        _op(lorentz, "hyperplane_logits", "x: point, z: normals, a: offsets"),
+        _op(lorentz, "matvec", "matrix: matrix, x: point"),
+        _op(lorentz, "max_distance"),
+        _op(lorentz, "minkowski_inner", "x: tangent, y: tangent", curvatures=()),
+        _op(lorentz, "origin", constants={"n": N}),
+        _op(lorentz, "projx", "x: tangent"),
+        _op(lorentz, "proju", "x: point, v: tangent"),
+        _op(lorentz, "rescale_tangent", "space: space", _rescale_tangent, curvatures=()),
+        _op(lorentz, "rotate", "x: point, matrix: matrix"),
+        _op(lorentz, "scalar_mul", "r: number, x: point"),
+        _op(lorentz, "split", "x: point", _split),
+        _op(lorentz, "sqdist", "x: point, y: point"),
+        _op(lorentz, "time_from_space", "space: space"),
+        _op(lorentz, "unboost", "x: point, y: point"),
+        _op(lorentz, "weighted_centroids", "weights: many weights, x: cloud"),
+        *_shared_rows(poincare, "midpoint"),
+        _op(poincare, "beta_concat", "x: point, y: point", _beta_concat),
+        _op(poincare, "beta_split", "x: point", _beta_split),
+        _op(poincare, "conformal_factor", "x: point"),
+        _op(poincare, "dist2plane", "x: point, p: ball, a: space"),
+        _op(poincare, "expmap0", "u: space"),
+        _op(poincare, "from_lorentz", "x: point")[:1] + (_op(lorentz, "projx", "x: point", poincare.from_lorentz)[1],),
+        _op(poincare, "ganea_logits", "x: point, p: plane points, a: normals"),
+        _op(poincare, "gyration", "u: point, v: point, w: tangent"),
+        _op(poincare, "hyperplane_logits", "x: point, v: normals, r: offsets"),
+        _op(poincare, "mobius_add", "x: point, y: point"),
+        _op(poincare, "mobius_matvec", "matrix: matrix, x: point"),
+        _op(poincare, "mobius_scalar_mul", "r: number, x: point"),
+        _op(poincare, "mobius_sub", "x: point, y: point"),
+        _op(poincare, "project", "x: point"),
+        _op(poincare, "retr", "x: point, u: tangent"),
+        _op(poincare, "to_lorentz", "x: point"),
+        *(_op(maps, name, "x: point") for name in maps.__all__),
+    ]
+)
+every = pytest.mark.parametrize("name", TABLE)
+ROWS_ONLY = {name: op for name, op in TABLE.items() if op.kinds}
+DETERMINISTIC = {name: op for name, op in ROWS_ONLY.items() if not op.random}
+
+
+def parts(out) -> tuple[Tensor, ...]:
+    """The tensors of a result."""
+    out = out if isinstance(out, (tuple, list)) else (out,)
+    return tuple(o if isinstance(o, Tensor) else torch.tensor(o) for o in out)
+
+
+def same(got, expected, rtol=2e-5, atol=1e-5):
+    for a, b in zip(parts(got), parts(expected), strict=True):
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("module", [lorentz, poincare, maps])
+def test_the_table_is_complete(module):
+    name = module.__name__.rsplit(".", 1)[-1]
+    own = {
+        key
+        for key, value in vars(module).items()
+        if isinstance(value, types.FunctionType) and not key.startswith("_") and value.__module__ == module.__name__
+    }
+    assert own <= set(module.__all__), "public functions that __all__ lacks"
+    assert {f"{name}.{key}" for key in module.__all__} == {key for key in TABLE if key.startswith(f"{name}.")}
+    for key in module.__all__:
+        row = TABLE[f"{name}.{key}"]
+        if row.function is getattr(module, key):
+            required = [p.name for p in inspect.signature(row.function).parameters.values() if p.default is p.empty]
+            assert set(required) <= {*row.kinds, *row.constants, *row.curvatures}, key
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Every finite input
+
+
+MAGNITUDES = (0.0, 1e-45, 1e-30, 1e-6, 1.0, 1e6, 1e30, 3.4e38)
+
+
+def extreme_rows(width: int, c: float) -> Tensor:
+    """Vectors of all magnitudes, mixed ones, and points at the rim of the ball and next to it."""
+    rows = []
+    for m in MAGNITUDES:
+        rows += [[m] + [0.0] * (width - 1), [m * (-1) ** i for i in range(width)]]
+    rows.append([-1.0] + [0.0] * (width - 1))
+    rows.append([1.0] + [1e-45] * (width - 1))
+    rows.append([1e-30] * (width - 1) + [1e30])
+    rows.append([3.4e38, 1.0] + [-3.4e38] * (width - 2))
+    rim = torch.zeros(3, width)
+    rim[:, -1] = c**-0.5
+    rim[1, -1], rim[2, -1] = rim[0, -1] * (1 - 2**-23), rim[0, -1] * (1 + 2**-22)
+    return torch.cat([torch.tensor(rows), rim])
+
+
+def extreme_arguments(op: Operation, c: float) -> list[Tensor]:
+    """All combinations of extreme rows."""
+    width = {"point": N + op.extra, "tangent": N + op.extra, "space": N, "ball": N}
+    numbers = torch.tensor([0.0, 1e-45, -1.0, 0.5, 3.0, 1e10, 3.4e38])
+    choices = {}
+    for name, kind in op.kinds.items():
+        if kind in width:
+            choices[name] = extreme_rows(width[kind], c)
+        elif kind == "ideal":
+            choices[name] = torch.cat([torch.eye(N), -torch.eye(N), torch.full((1, N), N**-0.5)])
+        elif kind == "number":
+            choices[name] = numbers[:, None]
+            if name == "std":
+                choices[name] = torch.tensor([[1e-6], [0.5], [1e6]])
+        elif kind == "offset":
+            choices[name] = numbers
+    if choices:
+        index = torch.cartesian_prod(*(torch.arange(len(rows)) for rows in choices.values()))
+        index = index.reshape(len(index), -1)
+        chosen = {name: rows[index[:, k]] for k, (name, rows) in enumerate(choices.items())}
+    else:
+        chosen = {}
+    out = []
+    for name, kind in op.kinds.items():
+        if name in chosen:
+            out.append(chosen[name])
+        elif kind in ("cloud", "other cloud"):
+            rows = extreme_rows(N + op.extra, c)
+            # windows of neighbours, of one row repeated, and everything
+            windows = [rows[[i, i, (i + 1) % len(rows), (i + 7) % len(rows), -i - 1]] for i in range(len(rows))]
+            out.append(torch.stack([*windows, *(row.expand(5, -1) for row in rows)]))
+        elif kind == "weights":
+            weights = torch.tensor(
+                [[1.0, 1, 1, 1, 1], [0, 1, 0, 0, 0], [1e-45, 1e-30, 1, 0, 0], [3e37, 1, 0, 1e-30, 3e37]]
+            )
+            out.append(weights.repeat(2 * len(extreme_rows(N, c)), 1)[: 2 * len(extreme_rows(N, c))])
+        elif kind == "many weights":
+            out.append(torch.tensor([[1.0, 1, 1, 1, 1], [0, 1, 0, 1e-30, 0]]).expand(2 * len(extreme_rows(N, c)), 2, 5))
+        elif kind == "matrix":
+            out.append(torch.tensor([[1.0, 2.0, 3.0], [0, 0, 0]]))
+        elif kind in ("normals", "plane points"):
+            out.append(extreme_rows(N, c))
+        elif kind == "offsets":
+            out.append(torch.linspace(-100, 100, len(extreme_rows(N, c))))
+    return [t.clone().requires_grad_() for t in out]
+
+
+@pytest.mark.parametrize("c", [0.01, 10.0])
+@pytest.mark.parametrize("name", ROWS_ONLY)
+def test_every_finite_input_has_a_finite_result_and_finite_gradients(name, c):
+    op = ROWS_ONLY[name]
+    tensors = extreme_arguments(op, c)
+    outs = parts(op.call(*tensors, c=c))
+    for out in outs:
+        check_finite("result", out, op, tensors)
+    gradients = torch.autograd.grad(outs, tensors, [torch.ones_like(o) for o in outs], allow_unused=True)
+    for key, gradient in zip(op.kinds, gradients):
+        if gradient is not None:
+            check_finite(f"gradient of {key}", gradient, op, tensors)
+
+
+def check_finite(what: str, value: Tensor, op: Operation, tensors: list[Tensor]) -> None:
+    bad = ~torch.isfinite(value)
+    if bad.any():
+        at = bad.reshape(len(bad), -1).any(1).nonzero()[:, 0].tolist()
+        rows = [
+            {key: t[i].tolist() for key, t in zip(op.kinds, tensors) if len(t) == len(bad)}
+            for i in at[:: len(at) // 4 + 1]
+        ]
+        pytest.fail(f"{what}: {len(at)} of {len(bad)} rows are not finite, such as {rows}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Half precision and autocast
+
+
+HALVES = [torch.bfloat16, torch.float16]
+
+
+@every
+@pytest.mark.parametrize("dtype", HALVES, ids=["bf16", "fp16"])
+def test_autocast_changes_nothing(name, dtype):
+    """The steps inside run in float32, matrix products too."""
+    op = TABLE[name]
+    tensors = op.tensors()
+    torch.manual_seed(1)
+    expected = op.call(*tensors)
+    torch.manual_seed(1)
+    with torch.autocast("cpu", dtype=dtype):
+        got = op.call(*tensors)
+    for a, b in zip(parts(got), parts(expected), strict=True):
+        assert a.dtype == b.dtype and torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", ROWS_ONLY)
+@pytest.mark.parametrize("dtype", HALVES, ids=["bf16", "fp16"])
+def test_half_precision_is_computed_in_single_and_rounded_once(name, dtype):
+    op = ROWS_ONLY[name]
+    tensors = [t.to(dtype) for t in op.tensors()]
+    if op.random:
+        assert all(o.dtype == dtype and torch.isfinite(o).all() for o in parts(op.call(*tensors)))
+        return
+    exact = op.call(*(t.float() for t in tensors))
+    for got in (op.call(*tensors), _under_autocast(op, tensors, dtype)):
+        for a, b in zip(parts(got), parts(exact), strict=True):
+            assert a.dtype == dtype
+            torch.testing.assert_close(a.float(), b, rtol=2 * torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps)
+
+
+def _under_autocast(op, tensors, dtype):
+    with torch.autocast("cpu", dtype=dtype):
+        return op.call(*tensors)
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_gradients_of_half_tensors(name):
+    op = DETERMINISTIC[name]
+    tensors = [t.bfloat16().requires_grad_() for t in op.tensors()]
+    exact = [t.detach().float().requires_grad_() for t in tensors]
+    for values in (tensors, exact):
+        sum(o.float().sum() for o in parts(op.call(*values))).backward()
+    for t, e in zip(tensors, exact):
+        if e.grad is None:
+            assert t.grad is None
+            continue
+        assert t.grad.dtype == torch.bfloat16
+        scale = e.grad.abs().max().clamp(min=1e-3).item()
+        torch.testing.assert_close(t.grad.float(), e.grad, rtol=0.05, atol=0.02 * scale)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Transforms: compile, export, vmap, second derivatives
+
+
+class Call(nn.Module):
+    """A row as a module, for export."""
+
+    def __init__(self, op: Operation, c: float = 0.7):
+        super().__init__()
+        self.op, self.c = op, c
+
+    def forward(self, *tensors):
+        return self.op.call(*tensors, c=self.c)
+
+
+def check_compiled(name: str, backend: str) -> None:
+    op = TABLE[name]
+    torch._dynamo.reset()
+    tensors = [t.requires_grad_() for t in op.tensors()]
+    torch.manual_seed(1)
+    expected = parts(op.call(*tensors))
+    torch.manual_seed(1)
+    got = parts(torch.compile(lambda *t: op.call(*t), fullgraph=True, backend=backend)(*tensors))
+    same(got, expected)
+    if not tensors or not expected[0].requires_grad:
+        return
+    ones = [torch.ones_like(o) for o in expected]
+    gradients = (torch.autograd.grad(outs, tensors, ones, allow_unused=True) for outs in (got, expected))
+    for a, b in zip(*gradients):
+        if b is not None:
+            torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5 * max(1, b.abs().max().item()))
+
+
+@every
+def test_compiles_in_one_graph(name):
+    check_compiled(name, "eager")
+
+
+@pytest.mark.slow
+@every
+def test_compiles_with_inductor(name):
+    check_compiled(name, "inductor")
+
+
+def check_exported(name: str) -> None:
+    op = ROWS_ONLY[name]
+    tensors = op.tensors()
+    exported = torch.export.export(Call(op), tuple(tensors)).module()
+    others = op.tensors(seed=3)
+    torch.manual_seed(1)
+    got = exported(*others)
+    torch.manual_seed(1)
+    same(got, op.call(*others))
+
+
+EXPORTED = ["lorentz.expmap", "lorentz.cdist", "lorentz.hyperplane_logits", "poincare.mobius_add", "poincare.midpoint"]
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_exports(name):
+    check_exported(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ROWS_ONLY if name not in EXPORTED])
+def test_everything_exports(name):
+    check_exported(name)
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_vmap_is_a_loop(name):
+    op = DETERMINISTIC[name]
+    tensors, shared = op.tensors(torch.float64), op.shared()
+    rows = [parts(op.call(*(t if fixed else t[i] for t, fixed in zip(tensors, shared)))) for i in range(4)]
+    expected = [torch.stack(column) for column in zip(*rows)]
+    in_dims = tuple(None if fixed else 0 for fixed in shared)
+    same(torch.func.vmap(op.call, in_dims)(*tensors), expected, 1e-12, 1e-12)
+    # the mapped dimension elsewhere, and one argument that is not mapped
+    moved = [t if fixed else t.movedim(0, -1) for t, fixed in zip(tensors, shared)]
+    in_dims = tuple(None if fixed else -1 for fixed in shared)
+    same(torch.func.vmap(op.call, in_dims)(*moved), expected, 1e-12, 1e-12)
+    mapped = [k for k, fixed in enumerate(shared) if not fixed]
+    for k in mapped if len(mapped) > 1 else ():
+        in_dims = tuple(None if fixed or j == k else 0 for j, fixed in enumerate(shared))
+        arguments = [t[0] if j == k else t for j, t in enumerate(tensors)]
+        rows = [parts(op.call(*(t if d is None else t[i] for t, d in zip(arguments, in_dims)))) for i in range(4)]
+        expected_k = [torch.stack(column) for column in zip(*rows)]
+        same(torch.func.vmap(op.call, in_dims)(*arguments), expected_k, 1e-12, 1e-12)
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_gradients_per_row_and_jacobians(name):
+    """``vmap(grad)`` and ``jacrev``, as per-sample gradients and influence functions use them."""
+    op = DETERMINISTIC[name]
+    tensors, shared = op.tensors(torch.float64), op.shared()
+
+    def total(*values):
+        return sum(o.sum() for o in parts(op.call(*values)))
+
+    at = [k for k, fixed in enumerate(shared) if not fixed][-1]
+    in_dims = tuple(None if fixed else 0 for fixed in shared)
+    got = torch.func.vmap(torch.func.grad(total, argnums=at), in_dims)(*tensors)
+    leaves = [t.clone().requires_grad_() for t in tensors]
+    (expected,) = torch.autograd.grad(total(*leaves), leaves[at])
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+    row = [t if fixed else t[0] for t, fixed in zip(tensors, shared)]
+    jacobian = torch.func.jacrev(lambda *values: parts(op.call(*values))[0], argnums=at)(*row)
+    assert torch.isfinite(jacobian).all()
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_first_and_second_derivatives(name):
+    op = DETERMINISTIC[name]
+    tensors = [t.requires_grad_() for t in op.tensors(torch.float64, rows=2)]
+    c = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+
+    def function(*values):
+        return parts(op.call(*values[:-1], c=values[-1]))
+
+    arguments = (*tensors, c) if op.curvatures else (*tensors, c.detach())
+    assert torch.autograd.gradcheck(function, arguments, fast_mode=True, rtol=1e-4)
+    if op.implicit:
+        gradients = torch.autograd.grad(sum(o.sum() for o in function(*arguments)), tensors, create_graph=True)
+        second = torch.autograd.grad(sum(g.sum() for g in gradients), tensors, allow_unused=True)
+        assert all(torch.isfinite(g).all() for g in second if g is not None)
+    else:
+        assert torch.autograd.gradgradcheck(function, arguments, fast_mode=True, rtol=1e-4, atol=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Errors name the argument
+
+
+BARE = {"lorentz.time_from_space", "lorentz.minkowski_inner", "lorentz.rescale_tangent"}  # plain arithmetic
+
+
+@pytest.mark.parametrize("name", [name for name, op in TABLE.items() if op.curvatures])
+@pytest.mark.parametrize("c", [0.0, -1.0, float("nan"), 0])
+def test_bad_curvatures_are_named(name, c):
+    op = TABLE[name]
+    with pytest.raises(ValueError, match="curvature c"):
+        op.call(*op.tensors(), c=c)
+
+
+@pytest.mark.parametrize("name", ROWS_ONLY)
+def test_integers_are_refused_and_named(name):
+    op = ROWS_ONLY[name]
+    tensors = op.tensors()
+    for k, (key, kind) in enumerate(op.kinds.items()):
+        if kind in ("point", "cloud", "other cloud", "tangent", "space"):
+            wrong = [t.long() if j == k else t for j, t in enumerate(tensors)]
+            with pytest.raises(TypeError, match=rf"\b{key}\b.*floating point|floating point.*\b{key}\b"):
+                op.call(*wrong)
+
+
+@pytest.mark.parametrize("name", ROWS_ONLY)
+def test_shapes_that_do_not_fit_are_named(name):
+    op = ROWS_ONLY[name]
+    tensors = op.tensors()
+    vectors = [k for k, kind in enumerate(op.kinds.values()) if kind not in ("number", "offset", "weights", "offsets")]
+    for k in vectors if len(vectors) > 1 else ():
+        key = list(op.kinds)[k]
+        wrong = [torch.cat([t, t], -1) if j == k else t for j, t in enumerate(tensors)]
+        with pytest.raises(ValueError, match=rf"\b{key}\b"):
+            op.call(*wrong)
