@@ -34,6 +34,8 @@ from .numerics import (
     dot,
     log_sinhc_sqrt,
     safe_sqrt,
+    saturate,
+    saturate_gradient,
     sinhc_sqrt,
     square_norm,
     stable,
@@ -113,15 +115,19 @@ def _largest(v: Tensor) -> Tensor:
 
 
 def _bound(v: Tensor, c, limit: float) -> tuple[Tensor, Tensor]:
-    """Factor ``(..., 1)`` that brings ``c |v|^2`` to at most ``limit``, and that squared norm with the factor."""
+    """Factor ``(..., 1)`` that brings ``c |v|^2`` to at most ``limit``, and that squared norm with the factor.
+
+    The factor is a constant of differentiation: 1 where nothing is capped, and beyond, where vectors are lost anyway,
+    its derivative would overflow.
+    """
     q = square_norm(v) * c
-    over = torch.isinf(q)  # there the largest coordinate stands in for the norm
-    q = torch.where(over, torch.full_like(q, limit), q)
-    # not the root of the quotient, whose gradient overflows; 1 exactly where nothing is capped
-    factor = torch.where(q > limit, math.sqrt(limit) / torch.sqrt(q.clamp(min=limit)), torch.ones_like(q))
-    largest = _largest(v)
-    shrink = math.sqrt(limit / v.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
-    return torch.where(over, shrink, factor), q.clamp(max=limit)
+    with torch.no_grad():
+        over = torch.isinf(q)  # there the largest coordinate stands in for the norm
+        factor = math.sqrt(limit) / torch.sqrt(torch.where(over, torch.full_like(q, limit), q).clamp(min=limit))
+        factor = torch.where(q > limit, factor, torch.ones_like(q))  # exactly 1
+        shrink = math.sqrt(limit / v.shape[-1]) / _root(c) / torch.where(over, _largest(v), torch.ones_like(q))
+        factor = torch.where(over, shrink, factor)
+    return factor, q.clamp(max=limit)
 
 
 def _scaled(space: Tensor, c) -> tuple[Tensor, Tensor]:
@@ -222,11 +228,14 @@ class _Pair:
         product = self.nx * self.ny
         self.a = gap / torch.sqrt(2 * (1 + self.tx * self.ty + product))
         inner = dot(x, y) * c
-        acute = inner > 0
+        # below the root of the smallest number the quotient would be one of numbers without digits
+        acute = (inner > torch.finfo(inner.dtype).tiny ** 0.9) & (product > 0)
         # |sum| |across| is the area of the parallelogram
-        ratio = square_norm(_across(x, y, acute)) * c / torch.where(acute, 8 * (product + inner), one)
-        base = square_norm(self.sum) * c
-        self.b2 = torch.where(acute, torch.where(acute, ratio, 0 * one) * base, (product - inner) / 2)
+        # the quotient first: it is of order 1, and the product of the others overflows
+        share = square_norm(self.sum) * c / torch.where(acute, 8 * (product + inner), one)
+        across = saturate_gradient(square_norm(_across(x, y, acute)) * c)
+        share = saturate_gradient(torch.where(acute, share, 0 * one))
+        self.b2 = saturate_gradient(torch.where(acute, share * across, (product - inner) / 2))
         self.q = 4 * (self.a * self.a + self.b2)
 
     def distance(self) -> Tensor:
@@ -242,6 +251,16 @@ class _Pair:
 
     def far(self) -> Tensor:
         return self.qx > _FAR
+
+
+def _shares(x: Tensor, v: Tensor, grad: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Unit vectors of ``x``; and ``x . v / |x|^2``, ``x . grad / |x|`` and ``x . grad / |x|^2``, in the rows
+    ``keep``."""
+    length = safe_sqrt(square_norm(x))
+    unit = torch.where(keep, x / torch.where(length > 0, length, torch.ones_like(length)), torch.zeros_like(x))
+    length = torch.where(keep, length, torch.ones_like(length))
+    along = dot(unit, grad)
+    return unit, dot(unit, v / length), along, along / length
 
 
 class _Across(Function):
@@ -263,16 +282,9 @@ class _Across(Function):
     @staticmethod
     def backward(ctx, grad):
         x, y, keep = ctx.saved_tensors
-        delta, total = y - x, x + y
-        square = square_norm(total)
-        safe = torch.where(keep, square, torch.ones_like(square))
-        zero = torch.zeros_like(square)
-        amount, along = (
-            torch.where(keep, dot(total, delta) / safe, zero),
-            torch.where(keep, dot(total, grad) / safe, zero),
-        )
-        grad_delta = grad - total * along
-        grad_total = total * (2 * amount * along) - grad * amount - delta * along
+        unit, amount, along, share = _shares(x + y, y - x, grad, keep)
+        grad_delta = grad - unit * along
+        grad_total = unit * (2 * amount * along) - grad * amount - (y - x) * share
         return (grad_total - grad_delta).sum_to_size(x.shape), (grad_total + grad_delta).sum_to_size(y.shape), None
 
     @staticmethod
@@ -316,12 +328,9 @@ class _Perpendicular(Function):
     @staticmethod
     def backward(ctx, grad):
         v, x, keep = ctx.saved_tensors
-        square = square_norm(x)
-        safe = torch.where(keep, square, torch.ones_like(square))
-        zero = torch.zeros_like(square)
-        amount, along = torch.where(keep, dot(x, v) / safe, zero), torch.where(keep, dot(x, grad) / safe, zero)
-        grad_v = (grad - x * along).sum_to_size(v.shape)
-        grad_x = (x * (2 * amount * along) - grad * amount - v * along).sum_to_size(x.shape)
+        unit, amount, along, share = _shares(x, v, grad, keep)
+        grad_v = (grad - unit * along).sum_to_size(v.shape)
+        grad_x = (unit * (2 * amount * along) - grad * amount - v * share).sum_to_size(x.shape)
         return grad_v, grad_x, None
 
     @staticmethod
@@ -358,7 +367,7 @@ def _move(qx: Tensor, radial: Tensor, ahead: Tensor, perp: Tensor, chord: Tensor
     """
     tx, nx = torch.sqrt(1 + qx), safe_sqrt(qx)
     outward = nx * torch.sqrt(1 + chord * chord) + tx * radial
-    inside = radial < 0
+    inside = radial < -0.01  # nearer, nothing cancels
     one = torch.ones_like(radial)
     bottom = torch.where(inside, chord - radial, one)
     inward = torch.sinh(asinh(nx) - ahead) + tx * (perp / bottom)
@@ -378,7 +387,8 @@ def origin(n: int, c: Curvature, *, dtype: torch.dtype | None = None, device=Non
 
 def time_from_space(space: Tensor, c: Curvature) -> Tensor:
     """Time coordinate ``(..., 1)`` of the points with the given space parts ``(..., n)``."""
-    return torch.sqrt((space * space).sum(-1, keepdim=True) + 1 / c)
+    _, q = _bound(space, c, torch.finfo(space.dtype).max)
+    return torch.sqrt(q + 1) / _root(c)
 
 
 @stable("space")
@@ -402,7 +412,8 @@ def projx(x: Tensor, c: Curvature) -> Tensor:
 
 def minkowski_inner(x: Tensor, y: Tensor) -> Tensor:
     """``-x_0 y_0 + x_s . y_s`` of any vectors ``(..., n + 1)``, shape ``(..., 1)``."""
-    product = x * y
+    largest = torch.finfo(x.dtype).max / x.shape[-1]
+    product = (x * y).clamp(-largest, largest)
     return product[..., 1:].sum(-1, keepdim=True) - product[..., :1]
 
 
@@ -438,7 +449,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
     1)``."""
     space = x[..., 1:]
     factor, q = _bound(space, c, _LIMIT[x.dtype])
-    return space * (factor * asinhc_sqrt(q))
+    return space * (factor * saturate_gradient(asinhc_sqrt(q)))
 
 
 @stable("x", "u")
@@ -465,7 +476,7 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     time = along / tx
     z2 = torch.where(far, radial * radial + perp2, perp2 - time * time).clamp(min=0)
     longest = (_CAP[v.dtype] + (3 if v.dtype == torch.float32 else 5)) ** 2
-    short = torch.sqrt(longest / z2.clamp(min=longest))
+    short = torch.sqrt(longest / z2.detach().clamp(min=longest))
     z2 = z2.clamp(max=longest)
     stretch = sinhc_sqrt(z2)
     factor = stretch * short
@@ -489,17 +500,18 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """Logarithm: the tangent vector ``(..., n + 1)`` at ``x`` whose geodesic reaches ``y`` after unit time."""
     root = _root(c)
     pair = _pair(x, y, c)
-    scale = asinhc_sqrt(pair.q / 4) / torch.sqrt(1 + pair.q / 4)  # distance / sinh(distance)
+    # distance / sinh(distance) in two factors: large numbers are divided before anything is multiplied by them
+    bottom = 1 + pair.q / 4
+    scale = saturate_gradient(asinhc_sqrt(pair.q / 4) * torch.sqrt(bottom))
     far = pair.far()
     one = torch.ones_like(pair.q)
     nx = torch.where(far, pair.nx, one)
-    radial = pair.radial() * scale  # before anything is multiplied by it: the product of two large ones overflows
+    radial = pair.radial() / bottom * scale
     vector = _perpendicular(pair.delta, pair.x, far)
-    keep = torch.where(far, pair.tx * radial / nx, -pair.q * scale / 2)
-    time = torch.where(
-        far, pair.nx * radial, (dot(pair.delta, pair.x) * c * scale - pair.q * scale / 2 * pair.qx) / pair.tx
-    )
-    return _join(time / root, vector * scale + pair.x * keep)
+    back = pair.q / bottom * scale / 2
+    keep = torch.where(far, pair.tx * radial / nx, -back)
+    time = torch.where(far, pair.nx * radial, (dot(pair.delta, pair.x) * c / bottom * scale - back * pair.qx) / pair.tx)
+    return _join(time / root, vector / bottom * scale + pair.x * keep)
 
 
 def _pair(x: Tensor, y: Tensor, c) -> _Pair:
@@ -616,25 +628,26 @@ def _cdist(x, y, c):
 @stable("x", "v")
 def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v`` ``(..., n + 1)`` to the tangent space."""
-    root = _root(c)
     space, q = _scaled(x[..., 1:], c)
     time = torch.sqrt(1 + q)
-    vector = _scaled_tangent(v[..., 1:], c) / root
-    amount = dot(space, vector) - time * v[..., :1]
-    out = vector + space * amount
-    return _join(dot(space, out) / time, out)
+    v = _scaled_tangent(v, 1.0)
+    vector = v[..., 1:]
+    amount = saturate(dot(space, vector) - time * v[..., :1])
+    out = saturate(vector + space * amount)
+    # not the product with the vector, which may have overflowed
+    return _join(saturate(dot(space, vector) / time + amount * (q / time)), out)
 
 
 @stable("x", "v")
 def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Riemannian gradient ``(..., n + 1)`` from the Euclidean gradient ``v`` ``(..., n + 1)`` at ``x``."""
-    root = _root(c)
     space, q = _scaled(x[..., 1:], c)
     time = torch.sqrt(1 + q)
+    v = _scaled_tangent(v, 1.0)
     # the derivative along the hyperboloid as a function of the space part
-    covector = _scaled_tangent(v[..., 1:] + space * (v[..., :1] / time), c) / root
+    covector = v[..., 1:] + (space / time) * v[..., :1]
     along = dot(space, covector)
-    return _join(time * along, covector + space * along)
+    return _join(saturate(time * along), saturate(covector + space * along))
 
 
 @stable("x", "u", "v")
@@ -659,7 +672,7 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 @stable("x", "y", "v")
 def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Parallel transport of tangent vectors ``v`` from ``x`` to ``y`` along the geodesic, all ``(..., n + 1)``."""
-    pair = _pair(x, y, c)
+    pair = _pair(saturate_gradient(x, last=True), saturate_gradient(y, last=True), c)
     v = _scaled_tangent(v[..., 1:], 1.0)
     far = pair.far()
     one = torch.ones_like(pair.q)
@@ -667,13 +680,13 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     root = pair.root
     along = dot(pair.x, v) * root
     across = _perpendicular(pair.delta, pair.x, far)
-    scale = 1 / (2 + pair.q / 2)  # first of all: the products of large numbers overflow
-    perp = dot(across * (scale * root), _perpendicular(v, pair.x, far))
-    polar = pair.radial() * scale * (along / (nx * pair.tx)) + perp
-    plain = dot(pair.delta * (scale * root), v) - pair.product * scale / (pair.tx + pair.ty) * (along / pair.tx)
+    bottom = 2 + pair.q / 2  # divided by first of all: the products of large numbers overflow
+    perp = dot(across * root / bottom, _perpendicular(v, pair.x, far))
+    polar = pair.radial() / bottom * (along / (nx * pair.tx)) + perp
+    plain = dot(pair.delta * root / bottom, v) - pair.product / bottom / (pair.tx + pair.ty) * (along / pair.tx)
     share = torch.where(far, polar, plain)
     out = v + pair.sum * (share * root)
-    return _join(dot(pair.y, out) * root / pair.ty, out)
+    return _join(dot(pair.y * (root / pair.ty), out), out)
 
 
 @stable("x")
@@ -737,7 +750,8 @@ def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 def rotate(x: Tensor, matrix: Tensor, c: Curvature) -> Tensor:
     """Points whose space parts are ``R x_s``; ``matrix`` ``(m, n)`` with orthonormal columns leaves distances as they
     are."""
-    return _from_space(torch.matmul(x[..., 1:], matrix.transpose(-1, -2)), c)
+    space, _ = _capped(x[..., 1:], c)
+    return _from_space(torch.matmul(space, matrix.transpose(-1, -2)), c)
 
 
 @stable("x")
@@ -745,8 +759,8 @@ def scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
     r"""Points on the same rays at ``r`` times the radius: :math:`\exp_0(r \log_0 x)`."""
     space = x[..., 1:]
     factor, q = _bound(space, c, _LIMIT[x.dtype])
-    shrink = asinhc_sqrt(q)
-    return _expmap0(space * (factor * shrink * r), c)
+    log = saturate_gradient(space) * (factor * asinhc_sqrt(q))
+    return _expmap0(saturate(saturate_gradient(log) * r), c)
 
 
 @stable("x")
@@ -758,14 +772,17 @@ def matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
 @stable("x", "y")
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """The point ``(..., n + 1)`` at the fraction ``t`` (a number, or ``(..., 1)``) of the way from ``x`` to ``y``."""
-    return expmap(x, logmap(x, y, c) * t, c)
+    return expmap(x, saturate(saturate_gradient(logmap(x, y, c)) * t), c)
 
 
 @stable("x", "u")
 def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """The point at distance ``t`` (a number, or ``(..., 1)``) from ``x`` in the direction of ``u`` ``(..., n + 1)``."""
-    length = norm(x, u, c).unsqueeze(-1)
-    return expmap(x, u * (t / torch.where(length > 0, length, torch.ones_like(length))), c)
+    length = safe_sqrt(saturate_gradient(inner(x, u, u, c))).unsqueeze(-1)
+    one = torch.ones_like(length)
+    away = length > torch.finfo(u.dtype).tiny ** 0.47  # the square of the inverse must be finite
+    unit = saturate_gradient(u * saturate_gradient(one / torch.where(away, length, one)))
+    return expmap(x, saturate(unit * t), c)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -864,7 +881,7 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
 
 def _newton(mean: Tensor, x: Tensor, weights: Tensor, c) -> Tensor:
     """Newton step ``(..., n)`` in the tangent space of the origin moved to ``mean``."""
-    logs = logmap0(unboost(mean.unsqueeze(-2), x, c), c)  # (..., N, n)
+    logs = saturate_gradient(logmap0(unboost(mean.unsqueeze(-2), x, c), c))  # (..., N, n)
     weights = weights.unsqueeze(-1)
     with torch.no_grad():
         q = square_norm(logs)
@@ -901,10 +918,17 @@ def dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bo
 def _dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature) -> Tensor:
     root = _root(c)
     space, q = _scaled(x[..., 1:], c)
-    length = safe_sqrt(square_norm(z))
+    normals, length = _unit(z)
     cosh, sinh = _offset(a, root, z, length)
-    along = dot(space, z) / torch.where(length > 0, length, torch.ones_like(length))
+    along = dot(space, normals)
     return (asinh(cosh * along - sinh * torch.sqrt(1 + q)) / root).squeeze(-1)
+
+
+def _unit(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors (0 for 0) and lengths ``(..., 1)`` of normals, whose squares must not overflow."""
+    factor, q = _bound(z, 1.0, _LONGEST[z.dtype])
+    length = safe_sqrt(q)
+    return z * (factor / torch.where(length > 0, length, torch.ones_like(length))), length
 
 
 def _offset(a, root, z: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
@@ -929,10 +953,9 @@ def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
         Logits ``(..., K)``, by one matrix product (Bdeir et al., ICLR 2024, eq. 11).
     """
     root = _root(c)
-    length = safe_sqrt(square_norm(z))
+    normals, length = _unit(z)
     cosh, sinh = _offset(a, root, z, length)
-    normals = z * (cosh / torch.where(length > 0, length, torch.ones_like(length)))
-    planes = torch.cat([-sinh, normals], -1)
+    planes = saturate_gradient(torch.cat([-sinh, normals * cosh], -1))
     return asinh(torch.matmul(_lift_scaled(x, c), planes.t())) * (length.squeeze(-1) / root)
 
 

@@ -27,6 +27,8 @@ __all__ = [
     "log_sinhc",
     "log_sinhc_sqrt",
     "safe_sqrt",
+    "saturate",
+    "saturate_gradient",
     "sinhc",
     "sinhc_sqrt",
     "square_norm",
@@ -185,7 +187,7 @@ class _WideSquareNorm(Function):
     @staticmethod
     def backward(ctx, grad):
         (x,) = ctx.saved_tensors
-        return x * (2 * grad).to(x.dtype)
+        return x * saturate(2 * grad, x.dtype).to(x.dtype)
 
 
 def wide_square_norm(x: Tensor) -> Tensor:
@@ -233,6 +235,40 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Elementwise functions
+
+
+def saturate(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers beyond those of a dtype, that of ``x`` by default, become the largest finite ones; their gradient is
+    0."""
+    largest = torch.finfo(dtype or x.dtype).max
+    return x.clamp(-largest, largest)
+
+
+class _SaturateGradient(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, largest):
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.largest = inputs[1]
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clamp(-ctx.largest, ctx.largest), None
+
+
+def saturate_gradient(x: Tensor, last: bool = False) -> Tensor:
+    """``x`` itself, with a gradient whose products do not overflow: numbers beyond 1e18 (1e150 in float64) are cut.
+
+    Where no products follow, ``last``, the largest finite numbers are the limits.
+    """
+    if torch.jit.is_scripting():
+        return x
+    largest = torch.finfo(x.dtype).max if last else 1e150 if x.dtype == torch.float64 else 1e18
+    return _SaturateGradient.apply(x, largest)
 
 
 def safe_sqrt(x: Tensor) -> Tensor:

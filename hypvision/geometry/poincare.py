@@ -2,17 +2,13 @@ r"""The Poincare ball, as functions of tensors.
 
 With curvature ``c > 0`` (sectional curvature ``-c``) the points are the vectors with ``c |x|^2 < 1`` and the metric is
 :math:`\lambda_x^2 |dx|^2` with :math:`\lambda_x = 2 / X`, :math:`X = 1 - c|x|^2`. A tangent vector at the origin is
-half
-as long in coordinates as the distance it leads to: ``expmap0(u)`` lies at the distance ``2 |u|``.
+half as long in coordinates as the distance it leads to: ``expmap0(u)`` lies at the distance ``2 |u|``.
 
 Every function takes tensors ``(..., n)`` and the curvature last: a float, or a tensor that broadcasts with ``(...,
-1)``.
-The formulas consist of positive terms but for ``X``, which is computed in float64 where the device has it
-(docs/numerics
-.md shows what that is worth). Points outside count as points at the largest radius that the dtype holds,
-``sqrt(c) * r = 16.6`` in float32; :func:`project` keeps a distance to the rim. Half precision is computed in float32
-and
-rounded once.
+1)``. The formulas consist of positive terms but for ``X``, which is computed in float64 where the device has it
+(``docs/numerics.md`` shows what that is worth). Points outside count as points at the largest radius that the dtype
+holds, ``sqrt(c) * r = 16.6`` in float32; :func:`project` keeps a distance to the rim. Half precision is computed in
+float32 and rounded once.
 
 Sources: Ganea et al. "Hyperbolic Neural Networks" (NeurIPS 2018); Ungar (2008); Shimizu et al. "HNN++" (ICLR 2021).
 """
@@ -32,6 +28,8 @@ from .numerics import (
     distance_from_square,
     dot,
     safe_sqrt,
+    saturate,
+    saturate_gradient,
     sinhc_sqrt,
     square_norm,
     stable,
@@ -102,10 +100,13 @@ def _root(c):
 
 
 def _measure(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
-    """Factor that brings the point inside, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; all ``(..., 1)`` in float64."""
+    """Factor that brings the point inside, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; all ``(..., 1)`` in float64.
+
+    The factor, 1 inside, is a constant of differentiation.
+    """
     q = wide_square_norm(x) * _wide(c)
     limit = _RIM[x.dtype] ** 2
-    factor = torch.sqrt(limit / q.clamp(min=limit))
+    factor = torch.sqrt(limit / q.detach().clamp(min=limit))
     q = q.clamp(max=limit)
     return factor, 1 - q, q
 
@@ -118,7 +119,7 @@ def _inside(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
 
 def _bounded(v: Tensor) -> Tensor:
     """Tangent vectors whose squares do not overflow."""
-    q = wide_square_norm(v)
+    q = wide_square_norm(v.detach())
     limit = _LONGEST[v.dtype]
     return v * torch.sqrt(limit / q.clamp(min=limit)).to(v.dtype)
 
@@ -290,15 +291,16 @@ def _chord_columns(y: Tensor, c) -> Tensor:
 def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Riemannian gradient from the Euclidean one: :math:`v X^2 / 4`."""
     _, gap, _ = _measure(x, c)
-    return v * (gap * gap / 4).to(v.dtype)
+    return _bounded(v) * (gap * gap / 4).to(v.dtype)
 
 
 @stable("x", "u", "v")
 def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Inner product ``(...)`` of tangent vectors at ``x``: :math:`\lambda_x^2\, u \cdot v`."""
     _, gap, _ = _measure(x, c)
-    factor = (2 / gap).to(v.dtype)
-    return (dot(_bounded(u), _bounded(v)) * factor * factor).squeeze(-1)
+    factor = 2 / gap
+    product = dot(_bounded(u), _bounded(v)).to(factor.dtype) * factor * factor
+    return saturate(product, v.dtype).to(v.dtype).squeeze(-1)
 
 
 @stable("x", "u")
@@ -331,7 +333,7 @@ def _gyrate(v: Tensor, delta: Tensor, x: Tensor, qx: Tensor, x_gap: Tensor, y_ga
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Parallel transport from the origin to ``x``: ``X u``."""
     _, gap, _ = _measure(x, c)
-    return u * gap.to(u.dtype)
+    return _bounded(u) * gap.to(u.dtype)
 
 
 @stable("x", "v")
@@ -364,7 +366,7 @@ def mobius_sub(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 @stable("x")
 def mobius_scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
     r"""Points on the same rays at ``r`` times the radius, :math:`r \otimes x`; ``r`` a number or ``(..., 1)``."""
-    return _expmap0(_logmap0(x, c) * r, c)
+    return _expmap0(saturate(saturate_gradient(_logmap0(x, c)) * r), c)
 
 
 @stable("x")
@@ -384,14 +386,17 @@ def gyration(u: Tensor, v: Tensor, w: Tensor, c: Curvature) -> Tensor:
 @stable("x", "y")
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """The point at the fraction ``t`` (a number, or ``(..., 1)``) of the way from ``x`` to ``y``."""
-    return expmap(x, logmap(x, y, c) * t, c)
+    return expmap(x, saturate(saturate_gradient(logmap(x, y, c)) * t), c)
 
 
 @stable("x", "u")
 def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """The point at distance ``t`` (a number, or ``(..., 1)``) from ``x`` in the direction of ``u``."""
     length = norm(x, u, c).unsqueeze(-1)
-    return expmap(x, u * (t / torch.where(length > 0, length, torch.ones_like(length))), c)
+    one = torch.ones_like(length)
+    away = length > torch.finfo(u.dtype).tiny ** 0.47  # the square of the inverse must be finite
+    unit = saturate_gradient(_bounded(u) * saturate_gradient(one / torch.where(away, length, one)))
+    return expmap(x, saturate(unit * t), c)
 
 
 @stable("x", "u")
@@ -417,7 +422,9 @@ def from_lorentz(x: Tensor, c: Curvature) -> Tensor:
     """The point ``(..., n)`` of the ball for ``x`` ``(..., n + 1)``: ``s / (1 + sqrt(c) t)``."""
     space = x[..., 1:]
     q = wide_square_norm(space) * _wide(c)
-    return space * (1 / (1 + torch.sqrt(1 + q))).to(space.dtype)
+    factor = 1 / (1 + torch.sqrt(1 + q))
+    # far beyond the cap of the radius its derivative would overflow
+    return space * torch.where(q > 1e38, factor.detach(), factor).to(space.dtype)
 
 
 @stable("x")
@@ -452,7 +459,7 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     y, _, _ = _inside(y, c)
     # the direction of -x + y, which is that of X delta - c |delta|^2 x
     delta = y - x
-    away = q > 0
+    away = q > torch.finfo(x.dtype).tiny
     length = torch.sqrt(torch.where(away, q, torch.ones_like(q)) / _wide(c))
     side = safe_sqrt(square_norm(lorentz._perpendicular(delta, x, away))).to(gap.dtype) * gap
     along = dot(delta.to(gap.dtype), x.to(gap.dtype)) / length
@@ -508,8 +515,7 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     x, x_gap, _ = _inside(x, c)
     p, p_gap, _ = _inside(p, c)
     c = _wide(c)
-    length = safe_sqrt(square_norm(a))
-    a = a / torch.where(length > 0, length, torch.ones_like(length))
+    a, _ = lorentz._unit(a)
     delta = x - p
     q = wide_square_norm(delta) * c
     top = p_gap * dot(delta.double(), a.double()) - q * dot(p, a).to(q.dtype)
@@ -531,8 +537,7 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
         Logits ``(..., K)``, by one matrix product: a hyperplane of the ball is one of the hyperboloid.
     """
     p, gap, q = _inside(p, c)
-    length = safe_sqrt(square_norm(a))
-    away = a / torch.where(length > 0, length, torch.ones_like(length))
+    away, length = lorentz._unit(a)
     # <x, normal>_L = 0 with the normal of length 1 at the point of the hyperboloid: sinh(distance) is their product
     along = dot(p, away) * _root(c)
     scaled = p * _root(c)
@@ -560,8 +565,7 @@ def hyperplane_logits(x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor |
     Returns:
         Logits ``(..., K)``, by one matrix product.
     """
-    length = safe_sqrt(square_norm(v))
-    normals = v / torch.where(length > 0, length, torch.ones_like(length))
+    normals, length = lorentz._unit(v)
     g = length.squeeze(-1) if g is None else g
     return lorentz.hyperplane_logits(to_lorentz(x, c), normals, 2 * r, c) * (2 * g)
 
