@@ -1,0 +1,398 @@
+r"""HIER and LHIER: metric learning with proxies that become the inner nodes of a hierarchy.
+
+Kim, Jeong and Kwak, "HIER: Metric Learning Beyond Class Labels via Hierarchical Regularization" (CVPR 2023), in the
+Poincare ball; Bdeir et al., "Robust Hyperbolic Learning with Curvature-Aware Optimization" (NeurIPS 2025), which moves
+it to the hyperboloid with a learned curvature.
+
+Triplets ``(i, j, k)`` of nodes are drawn so that ``i`` and ``j`` are related and ``k`` is not. For each, one proxy is
+drawn as the lowest common ancestor (LCA) of ``i`` and ``j`` and one as that of all three; the loss pulls ``i`` and
+``j`` to the first and ``k`` to the second.
+
+The published code holds the distances of all pairs as a sum over ``(N, P, dim)`` and a dozen tensors ``(triplets, P)``.
+Here distances are one matrix product, and :func:`lca_triplet_loss` goes through the triplets in blocks and adds up the
+gradient of the distance matrix on the way: memory beyond it does not depend on the number of triplets.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, poincare
+from hypvision.geometry.numerics import clip_norm
+
+__all__ = ["HIERLoss", "clip_to_ball", "lca_triplet_loss", "mutual_neighbours", "sample_triplets"]
+
+# Rows of a block: all of its tensors together fit into the cache of a CPU core; a GPU wants fewer, longer calls.
+_ROWS = {"cpu": 256}
+_ROWS_ELSEWHERE = 16384
+# Numbers in the pool that noise is taken from on a CPU, where drawing all of it would cost more than all the rest.
+_POOL = 2**20
+# A table of exp(-distance / temperature) holds this many nats with room for the noise, in float32.
+_NATS = 130.0
+
+
+class _RiemannianGradient(Function):
+    """Identity, whose backward pass turns the gradient into the Riemannian one of the ball."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, c: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.c = c
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        (x,) = ctx.saved_tensors
+        return poincare.egrad2rgrad(x, grad, ctx.c), None
+
+
+def clip_to_ball(x: Tensor, manifold: PoincareBall, radius: float | None = 2.3, riemannian: bool = True) -> Tensor:
+    """Feature vectors as points of the ball: clipped, then through the exponential map at the origin.
+
+    Args:
+        x: ``(..., n)``.
+        manifold: the ball; its curvature gets no gradient if ``riemannian``.
+        radius: longest vector (Guo et al., CVPR 2022); None for no limit.
+        riemannian: scale the gradient by ``(1 - c |y|^2)^2 / 4`` on its way back, as HIER does.
+
+    Returns:
+        Points ``(..., n)``.
+    """
+    if radius is not None:
+        x = clip_norm(x, radius)
+    y = manifold.expmap0(x)
+    return _RiemannianGradient.apply(y, manifold._value()) if riemannian else y
+
+
+# Triplets
+
+
+def mutual_neighbours(similarity: Tensor, k: int) -> Tensor:
+    """Which pairs are among the ``k`` most similar of each other: bool ``(N, N)``; never a node and itself.
+
+    Args:
+        similarity: ``(N, N)``; the node itself takes part in the ranking, so it uses up one of the ``k``.
+        k: neighbours.
+    """
+    count = len(similarity)
+    near = torch.zeros_like(similarity, dtype=torch.bool)
+    near.scatter_(1, similarity.topk(min(k, count), dim=1).indices, True)
+    return (near & near.T).fill_diagonal_(False)
+
+
+@torch.no_grad()
+def sample_triplets(
+    similarity: Tensor,
+    k: int = 20,
+    draws: int = 50,
+    exclude_anchor: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Triplets ``(i, j, k)``: ``j`` a mutual neighbour of ``i``, and ``k`` not.
+
+    Args:
+        similarity: ``(N, N)``.
+        k: neighbours, see :func:`mutual_neighbours`.
+        draws: triplets of each ``i``, drawn with replacement; an ``i`` with fewer than two mutual neighbours has none.
+        exclude_anchor: never draw ``i`` itself as ``k``, which the published code does.
+        generator: of the random numbers.
+
+    Returns:
+        ``(T, 3)`` numbers of nodes, sorted by ``i``.
+    """
+    mutual = mutual_neighbours(similarity, k)
+    others = ~mutual
+    if exclude_anchor:
+        others.fill_diagonal_(False)
+    anchors = ((mutual.sum(1) >= 2) & (others.sum(1) >= 1)).nonzero()[:, 0]
+    if not len(anchors):
+        return anchors.new_empty(0, 3)
+    j, far = (
+        torch.multinomial(table[anchors].float(), draws, replacement=True, generator=generator)
+        for table in (mutual, others)
+    )
+    return torch.stack([anchors[:, None].expand_as(j), j, far], -1).view(-1, 3)
+
+
+# The loss of triplets
+
+
+class _Noise:
+    """Samples of ``exp(Gumbel)``, that is ``1 / Exponential(1)``, in blocks.
+
+    On a CPU the blocks are windows at random places of two pools, one for each of the LCAs of a triplet. The numbers of
+    a block are independent; blocks share numbers, which leaves every expectation as it is.
+    """
+
+    def __init__(self, like: Tensor, gumbel: Tensor | None, rows: int, generator: torch.Generator | None):
+        self.width, self.gumbel, self.generator = like.shape[1], gumbel, generator
+        self.like, self.pools = like, None
+        if gumbel is None and like.device.type == "cpu":
+            size = max(_POOL // 2, 4 * rows * self.width)
+            self.pools = self._draw(2, size)
+
+    def _draw(self, *shape: int) -> Tensor:
+        u = torch.rand(shape, generator=self.generator, dtype=self.like.dtype, device=self.like.device)
+        # 1 - u lies in (0, 1]; an exponential variate of 0 would weigh infinitely
+        return u.neg_().log1p_().neg_().clamp_(min=2.0**-26).reciprocal_()
+
+    def __call__(self, start: int, rows: int) -> tuple[Tensor, Tensor]:
+        if self.gumbel is not None:
+            first, second = self.gumbel[:, start : start + rows].to(self.like).exp()
+            return first, second
+        if self.pools is None:
+            first, second = self._draw(2, rows, self.width)
+            return first, second
+        count = rows * self.width
+        at = torch.randint(self.pools.shape[1] - count + 1, (2,), generator=self.generator).tolist()
+        first, second = (pool[a : a + count].view(rows, self.width) for pool, a in zip(self.pools, at))
+        return first, second
+
+
+class _TripletLoss(Function):
+    """The sum of :func:`lca_triplet_loss`, with the gradient computed along."""
+
+    @staticmethod
+    def forward(ctx, dist: Tensor, triplets: Tensor, temperature: float, margin: float, gumbel, generator) -> Tensor:
+        width = dist.shape[1]
+        rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
+        noise = _Noise(dist, gumbel, rows, generator)
+        low, high = dist.amin(), dist.amax()
+        # exp(-max(d_i, d_j) / tau) is the smaller of two table entries, unless the table would underflow.
+        narrow = dist.device.type == "cpu" and (high - low).item() <= _NATS * temperature
+        table = (dist - (low + high) / 2).mul_(-1 / temperature)
+        if narrow:
+            table.exp_()
+        total = dist.new_zeros(())
+        grad = torch.zeros_like(dist) if ctx.needs_input_grad[0] else None
+        buffers = dist.new_empty(6, rows, width)
+        for start in range(0, len(triplets), rows):
+            block = triplets[start : start + rows]
+            total += _block(
+                dist, table, narrow, block, noise(start, len(block)), margin, temperature, grad, buffers
+            )  # fmt: skip
+        if grad is not None:
+            ctx.save_for_backward(grad)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream: Tensor):
+        (grad,) = ctx.saved_tensors
+        return grad * upstream, None, None, None, None, None
+
+
+def _block(dist, table, narrow, triplets, noise, margin, temperature, grad, buffers) -> Tensor:
+    """Loss of a block of triplets; adds the gradient of the distances to ``grad``."""
+    count, width = len(triplets), dist.shape[1]
+    i, j, k = (column.contiguous() for column in triplets.unbind(1))
+    a, b, c, pair, triple, spare = buffers[:, :count]
+    for rows, out in ((i, a), (j, b), (k, c)):
+        torch.index_select(table, 0, rows, out=out)
+    # Weights of the proxies as LCA of the pair and of the triple, and +1, -1 (or 0) for whose distance is the largest.
+    torch.minimum(a, b, out=pair)
+    torch.minimum(pair, c, out=triple)
+    j_rules = torch.sub(a, b, out=a).sign_()
+    k_rules = torch.sub(pair, c, out=c).sign_()
+    for weights, factors in zip((pair, triple), noise):
+        if not narrow:
+            weights.sub_(weights.amax(1, keepdim=True)).exp_()
+        weights.mul_(factors)
+    # The largest log-weight plus Gumbel noise is a draw from the softmax.
+    chosen = torch.stack([pair.max(1).indices, triple.max(1).indices])
+    rows = torch.stack([i, j, k]) * width
+    at_pair, at_triple = rows + chosen[0], rows + chosen[1]
+    flat = dist.reshape(-1)
+    gap = flat[at_pair] - flat[at_triple]
+    gap[2].neg_()
+    gap += margin
+    active = ((gap > 0) & (chosen[0] != chosen[1])).to(dist.dtype)
+    total = (gap * active).sum()
+    if grad is None:
+        return total
+
+    sign = active
+    sign[2].neg_()
+    # The drawn distances themselves ...
+    grad.view(-1).index_add_(0, at_pair.view(-1), sign.view(-1))
+    grad.view(-1).index_add_(0, at_triple.view(-1), sign.view(-1), alpha=-1)
+    # ... and through the softmax: with v = dL/d(choice of the pair) = -dL/d(choice of the triple),
+    # dL/d(logits) = y (v - <y, v>), which belongs to the node at the largest distance.
+    v = torch.index_select(dist, 0, i, out=b).mul_(sign[0].unsqueeze(1))
+    for rows, column in ((j, sign[1]), (k, sign[2])):
+        v.add_(torch.index_select(dist, 0, rows, out=spare).mul_(column.unsqueeze(1)))
+    for weights, direction in ((pair, -1), (triple, 1)):
+        scale = weights.sum(1, keepdim=True)
+        mean = torch.mul(weights, v, out=spare).sum(1, keepdim=True).div_(scale)
+        weights.mul_((direction / temperature) / scale).mul_(torch.sub(v, mean, out=spare))
+    to_k = torch.mul(triple, k_rules, out=c).add_(triple).mul_(0.5)
+    rest = pair.add_(triple).sub_(to_k)
+    to_j = torch.mul(rest, j_rules, out=a).add_(rest).mul_(0.5)
+    for rows, part in ((i, rest.sub_(to_j)), (j, to_j), (k, to_k)):
+        grad.index_add_(0, rows, part)
+    return total
+
+
+def lca_triplet_loss(
+    dist: Tensor,
+    triplets: Tensor,
+    temperature: float = 0.1,
+    margin: float = 0.1,
+    gumbel: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""Mean hierarchical loss of triplets of nodes (HIER, eq. 6-8).
+
+    With :math:`q_{ij}` drawn from :math:`\mathrm{softmax}_p(-\max(d_{ip}, d_{jp})/\tau)` and :math:`q` likewise from
+    the largest of three,
+
+    .. math:: [d_{iq_{ij}} - d_{iq} + m]_+ + [d_{jq_{ij}} - d_{jq} + m]_+ + [d_{kq} - d_{kq_{ij}} + m]_+,
+
+    0 if :math:`q_{ij} = q`. Draws are Gumbel maxima; the gradient passes them straight through to the softmax with the
+    same noise.
+
+    Args:
+        dist: distances ``(N, P)`` of nodes from proxies.
+        triplets: ``(T, 3)`` row numbers, see :func:`sample_triplets`.
+        temperature: :math:`\tau`.
+        margin: :math:`m`.
+        gumbel: noise ``(2, T, P)``, for the pair and for the triple; drawn if None.
+        generator: of the drawn noise.
+
+    Returns:
+        Scalar; 0 without triplets. It can be differentiated once.
+
+    Raises:
+        ValueError: shapes that do not fit, or a temperature that is not positive.
+    """
+    if dist.dim() != 2 or triplets.dim() != 2 or triplets.shape[1] != 3:
+        raise ValueError(
+            f"dist must be (N, P) and triplets (T, 3), got {tuple(dist.shape)} and {tuple(triplets.shape)}."
+        )
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature}.")
+    if gumbel is not None and gumbel.shape != (2, len(triplets), dist.shape[1]):
+        raise ValueError(
+            f"gumbel must be (2, T, P) = (2, {len(triplets)}, {dist.shape[1]}), got {tuple(gumbel.shape)}."
+        )
+    if not len(triplets):
+        return dist.sum() * 0
+    dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
+    return _TripletLoss.apply(dist, triplets, temperature, margin, gumbel, generator) / len(triplets)
+
+
+# The module
+
+
+class HIERLoss(nn.Module):
+    """Hierarchical regularisation of embeddings (HIER in the ball, LHIER on the hyperboloid).
+
+    In the ball the proxies are Euclidean vectors, mapped into it in each step like the embeddings
+    (:func:`clip_to_ball`). On the hyperboloid they are manifold parameters, for a Riemannian optimiser, brought below
+    the largest radius by :func:`hypvision.geometry.lorentz.rescale`.
+
+    Args:
+        manifold: :class:`~hypvision.geometry.PoincareBall` (HIER, published with ``c = 0.1``) or
+            :class:`~hypvision.geometry.Lorentz` (LHIER, ``c = 1`` learnable).
+        dim: dimension of the space.
+        num_proxies: proxies.
+        temperature, margin: see :func:`lca_triplet_loss`.
+        neighbours, draws, exclude_anchor: see :func:`sample_triplets`.
+        clip_radius: longest proxy vector in the ball; on the hyperboloid it sets the initial radii alone.
+        slope: ``s`` of the rescaling on the hyperboloid.
+        limit: largest radius after it; None for :func:`hypvision.geometry.lorentz.max_distance`.
+
+    Shapes:
+        points ``(B, dim)`` of the ball or ``(B, dim + 1)`` of the hyperboloid, labels ``(B,)``, to a scalar.
+    """
+
+    def __init__(
+        self,
+        manifold: Manifold,
+        dim: int,
+        num_proxies: int = 512,
+        temperature: float = 0.1,
+        margin: float = 0.1,
+        neighbours: int = 20,
+        draws: int = 50,
+        exclude_anchor: bool = False,
+        clip_radius: float = 2.3,
+        slope: float = 2.0,
+        limit: float | None = None,
+    ):
+        super().__init__()
+        if not isinstance(manifold, (PoincareBall, Lorentz)):
+            raise ValueError(f"HIERLoss needs a PoincareBall or a Lorentz manifold, got {type(manifold).__name__}.")
+        if num_proxies < 2 or neighbours < 2 or draws < 1:
+            raise ValueError(
+                "HIERLoss needs at least 2 proxies, 2 neighbours and 1 draw, got "
+                f"{num_proxies}, {neighbours} and {draws}."
+            )
+        self.manifold = manifold
+        self.temperature, self.margin = temperature, margin
+        self.neighbours, self.draws, self.exclude_anchor = neighbours, draws, exclude_anchor
+        self.clip_radius, self.slope, self.limit = clip_radius, slope, limit
+        vectors = torch.randn(num_proxies, dim) / dim**0.5 * clip_radius * 0.9
+        if isinstance(manifold, Lorentz):
+            with torch.no_grad():
+                self.proxies = ManifoldParameter(manifold.expmap0(vectors), manifold=manifold)
+        else:
+            self.proxies = nn.Parameter(vectors)
+
+    def points(self) -> Tensor:
+        """The proxies on the manifold, ``(num_proxies, dim)`` or ``(num_proxies, dim + 1)``."""
+        if isinstance(self.manifold, Lorentz):
+            return self.manifold.rescale(self.proxies, limit=self.limit, slope=self.slope)
+        return clip_to_ball(self.proxies, self.manifold, self.clip_radius)
+
+    def forward(
+        self,
+        x: Tensor,
+        labels: Tensor,
+        triplets: tuple[Tensor, Tensor] | None = None,
+        gumbel: tuple[Tensor, Tensor] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The loss of samples against proxies plus that of proxies against proxies.
+
+        Args:
+            x: embeddings on the manifold.
+            labels: their classes ``(B,)``.
+            triplets: for samples and for proxies, instead of drawn ones.
+            gumbel: noise for both, see :func:`lca_triplet_loss`.
+            generator: of the random numbers.
+
+        Returns:
+            Scalar, float32 or float64. Computed outside autocast.
+        """
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            proxies = self.points().to(x.dtype)
+            count = len(x)
+            dist = self.manifold.cdist(torch.cat([x, proxies]), proxies)
+            to_samples, to_proxies = dist[:count], dist[count:]
+            # A distance of a point from itself is rounding noise, and so is its gradient.
+            itself = torch.eye(len(proxies), dtype=torch.bool, device=x.device)
+            to_proxies = to_proxies.masked_fill(itself, 0.0)
+            if triplets is None:
+                triplets = self._triplets(x.detach(), labels, to_proxies.detach(), generator)
+            gumbel = (None, None) if gumbel is None else gumbel
+            losses = [
+                lca_triplet_loss(part, rows, self.temperature, self.margin, noise, generator)
+                for part, rows, noise in zip((to_samples, to_proxies), triplets, gumbel)
+            ]
+            return losses[0] + losses[1]
+
+    @torch.no_grad()
+    def _triplets(self, x: Tensor, labels: Tensor, between_proxies: Tensor, generator) -> tuple[Tensor, Tensor]:
+        similarity = torch.exp(-self.manifold.cdist(x, x))
+        similarity.fill_diagonal_(1.0)
+        similarity += labels.unsqueeze(0) == labels.unsqueeze(1)  # those of the same class come first
+        options = (self.neighbours, self.draws, self.exclude_anchor, generator)
+        return sample_triplets(similarity, *options), sample_triplets(torch.exp(-between_proxies), *options)
+
+    def extra_repr(self) -> str:
+        return f"num_proxies={len(self.proxies)}, temperature={self.temperature}, margin={self.margin}"

@@ -1,0 +1,129 @@
+"""Losses of metric learning on the directions or the hyperbolic distances of embeddings.
+
+Proxy-Anchor, which the HIER recipes use, is our own (:mod:`.proxy_anchor`). All others come from
+pytorch-metric-learning (``pip install 'hypvision[metric]'``), which is given our distance: MultiSimilarityLoss,
+ProxyNCALoss, SoftTripleLoss, SupConLoss, ...
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hypvision.errors import HypvisionError, require
+from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
+
+from .proxy_anchor import ProxyAnchorLoss
+
+__all__ = ["MetricLoss", "hyperbolic_distance"]
+
+# These take a similarity, not a distance.
+_WANTS_SIMILARITY = ("SoftTripleLoss",)
+
+
+def hyperbolic_distance(manifold: Manifold, similarity: bool = False) -> nn.Module:
+    """The distance on the hyperboloid as a distance of pytorch-metric-learning.
+
+    It takes the space parts of points ``(N, n)`` and ``(M, n)``, any vectors, so that Euclidean proxies of a loss are
+    points too.
+
+    Args:
+        manifold: its curvature.
+        similarity: give ``-d``, which grows with likeness, instead of ``d``.
+
+    Raises:
+        HypvisionError: pytorch-metric-learning is not installed.
+    """
+    distances = require("pytorch_metric_learning.distances", "metric")
+
+    class HyperbolicDistance(distances.BaseDistance):
+        def __init__(self) -> None:
+            super().__init__(normalize_embeddings=False, is_inverted=similarity)
+            self.manifold = manifold
+            self.sign = -1 if similarity else 1
+
+        def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
+            x, y = self._points(query_emb), self._points(ref_emb)
+            return self.sign * lorentz.cdist(x, y, self.manifold.c)
+
+        def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
+            return self.sign * lorentz.dist(self._points(query_emb), self._points(ref_emb), self.manifold.c)
+
+        def _points(self, space: Tensor) -> Tensor:
+            return lorentz.from_space(space, self.manifold.c)
+
+    return HyperbolicDistance()
+
+
+class MetricLoss(nn.Module):
+    """A loss of metric learning by name.
+
+    Args:
+        name: ``"ProxyAnchorLoss"``, or a loss of ``pytorch_metric_learning.losses``.
+        manifold: where the embeddings live.
+        num_classes: training classes; for losses with proxies.
+        dim: dimension of the space; for losses with proxies.
+        distance: ``"angular"`` (cosines of the directions seen from the origin) or ``"hyperbolic"``.
+        options: further arguments of the loss, e.g. ``alpha``.
+
+    Shapes:
+        points on ``manifold`` ``(B, ...)`` and labels ``(B,)``, to a scalar. Computed outside autocast.
+
+    Raises:
+        HypvisionError: unknown loss or arguments; pytorch-metric-learning is not installed; hyperbolic distances of
+            Euclidean embeddings.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        manifold: Manifold,
+        num_classes: int | None = None,
+        dim: int | None = None,
+        distance: str = "angular",
+        **options: Any,
+    ):
+        super().__init__()
+        if distance not in ("angular", "hyperbolic"):
+            raise HypvisionError(f"The distance of a metric loss is 'angular' or 'hyperbolic', not '{distance}'.")
+        if distance == "hyperbolic" and isinstance(manifold, Euclidean):
+            raise HypvisionError("distance='hyperbolic' needs hyperbolic embeddings: give the neck a curvature.")
+        self.name, self.manifold, self.angular = name, manifold, distance == "angular"
+        proxies = dict(num_classes=num_classes, embedding_size=dim)
+        if name == "ProxyAnchorLoss" and self.angular:
+            try:
+                self.loss = ProxyAnchorLoss(num_classes, dim, **options)
+            except TypeError as error:
+                raise HypvisionError(f"ProxyAnchorLoss does not accept its arguments: {error}.") from error
+            return
+        losses = require("pytorch_metric_learning.losses", "metric")
+        kind = getattr(losses, name, None)
+        if not inspect.isclass(kind):
+            names = [n for n, value in vars(losses).items() if inspect.isclass(value) and n.endswith("Loss")]
+            close = difflib.get_close_matches(name, names, n=3)
+            hint = f" Did you mean {' or '.join(close)}?" if close else f" Known: {', '.join(sorted(names))}."
+            raise HypvisionError(f"pytorch-metric-learning has no loss '{name}'.{hint}")
+        if "num_classes" in inspect.signature(kind).parameters:
+            options = {**proxies, **options}
+        if not self.angular:
+            options["distance"] = hyperbolic_distance(manifold, similarity=name in _WANTS_SIMILARITY)
+        try:
+            self.loss = kind(**options)
+        except TypeError as error:
+            raise HypvisionError(f"The loss '{name}' does not accept its arguments: {error}.") from error
+
+    def vectors(self, x: Tensor) -> Tensor:
+        """Points as vectors ``(B, dim)``: space parts on the hyperboloid; their direction is that from the origin."""
+        if isinstance(self.manifold, PoincareBall) and not self.angular:
+            x = poincare.to_lorentz(x, self.manifold.c)
+            return x[:, 1:]
+        return x[:, 1:] if isinstance(self.manifold, Lorentz) else x
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            return self.loss(self.vectors(x), labels)

@@ -1,0 +1,223 @@
+"""HIER and LHIER against the published form written step by step."""
+
+import math
+
+import pytest
+import torch
+from hier_reference import (
+    reference_distances,
+    reference_hier_loss,
+    reference_to_ball,
+    reference_triplet_loss,
+)
+
+from hypvision.geometry import Euclidean, Lorentz, PoincareBall
+from hypvision.losses import HIERLoss, clip_to_ball, hier, lca_triplet_loss, mutual_neighbours, sample_triplets
+from hypvision.optim import RiemannianAdamW
+
+
+def gumbel(*shape, dtype=torch.float64):
+    return -torch.empty(*shape, dtype=dtype).exponential_().log()
+
+
+@pytest.mark.parametrize("spread", [0.6, 4.0, 60.0], ids=["dense", "peaked", "beyond the table"])
+def test_triplet_loss_and_gradient_equal_the_reference(spread):
+    dist = (torch.rand(40, 33, dtype=torch.float64) * spread + 5).requires_grad_()
+    triplets, noise = torch.randint(40, (900, 3)), gumbel(2, 900, 33)
+    triplets[::7, 2] = triplets[::7, 0]  # the anchor itself as the unrelated node
+    expected = reference_triplet_loss(dist, triplets, noise)
+    (expected_grad,) = torch.autograd.grad(expected, dist)
+    found = lca_triplet_loss(dist, triplets, gumbel=noise)
+    (grad,) = torch.autograd.grad(3 * found, dist)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(grad, 3 * expected_grad, atol=1e-14, rtol=1e-9)
+    assert expected_grad.abs().max() > 1e-5
+
+
+def test_other_temperatures_and_margins():
+    dist, triplets, noise = torch.rand(9, 5).double(), torch.randint(9, (50, 3)), gumbel(2, 50, 5)
+    for temperature, margin in ((0.02, 0.0), (2.0, 0.5)):
+        torch.testing.assert_close(
+            lca_triplet_loss(dist, triplets, temperature, margin, noise),
+            reference_triplet_loss(dist, triplets, noise, temperature, margin),
+        )
+
+
+def test_drawn_noise_gives_the_expected_loss():
+    """The expectation of the loss over Gumbel noise is a sum over both choices with softmax probabilities."""
+    d, margin = torch.rand(3, 6).double() * 0.5, 0.1
+    pair = torch.softmax(-torch.maximum(d[0], d[1]) / 0.1, 0)
+    triple = torch.softmax(-d.amax(0) / 0.1, 0)
+    expected = 0.0
+    for p in range(6):
+        for q in range(6):
+            gaps = (d[0, p] - d[0, q], d[1, p] - d[1, q], d[2, q] - d[2, p])
+            expected += (p != q) * pair[p] * triple[q] * sum((gap + margin).clamp(min=0) for gap in gaps)
+    triplets = torch.tensor([[0, 1, 2]]).expand(200_000, 3)
+    found = lca_triplet_loss(d, triplets, generator=torch.Generator().manual_seed(0))
+    assert found.item() == pytest.approx(expected.item(), rel=0.01)
+
+
+def test_windows_of_the_pool_repeat_with_the_generator_and_differ_without(monkeypatch):
+    dist, triplets = torch.rand(50, 16), torch.randint(50, (3000, 3))
+    found = [lca_triplet_loss(dist, triplets, generator=torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+    # drawing every number anew, as on a GPU, has the same expectation
+    monkeypatch.setattr(
+        hier, "_Noise", lambda like, *rest: lambda start, rows: gumbel(2, rows, 16, dtype=like.dtype).exp()
+    )
+    assert lca_triplet_loss(dist, triplets).item() == pytest.approx(found[0].item(), rel=0.05)
+
+
+def test_no_triplets_is_zero_and_bad_shapes_are_told():
+    dist = torch.rand(4, 5, requires_grad=True)
+    loss = lca_triplet_loss(dist, torch.empty(0, 3, dtype=torch.long))
+    loss.backward()
+    assert loss == 0 and not dist.grad.any()
+    with pytest.raises(ValueError, match=r"\(N, P\)"):
+        lca_triplet_loss(dist[0], torch.zeros(1, 3, dtype=torch.long))
+    with pytest.raises(ValueError, match="gumbel"):
+        lca_triplet_loss(dist, torch.zeros(1, 3, dtype=torch.long), gumbel=torch.zeros(1, 1, 5))
+    with pytest.raises(ValueError, match="temperature"):
+        lca_triplet_loss(dist, torch.zeros(1, 3, dtype=torch.long), temperature=0)
+
+
+def test_mutual_neighbours_by_hand():
+    # on a line: 0 1 2 .... 9; the two nearest of each, itself included
+    place = torch.tensor([0.0, 1.0, 1.5, 9.0])
+    mutual = mutual_neighbours(-(place[:, None] - place[None]).abs(), 2)
+    expected = torch.zeros(4, 4, dtype=torch.bool)
+    expected[1, 2] = expected[2, 1] = True  # 0 likes 1 and 3 likes 2, but not the other way round
+    assert torch.equal(mutual, expected)
+
+
+def test_triplets_follow_the_neighbourhood():
+    # two groups of 6 and one node apart
+    group = torch.tensor([0] * 6 + [1] * 6 + [2])
+    similarity = (group[:, None] == group[None]).double() + torch.rand(13, 13) * 0.1
+    similarity = similarity + similarity.T
+    triplets = sample_triplets(similarity, k=6, draws=40)
+    assert len(triplets) == 12 * 40 and 12 not in triplets[:, 0]
+    i, j, k = group[triplets].T
+    assert (i == j).all() and (triplets[:, 0] != triplets[:, 1]).all()
+    assert ((i != k) | (triplets[:, 0] == triplets[:, 2])).all() and (triplets[:, 0] == triplets[:, 2]).any()
+    triplets = sample_triplets(similarity, k=6, draws=40, exclude_anchor=True)
+    assert (triplets[:, 0] != triplets[:, 2]).all()
+    assert sample_triplets(torch.eye(3), k=1).shape == (0, 3)
+
+
+def test_clip_to_ball_equals_the_reference_with_its_gradient():
+    x = (torch.randn(20, 7).double() * torch.logspace(-2, 1, 20).double()[:, None]).requires_grad_()
+    found, expected = clip_to_ball(x, PoincareBall(0.1)), reference_to_ball(x)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    weight = torch.randn(20, 7).double()
+    grads = [torch.autograd.grad((y * weight).sum(), x)[0] for y in (found, expected)]
+    torch.testing.assert_close(*grads, atol=1e-4, rtol=1e-3)
+
+
+def nodes(proxies=24, samples=18, dim=6):
+    features = (torch.randn(samples, dim).double() * 3).requires_grad_()
+    loss = HIERLoss(PoincareBall(0.1), dim, proxies, neighbours=6, draws=8).double()
+    return features, loss
+
+
+def test_hier_equals_the_reference_in_the_ball():
+    features, loss = nodes()
+    triplets = [torch.randint(n, (100, 3)) for n in (18, 24)]
+    noise = [gumbel(2, 100, 24) for _ in range(2)]
+    expected = reference_hier_loss(features, loss.proxies, triplets, noise)
+    found = loss(clip_to_ball(features, loss.manifold), torch.zeros(18).long(), triplets, noise)
+    assert found.item() == pytest.approx(expected.item(), abs=2e-4)
+    for tensor in (features, loss.proxies):
+        a, b = (torch.autograd.grad(value, tensor, retain_graph=True)[0] for value in (found, expected))
+        torch.testing.assert_close(a, b, atol=2e-4 * b.abs().max().item(), rtol=2e-2)
+
+
+def test_lorentz_and_poincare_give_the_same_loss():
+    """The stereographic map is an isometry: without rescaling, LHIER of mapped points is HIER."""
+    features, loss = nodes()
+    ball = loss.manifold
+    twin = HIERLoss(Lorentz(0.1), 6, 24, neighbours=6, draws=8, slope=math.atanh(0.99), limit=1e6).double()
+    twin.proxies.data = ball.to_lorentz(loss.points().detach())
+    x = clip_to_ball(features, ball).detach()
+    between = [module.manifold.cdist(module.points(), module.points()) for module in (loss, twin)]
+    torch.testing.assert_close(*between, atol=1e-6, rtol=1e-6)
+    labels = torch.arange(18) // 3
+    values = []
+    for module, points in ((loss, x), (twin, ball.to_lorentz(x))):
+        values.append(module(points, labels, generator=torch.Generator().manual_seed(3)).item())
+    assert values[0] == pytest.approx(values[1], rel=1e-5)
+
+
+def test_distances_agree_with_moebius_additions():
+    x = clip_to_ball(torch.randn(15, 8).double() * 2, PoincareBall(0.1))
+    expected = reference_distances(x)
+    found = PoincareBall(0.1).cdist(x, x)
+    away = ~torch.eye(15, dtype=torch.bool)
+    torch.testing.assert_close(found[away], expected[away], atol=2e-4, rtol=0)
+
+
+def test_labels_steer_the_neighbourhood():
+    _, loss = nodes(samples=18)
+    x = clip_to_ball(torch.randn(18, 6).double(), loss.manifold)
+    labels = torch.arange(18) % 6  # classes of 3, unrelated to the places
+    loss.neighbours = 3
+    first, _ = loss._triplets(x, labels, loss.manifold.cdist(loss.points(), loss.points()), None)
+    assert (labels[first[:, 0]] == labels[first[:, 1]]).all() and len(first) == 18 * 8
+
+
+@pytest.mark.parametrize("kind", ["hier", "lhier"])
+def test_training_separates_two_groups_of_classes(kind):
+    """With free embeddings as parameters the loss falls, and relatives get ancestors in common."""
+    torch.manual_seed(0)
+    manifold = PoincareBall(0.1) if kind == "hier" else Lorentz(1.0, learnable=True)
+    loss = HIERLoss(manifold, 8, 16, neighbours=6, draws=20)
+    labels = torch.arange(24) // 4
+    free = torch.nn.Parameter(torch.randn(24, 8))
+    optimizer = RiemannianAdamW([free, *loss.parameters()], lr=0.03)
+
+    def embed():
+        return clip_to_ball(free, manifold) if kind == "hier" else manifold.rescale(manifold.expmap0(free))
+
+    values = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        value = loss(embed(), labels)
+        value.backward()
+        assert all(torch.isfinite(p.grad).all() for p in (free, *loss.parameters()))
+        optimizer.step()
+        values.append(value.item())
+    assert sum(values[-10:]) < 0.8 * sum(values[:10])
+    if kind == "lhier":
+        manifold.check_point(loss.proxies)
+        assert manifold.c.item() != 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype):
+    loss = HIERLoss(Lorentz(1.0), 6, 12, neighbours=4, draws=6)
+    x = loss.manifold.expmap0(torch.randn(10, 6)).to(dtype).requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = loss(x, torch.arange(10) // 2)
+    value.backward()
+    assert value.dtype == torch.float32 and x.grad.dtype == dtype and torch.isfinite(x.grad).all()
+
+
+def test_nothing_as_large_as_samples_by_proxies_by_dim_is_held():
+    """By construction: at 180 + 512 x 512 the peak stays below a tenth of the published form's single tensor."""
+    from hcformer import peak_bytes
+
+    loss = HIERLoss(PoincareBall(0.1), 512)
+    x = clip_to_ball(torch.randn(180, 512), loss.manifold).detach().requires_grad_()
+    labels = torch.arange(180) // 2
+    peak = peak_bytes(lambda: loss(x, labels).backward())
+    assert peak < 0.1 * 692 * 692 * 512 * 4, peak / 2**20
+
+
+def test_mistakes_are_explained():
+    with pytest.raises(ValueError, match="PoincareBall or a Lorentz"):
+        HIERLoss(Euclidean(), 4)
+    with pytest.raises(ValueError, match="at least 2 proxies"):
+        HIERLoss(Lorentz(), 4, num_proxies=1)
+    with pytest.raises(ValueError, match="must be positive"):
+        Lorentz(-1.0)
