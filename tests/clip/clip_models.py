@@ -1,0 +1,49 @@
+"""Tiny open_clip models of every kind, with random weights, for the tests of this folder."""
+
+import torch
+from open_clip.model import CLIP, CustomTextCLIP
+
+TEXT = dict(context_length=20, vocab_size=100, width=32, heads=2, layers=3)
+VISION = dict(image_size=64, layers=4, width=64, patch_size=16, head_width=16)
+VOCABULARY = 100
+
+
+def openai_clip(text_layers=3, vision_layers=4, **vision):
+    """OpenAI's architecture: QuickGELU, causal text, class token."""
+    torch.manual_seed(1)
+    text = dict(TEXT, layers=text_layers)
+    return CLIP(64, dict(VISION, layers=vision_layers, **vision), text, quick_gelu=True).eval()
+
+
+def siglip():
+    """SigLIP's: timm ViT with attention pooling and no class token, text without a causal mask."""
+    torch.manual_seed(2)
+    vision = dict(image_size=160, timm_model_name="test_vit3", timm_pool="map", timm_proj="none")
+    text = dict(TEXT, no_causal_mask=True, proj_bias=True, pool_type="last", width=96, heads=2)
+    model = CustomTextCLIP(96, vision, text).eval()
+    for block in model.visual.trunk.blocks:  # 1e-5 at first, which would hide what a block does
+        block.ls1.gamma.data.fill_(1.0)
+        block.ls2.gamma.data.fill_(1.0)
+    return model
+
+
+def custom_blocks():
+    """open_clip's own attention module in the text tower (query and key norms)."""
+    torch.manual_seed(3)
+    return CLIP(64, VISION, dict(TEXT, qk_norm=True)).eval()
+
+
+def pictures(model, count=2, seed=0):
+    size = model.visual.image_size
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 3, *((size, size) if isinstance(size, int) else size), generator=generator)
+
+
+def prompts(count=3, length=20, seed=0):
+    """Token numbers of texts of different lengths; the largest number ends each."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(1, VOCABULARY - 1, (count, length), generator=generator)
+    for i in range(count):
+        end = 4 + 2 * (i % 4)
+        tokens[i, end], tokens[i, end + 1 :] = VOCABULARY - 1, 0
+    return tokens
