@@ -11,6 +11,7 @@ from hypvision.errors import guard
 # Sub-command -> module in tools/bench with add_arguments(parser) and run(args), and what it measures.
 BENCHMARKS = {
     "hcformer": ("hcformer", "HCFormer against its literal formulation and timm's models"),
+    "hier": ("hier", "HIER's and LHIER's loss against the published form"),
 }
 
 if __name__ == "__main__":

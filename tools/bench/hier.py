@@ -1,0 +1,166 @@
+"""HIER's loss against its published form: time and memory, with the split by part.
+
+Both get the same features, proxies, triplets and Gumbel noise (the published form draws its noise in each call, so do
+both here). A step is forward and backward, from features before they enter the ball to the gradients of features and
+proxies. Peak memory is what is allocated at the worst moment of a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from hcformer import MIB, machine, peak_bytes
+from hier_reference import reference_hier_loss
+from torch import Tensor
+
+import hypvision
+from hypvision.errors import HypvisionError
+from hypvision.geometry import Lorentz, PoincareBall
+from hypvision.losses import HIERLoss, clip_to_ball, lca_triplet_loss
+
+TARGETS = ("<= 0.1 s", "no (N, P, D) tensor")
+MARKS = ("<!-- hier:begin -->", "<!-- hier:end -->")
+
+INTRODUCTION = f"""
+## HIER and LHIER losses
+
+`published` is the loss as its authors' code computes it, written down step by step (`tools/bench/hier_reference.py`):
+distances from Moebius sums of all pairs, dense tensors for all triplets. Ours are the same numbers (`tests/losses`).
+
+{MARKS[0]}
+{MARKS[1]}
+"""
+
+
+def seconds(step: Callable[[], object], repeats: int, device: str) -> tuple[float, float]:
+    """Least and median time of a call, after one that does not count."""
+    times = []
+    for turn in range(repeats + 1):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        if turn:
+            times.append(time.perf_counter() - start)
+    return min(times), statistics.median(times)
+
+
+def steps(samples: int, proxies: int, dim: int, device: str) -> dict[str, Callable[[], object]]:
+    """The calls to measure, by the name of their row."""
+    labels = torch.arange(samples, device=device) // 2
+    features = (torch.randn(samples, dim, device=device) * 3).requires_grad_()
+    ball, hyperboloid = PoincareBall(0.1), Lorentz(1.0, learnable=True).to(device)
+    hier, lhier = (HIERLoss(m, dim, proxies).to(device) for m in (ball, hyperboloid))
+
+    def fast() -> None:
+        hier(clip_to_ball(features, ball), labels).backward()
+
+    def lorentz() -> None:
+        lhier(hyperboloid.rescale(hyperboloid.expmap0(features / dim**0.5)), labels).backward()
+
+    with torch.no_grad():
+        x, points = clip_to_ball(features, ball), hier.points()
+        dist = [ball.cdist(x, points), ball.cdist(points, points)]
+        triplets = hier._triplets(x, labels, dist[1], None)
+
+    def published() -> None:
+        noise = [-torch.empty(2, len(t), proxies, device=device).exponential_().log() for t in triplets]
+        reference_hier_loss(features, hier.proxies, triplets, noise).backward()
+
+    def distances() -> None:
+        nodes, proxy_points = clip_to_ball(features, ball), hier.points()
+        ball.cdist(torch.cat([nodes, proxy_points]), proxy_points).sum().backward()
+
+    def draw() -> Tensor:
+        return hier._triplets(x, labels, dist[1], None)
+
+    def lca() -> None:
+        for d, rows in zip(dist, triplets):
+            lca_triplet_loss(d.clone().requires_grad_(), rows).backward()
+
+    return {
+        "HIER": fast,
+        "- distances, forward and backward": distances,
+        "- drawing triplets": draw,
+        "- loss of the triplets, forward and backward": lca,
+        "LHIER": lorentz,
+        "HIER, published": published,
+    }
+
+
+def table(samples: int, proxies: int, dim: int, repeats: int, device: str) -> str:
+    """The Markdown table of all measurements."""
+    lines = ["| | least ms | median ms | peak MiB |", "|---|--:|--:|--:|"]
+    found = {}
+    for name, step in steps(samples, proxies, dim, device).items():
+        slow = name.endswith("published")
+        found[name] = (*seconds(step, 2 if slow else repeats, device), peak_bytes(step, device) / MIB)
+        least, median, peak = found[name]
+        lines.append(f"| {name} | {1000 * least:.0f} | {1000 * median:.0f} | {peak:.0f} |")
+    ours, theirs = found["HIER"], found["HIER, published"]
+    lines.append(
+        f"| published / ours | {theirs[0] / ours[0]:.0f}x | {theirs[1] / ours[1]:.0f}x | {theirs[2] / ours[2]:.0f}x |"
+    )
+    lines.append(f"| target | {TARGETS[0]} | | {TARGETS[1]} |")
+    return "\n".join(lines)
+
+
+def write_section(path: Path, text: str) -> None:
+    """Replace what stands between the marks in a Markdown file; the section is appended where there is none yet.
+
+    Raises:
+        HypvisionError: the file cannot be written.
+    """
+    try:
+        page = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n"
+        if MARKS[0] not in page:
+            page = page.rstrip("\n") + "\n" + INTRODUCTION
+        begin, end = page.index(MARKS[0]), page.index(MARKS[1])
+        page = f"{page[: begin + len(MARKS[0])]}\n{text}\n{page[end:]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(page, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise HypvisionError(f"'{path}' cannot be written: {error.strerror}.") from error
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--samples", type=int, default=180, help="samples in a batch (default: 180)")
+    parser.add_argument("--proxies", type=int, default=512, help="hierarchical proxies (default: 512)")
+    parser.add_argument("--dim", type=int, default=512, help="dimension of the embeddings (default: 512)")
+    parser.add_argument("--repeats", type=int, default=10, help="timed steps; the published form gets 2 (default: 10)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+
+
+def run(args: argparse.Namespace) -> None:
+    for name, least in (("samples", 4), ("proxies", 4), ("dim", 1), ("repeats", 1), ("threads", 1)):
+        if (value := getattr(args, name)) is not None and value < least:
+            raise HypvisionError(f"--{name} must be at least {least}, got {value}.")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    text = table(args.samples, args.proxies, args.dim, args.repeats, args.device)
+    command = f"tools/benchmark.py hier --samples {args.samples} --proxies {args.proxies} --dim {args.dim}"
+    command += f" --repeats {args.repeats} --device {args.device}"
+    if args.device == "cpu":
+        command += f" --threads {torch.get_num_threads()}"
+    text = (
+        f"`{command}`\n\n{machine(args.device)}; hypvision {hypvision.__version__}. {args.samples} samples, "
+        f"{args.proxies} proxies, {args.dim} dimensions, float32.\n\n{text}"
+    )
+    print(text)
+    if args.write:
+        write_section(args.write, text)
+        print(f"\nWritten to {args.write}")
