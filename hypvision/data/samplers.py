@@ -1,0 +1,102 @@
+"""Batches with several images of each class, for losses that compare images of one class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from hypvision.errors import HypvisionError, require
+
+require("mmengine", "mm")
+
+from mmengine.registry import DATA_SAMPLERS  # noqa: E402 - after the check that says how to install it
+
+__all__ = ["MPerClassBatchSampler"]
+
+SHORT = ("error", "repeat", "drop")
+
+
+@DATA_SAMPLERS.register_module()
+class MPerClassBatchSampler:
+    """Batches of ``batch_size / m`` random classes with ``m`` random images of each.
+
+    All processes draw the same batch of ``batch_size * world_size`` and take their part of it, so that the classes of
+    the whole batch are different. Epoch and seed come from the sampler, which mmengine sets.
+
+    Config: ``batch_sampler=dict(type="MPerClassBatchSampler", m=2), sampler=dict(type="DefaultSampler")``.
+
+    Args:
+        sampler: mmengine's ``DefaultSampler``; only its data set, seed, epoch and rank count. The data set has
+            ``labels``.
+        batch_size: images of a batch in each process.
+        m: images of a class.
+        short_classes: what to do with a class of fewer than ``m`` images: ``"error"``, ``"repeat"`` its images, or
+            ``"drop"`` it.
+        replace: draw the images of a class with replacement, as the HIER recipes do.
+        drop_last: there is no last, smaller batch; for mmengine's sake.
+
+    Raises:
+        HypvisionError: sizes that do not divide, too few classes, a class with fewer than ``m`` images.
+    """
+
+    def __init__(
+        self,
+        sampler: Any,
+        batch_size: int,
+        m: int = 2,
+        short_classes: str = "error",
+        replace: bool = False,
+        drop_last: bool = True,
+    ):
+        self.sampler, self.batch_size, self.m, self.replace = sampler, batch_size, m, replace
+        self.drop_last = True
+        self.world_size, self.rank = getattr(sampler, "world_size", 1), getattr(sampler, "rank", 0)
+        if m < 1 or batch_size < m or batch_size % m:
+            raise HypvisionError(
+                f"A batch of {batch_size} images cannot hold {m} of each class. Set train_dataloader.batch_size to a "
+                "multiple of train_dataloader.batch_sampler.m."
+            )
+        if short_classes not in SHORT:
+            raise HypvisionError(f"batch_sampler.short_classes is one of {', '.join(SHORT)}, not '{short_classes}'.")
+        labels = np.asarray(sampler.dataset.labels)
+        names = (getattr(sampler.dataset, "metainfo", None) or {}).get("classes")
+        order = np.argsort(labels, kind="stable")
+        numbers, starts = np.unique(labels[order], return_index=True)
+        members = dict(zip(numbers.tolist(), np.split(order, starts[1:])))
+        short = [label for label, indices in members.items() if len(indices) < m]
+        if short and short_classes == "error":
+            name = names[short[0]] if names is not None else short[0]
+            raise HypvisionError(
+                f"The class '{name}' has {len(members[short[0]])} images, fewer than the {m} that a batch takes of "
+                f"each class ({len(short)} such classes). Set train_dataloader.batch_sampler.short_classes to 'repeat' (use "
+                "images twice) or 'drop' (leave these classes out), or make m smaller."
+            )
+        if short_classes == "drop":
+            members = {label: indices for label, indices in members.items() if len(indices) >= m}
+        self.members = list(members.values())
+        self.classes_per_batch = batch_size * self.world_size // m
+        if len(self.members) < self.classes_per_batch:
+            raise HypvisionError(
+                f"A batch of {batch_size} images in each of {self.world_size} processes, {m} of a class, needs "
+                f"{self.classes_per_batch} classes; the training data has {len(self.members)}. Make the batch smaller, "
+                "or m larger."
+            )
+        self.images = sum(map(len, self.members))
+
+    def __len__(self) -> int:
+        return max(1, self.images // (self.batch_size * self.world_size))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        seed = [getattr(self.sampler, "seed", None) or 0, getattr(self.sampler, "epoch", 0)]
+        generator = np.random.default_rng(seed)
+        per_process = self.classes_per_batch // self.world_size
+        for _ in range(len(self)):
+            chosen = generator.choice(len(self.members), self.classes_per_batch, replace=False)
+            drawn = [self._draw(self.members[c], generator) for c in chosen]
+            mine = drawn[self.rank * per_process : (self.rank + 1) * per_process]
+            yield [int(index) for group in mine for index in group]
+
+    def _draw(self, indices: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        return generator.choice(indices, self.m, replace=self.replace or len(indices) < self.m)
