@@ -418,12 +418,15 @@ class HCFormer(nn.Module):
 
 
 def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: HCFormer) -> dict[str, Tensor]:
-    """Accept official checkpoints as they are, and position biases of another nominal size (resized bilinearly)."""
+    """Accept official checkpoints as they are, the zoo's small files, and position biases of another nominal size
+    (resized bilinearly)."""
     from hypvision.zoo.convert import hcformer_from_official, is_official_hcformer
+    from hypvision.zoo.weights import unpack
 
     for wrapper in ("state_dict", "model"):
         if isinstance(state_dict.get(wrapper), dict):
             state_dict = state_dict[wrapper]
+    state_dict = unpack(state_dict)
     if is_official_hcformer(state_dict):
         state_dict = hcformer_from_official(state_dict)
     own = model.state_dict()
@@ -454,17 +457,62 @@ def _cfg(url: str = "", **kwargs: Any) -> dict[str, Any]:
     }
 
 
+# The weights of a tag lie in the zoo: hypvision.zoo finds them by their name. tests/zoo compares these with its index.
 default_cfgs = generate_default_cfgs(
     {
-        "hcformer_nano.untrained": _cfg(),
+        "hcformer_nano.cifar10": _cfg(
+            url="zoo:hcformer_nano.cifar10",
+            num_classes=10,
+            input_size=(3, 32, 32),
+            pool_size=(2, 2),
+            crop_pct=1.0,
+            interpolation="bilinear",
+            mean=(0.4914, 0.4822, 0.4465),
+            std=(0.2470, 0.2435, 0.2616),
+        ),
+        "hcformer_nano.shapes": _cfg(
+            url="zoo:hcformer_nano.shapes",
+            num_classes=16,
+            input_size=(3, 64, 64),
+            pool_size=(2, 2),
+            crop_pct=1.0,
+            interpolation="bilinear",
+        ),
+        # The star keeps the published network what a name without a tag stands for.
+        "hcformer_nano.untrained*": _cfg(),
         "hcformer_tiny.untrained": _cfg(),
         "hcformer_small.untrained": _cfg(),
         "hcformer_medium.untrained": _cfg(),
     }
 )
 
+# Small pictures need another network than the published one; create_model("NAME.TAG") builds it.
+_TAG_ARGS: dict[str, dict[str, Any]] = {
+    "hcformer_nano.cifar10": dict(
+        img_size=32, patch_size=2, fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), pad="minimal", layer_scale=0.1
+    ),
+    "hcformer_nano.shapes": dict(
+        img_size=64,
+        layers=(1, 1, 2, 1),
+        mlp_ratios=(4, 4, 4, 4),
+        fold=(4, 2, 1, 1),
+        prop=(2, 2, 4, 2),
+        win=(4, 2, 1, 1),
+        pad="minimal",
+        layer_scale=0.3,
+    ),
+}
 
-def _create_hcformer(variant: str, pretrained: bool = False, **kwargs: Any) -> HCFormer:
+
+def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwargs: Any) -> HCFormer:
+    """``kwargs`` are the caller's and come before what the tag and the variant say."""
+    if pretrained:
+        from hypvision.zoo.load import pretrained_overlay
+
+        overlay = kwargs.pop("pretrained_cfg_overlay", None)
+        kwargs["pretrained_cfg_overlay"] = pretrained_overlay(variant, kwargs.get("pretrained_cfg"), overlay)
+    tag = kwargs.get("pretrained_cfg")
+    kwargs = {**args, **(_TAG_ARGS.get(f"{variant}.{tag}", {}) if isinstance(tag, str) else {}), **kwargs}
     if kwargs.get("features_only"):
         kwargs.setdefault("feature_norms", True)
     return build_model_with_cfg(
@@ -481,25 +529,25 @@ def _create_hcformer(variant: str, pretrained: bool = False, **kwargs: Any) -> H
 def hcformer_nano(pretrained: bool = False, **kwargs: Any) -> HCFormer:
     """HCFormer-nano: 5.3 M parameters, 0.9 GFLOPs at 224 px."""
     args = dict(layers=(2, 2, 6, 2), dims=(32, 64, 196, 224), heads=(4, 4, 8, 8), head_dim=16)
-    return _create_hcformer("hcformer_nano", pretrained, **dict(args, **kwargs))
+    return _create_hcformer("hcformer_nano", pretrained, args, **kwargs)
 
 
 @register_model
 def hcformer_tiny(pretrained: bool = False, **kwargs: Any) -> HCFormer:
     """HCFormer-tiny: 7.0 M parameters, 1.0 GFLOPs at 224 px."""
     args = dict(layers=(2, 2, 6, 2), dims=(32, 64, 196, 320), heads=(4, 4, 8, 8), head_dim=24)
-    return _create_hcformer("hcformer_tiny", pretrained, **dict(args, **kwargs))
+    return _create_hcformer("hcformer_tiny", pretrained, args, **kwargs)
 
 
 @register_model
 def hcformer_small(pretrained: bool = False, **kwargs: Any) -> HCFormer:
     """HCFormer-small: 16.1 M parameters, 2.9 GFLOPs at 224 px."""
     args = dict(layers=(2, 2, 6, 2), dims=(64, 128, 320, 512), heads=(4, 4, 8, 8), head_dim=32)
-    return _create_hcformer("hcformer_small", pretrained, **dict(args, **kwargs))
+    return _create_hcformer("hcformer_small", pretrained, args, **kwargs)
 
 
 @register_model
 def hcformer_medium(pretrained: bool = False, **kwargs: Any) -> HCFormer:
     """HCFormer-medium: 33.6 M parameters, 6.4 GFLOPs at 224 px."""
     args = dict(layers=(4, 4, 12, 4), dims=(64, 128, 320, 512), heads=(6, 6, 12, 12), head_dim=32)
-    return _create_hcformer("hcformer_medium", pretrained, **dict(args, **kwargs))
+    return _create_hcformer("hcformer_medium", pretrained, args, **kwargs)

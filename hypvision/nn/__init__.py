@@ -27,8 +27,10 @@ from .norm import (
 )
 from .pool import LorentzAvgPool2d, LorentzGlobalAvgPool2d
 from .residual import LorentzResidual
+from .transition import ChangeManifold, ToLorentz, ToTangent
 
 __all__ = [
+    "ChangeManifold",
     "ClusterAssignment",
     "ClusterMixer",
     "EfficientLorentzConv2d",
@@ -57,4 +59,6 @@ __all__ = [
     "PoincareFullyConnected",
     "PoincareLinear",
     "PoincareMLR",
+    "ToLorentz",
+    "ToTangent",
 ]

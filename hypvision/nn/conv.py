@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import safe_sqrt
 
+from . import scripted
 from .functional import radial_rescale, space_square
 
 __all__ = [
@@ -119,6 +120,9 @@ class LorentzConv2d(_LorentzConv):
     rank = 2
     convolution = staticmethod(F.conv2d)
 
+    def __prepare_scriptable__(self) -> nn.Module:
+        return scripted.Conv(self)
+
 
 class LorentzConv1d(_LorentzConv):
     """Lorentz convolution of sequences ``(B, C, L)``; see :class:`LorentzConv2d`."""
@@ -180,7 +184,16 @@ class LorentzConvTranspose2d(nn.Module):
 class _Efficient(nn.Module):
     """Norm-preserving linear map of the space part, then a boost and a rescaling of the radius."""
 
-    def __init__(self, fan_in: int, fan_out: int, manifold: Lorentz, norm_match: str, boost: str, slope: float | None):
+    def __init__(
+        self,
+        fan_in: int,
+        fan_out: int,
+        manifold: Lorentz,
+        norm_match: str,
+        boost: str,
+        slope: float | None,
+        factory: dict,
+    ):
         super().__init__()
         if norm_match not in ("patch", "sum", "none"):
             raise ValueError(f'norm_match must be "patch", "sum" or "none", got {norm_match!r}.')
@@ -193,7 +206,8 @@ class _Efficient(nn.Module):
         self.fan_in, self.fan_out = fan_in, fan_out
         self.expanding = fan_out > fan_in
         if boost != "none":
-            self.boost_weight = nn.Parameter(torch.ones(1) if boost != "full" else 0.05 * torch.rand(fan_out))
+            start = torch.ones(1, **factory) if boost != "full" else 0.05 * torch.rand(fan_out, **factory)
+            self.boost_weight = nn.Parameter(start)
 
     def matrix(self) -> Tensor:
         """The linear map ``(fan_out, fan_in)``: with orthonormal columns if it expands, else the weight itself."""
@@ -280,12 +294,12 @@ class EfficientLorentzConv2d(_Efficient):
         device=None,
         dtype=None,
     ):
-        kernel = _tuple(kernel_size, 2, "kernel_size", 1)
-        super().__init__(in_channels * math.prod(kernel), out_channels, manifold, norm_match, boost, slope)
+        kernel, factory = _tuple(kernel_size, 2, "kernel_size", 1), {"device": device, "dtype": dtype}
+        super().__init__(in_channels * math.prod(kernel), out_channels, manifold, norm_match, boost, slope, factory)
         self.kernel_size = kernel
         self.stride = _tuple(stride, 2, "stride", 1)
         self.padding = _tuple(padding, 2, "padding", 0)
-        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *kernel, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *kernel, **factory))
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -299,6 +313,9 @@ class EfficientLorentzConv2d(_Efficient):
             return safe_sqrt(box_sum(square, self.kernel_size, self.stride, self.padding, (1, 1)))
 
         return self.finish(out, patch, 1)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        return scripted.EfficientConv(self)
 
     def extra_repr(self) -> str:
         out, inside = self.weight.shape[:2]
@@ -326,8 +343,9 @@ class EfficientLorentzLinear(_Efficient):
         device=None,
         dtype=None,
     ):
-        super().__init__(in_features, out_features, manifold, norm_match, boost, slope)
-        self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        factory = {"device": device, "dtype": dtype}
+        super().__init__(in_features, out_features, manifold, norm_match, boost, slope, factory)
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, **factory))
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:

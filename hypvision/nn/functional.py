@@ -7,14 +7,17 @@ computed where a formula needs it, so Euclidean kernels do the work.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from hypvision.geometry.lorentz import max_distance
 from hypvision.geometry.numerics import asinhc_sqrt, safe_sqrt, sinhc_sqrt, tanhc
 
-__all__ = ["radial_rescale", "space_square", "space_time", "squash_factor"]
+__all__ = ["radial_map", "radial_rescale", "rescale_factor", "space_square", "space_time", "squash_factor"]
 
 
 def space_square(space: Tensor, dim: int = -1) -> Tensor:
@@ -29,10 +32,75 @@ def space_time(space: Tensor, c: float | Tensor, dim: int = -1) -> Tensor:
     return torch.sqrt(space_square(space, dim) + 1 / c)
 
 
+class _RadialMap(Function):
+    """``x f(|x|^2)`` with one map written each way; ``f`` runs on a small graph of its own."""
+
+    @staticmethod
+    def forward(ctx, x, dim, factor, *parameters):
+        out = torch.mul(x, x)
+        square = out.sum(dim, keepdim=True)
+        with torch.enable_grad():
+            leaves = [square.requires_grad_(), *(p.detach().requires_grad_() for p in parameters)]
+            scale = factor(*leaves)
+        ctx.save_for_backward(x)
+        ctx.dim, ctx.leaves, ctx.scale = dim, leaves, scale
+        return torch.mul(x, scale.detach(), out=out)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        buffer = torch.mul(grad, x)
+        share = buffer.sum(ctx.dim, keepdim=True)
+        square, *rest = torch.autograd.grad(ctx.scale, ctx.leaves, share, retain_graph=True, materialize_grads=True)
+        torch.mul(grad, ctx.scale.detach(), out=buffer)
+        buffer.addcmul_(x, square.mul_(2))
+        return buffer, None, None, *rest
+
+
+def radial_map(x: Tensor, factor: Callable[..., Tensor], *parameters: Tensor | float, dim: int = -1) -> Tensor:
+    """Vectors ``x`` along ``dim``, each times ``factor(|x|^2, *parameters)``.
+
+    Args:
+        x: maps or tokens; computed in float32 if of half precision.
+        factor: function of squared norms and parameters, both as tensors (or numbers where the parameter is one).
+        parameters: what else the factor depends on.
+        dim: dimension of the vectors.
+    """
+    dtype = x.dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        x = x.float()
+    with torch.autocast(x.device.type, enabled=False):
+        if torch.compiler.is_compiling() or x.device.type == "meta":
+            return (x * factor((x * x).sum(dim, keepdim=True), *parameters)).to(dtype)
+        tensors = [p for p in parameters if isinstance(p, Tensor)]
+
+        def bound(square: Tensor, *given: Tensor) -> Tensor:
+            queue = iter(given)
+            return factor(square, *(next(queue) if isinstance(p, Tensor) else p for p in parameters))
+
+        return _RadialMap.apply(x, dim, bound, *tensors).to(dtype)
+
+
 def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor:
     """``D tanh(atanh(0.99) r / (s D)) / r`` of squared radii ``r^2``, with ``D = limit`` and ``s = slope``."""
     g = math.atanh(0.99) / slope / limit
     return limit * g * tanhc(safe_sqrt(square) * g)
+
+
+def detached(c: float | Tensor) -> float | Tensor:
+    """A curvature without gradient."""
+    return c.detach() if isinstance(c, Tensor) else c
+
+
+def rescale_factor(square: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None = None) -> Tensor:
+    """Factor of space parts with these squared norms in the maximum-distance rescaling of points."""
+    # as published, the limit follows the curvature without a gradient
+    limit = max_distance(detached(c)) if limit is None else limit
+    q = square * c
+    shrink = asinhc_sqrt(q)  # radius / |space|
+    inner = shrink * squash_factor(q * shrink * shrink / c, limit, slope)
+    return inner * sinhc_sqrt(q * inner * inner)
 
 
 def radial_rescale(space: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None, dim: int) -> Tensor:
@@ -40,8 +108,4 @@ def radial_rescale(space: Tensor, c: float | Tensor, slope: float, limit: float 
 
     See :func:`hypvision.geometry.lorentz.rescale`.
     """
-    limit = max_distance(c) if limit is None else limit
-    q = space_square(space, dim) * c
-    shrink = asinhc_sqrt(q)  # radius / |space|
-    inner = shrink * squash_factor(q * shrink * shrink / c, limit, slope)
-    return space * (inner * sinhc_sqrt(q * inner * inner)).to(space.dtype)
+    return radial_map(space, lambda square, c: rescale_factor(square, c, slope, limit), c, dim=dim)

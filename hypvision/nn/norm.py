@@ -14,6 +14,7 @@ from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.geometry.lorentz import max_distance
 from hypvision.geometry.numerics import distance_from_square, stable
 
+from . import scripted
 from .functional import squash_factor
 
 __all__ = [
@@ -352,6 +353,9 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
         if x.dim() != 4 or x.shape[1] != self.num_features:
             raise ValueError(f"expected a map (B, {self.num_features}, H, W), got shape {tuple(x.shape)}.")
         return self._normalize(x.flatten(2)).reshape(x.shape)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        return scripted.Norm(self)
 
 
 class LorentzBatchNorm1d(_LorentzBatchNorm):

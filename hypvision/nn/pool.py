@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
 
+from . import scripted
 from .functional import space_time
 
 __all__ = ["LorentzAvgPool2d", "LorentzGlobalAvgPool2d"]
@@ -32,6 +33,9 @@ class LorentzGlobalAvgPool2d(nn.Module):
         time = space_time(x, c, 1).mean((2, 3))
         out = _normalize(time, x.to(time.dtype).mean((2, 3)), c).to(x.dtype)
         return out[..., None, None] if self.keepdim else out
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        return scripted.GlobalPool(self)
 
 
 class LorentzAvgPool2d(nn.Module):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import safe_sqrt
 
+from . import scripted
 from .functional import radial_rescale, space_square, space_time
 
 __all__ = ["LorentzResidual"]
@@ -76,6 +77,9 @@ class LorentzResidual(nn.Module):
             length = safe_sqrt(space_square(out, self.dim)).clamp(min=1e-6)
             out = out * (self.log_scale.exp() / length).to(out.dtype)
         return out
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        return scripted.Residual(self)
 
     def extra_repr(self) -> str:
         return f"mode={self.mode!r}, slope={self.slope}, dim={self.dim}"

@@ -1,0 +1,670 @@
+"""Residual networks on the hyperboloid: HCNN (fully hyperbolic) and HECNN (hybrid), and their "+" components.
+
+Papers: "Fully Hyperbolic Convolutional Neural Networks for Computer Vision", Bdeir, Schwethelm, Landwehr (ICLR 2024),
+official code kschwethelm/HyperbolicCV; "Robust Hyperbolic Learning with Curvature-Aware Optimization", Bdeir, Burchert,
+Schmidt-Thieme, Landwehr (NeurIPS 2025), the "+" components. With ``plus=False`` the networks compute what the official
+code does, and its checkpoints are converted (:mod:`hypvision.zoo.hyperboliccv`).
+
+Feature maps of hyperbolic stages are the space parts of points, one a pixel: ``(B, C, H, W)`` as in any other network,
+with time computed where a formula needs it. An image enters a fully hyperbolic network as space parts. What leaves the
+network as a feature map (``features_only=True``, ``forward_intermediates``) is the tangent vector at the origin.
+
+The Euclidean network of the same architecture, to compare with, is ``hecnn_resnet18(hyperbolic_stages=(),
+head_type="linear")``; with the Lorentz head alone, ``hyperbolic_stages=(), plus=False``, it is the published hybrid
+(EL-ResNet).
+"""
+
+# No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.layers import DropPath, SelectAdaptivePool2d, calculate_drop_path_rates
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model, register_notrace_module
+from timm.models._features import feature_take_indices
+from timm.models._manipulate import checkpoint
+from torch import Tensor, nn
+
+from hypvision.geometry import Lorentz
+from hypvision.nn import (
+    ChangeManifold,
+    EfficientLorentzConv2d,
+    LorentzBatchNorm2d,
+    LorentzConv2d,
+    LorentzGlobalAvgPool2d,
+    LorentzResidual,
+    ToLorentz,
+    ToTangent,
+    scripted,
+)
+
+__all__ = ["LorentzClassifier", "LorentzResNet"]
+
+EXPANSION = 4  # of the bottlenecks
+
+
+class LorentzClassifier(nn.Module):
+    """Lorentz multinomial logistic regression with the parameter names that timm knows heads by.
+
+    See :class:`hypvision.nn.LorentzMLR`; ``weight`` are its normals ``z`` ``(K, n)``, ``bias`` its offsets ``a``
+    ``(K,)``.
+
+    Shapes:
+        space parts ``(..., n)`` to logits ``(..., K)``.
+    """
+
+    def __init__(self, in_features: int, num_classes: int, manifold: Lorentz, device=None, dtype=None):
+        super().__init__()
+        self.in_features, self.num_classes = in_features, num_classes
+        self.manifold = manifold
+        self.weight = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform in +-1/sqrt(n), as published."""
+        bound = self.in_features**-0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.manifold.hyperplane_logits(self.manifold.from_space(x), self.weight, self.bias)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        return scripted.Classifier(self.weight, self.bias, self.manifold.c)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.num_classes}"
+
+
+class Add(nn.Module):
+    """``x + y``, the Euclidean twin of :class:`~hypvision.nn.LorentzResidual`."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+
+class Layers:
+    """Makes the layers of a stage: Euclidean ones, or those of a hyperboloid.
+
+    Args:
+        manifold: the hyperboloid; None for Euclidean layers.
+        conv: ``"exact"``, the published Lorentz convolution, or ``"efficient"``.
+        slope: of the maximum-distance rescaling; None for none.
+        clip: of Euclidean features that enter, see :class:`~hypvision.nn.ToLorentz`.
+        options: further arguments of the efficient convolution.
+        factory: ``device`` and ``dtype``.
+    """
+
+    def __init__(
+        self, manifold: Lorentz | None, conv: str, slope: float | None, clip: float, options: dict, factory: dict
+    ):
+        self.manifold, self.kind, self.slope, self.clip = manifold, conv, slope, clip
+        self.options, self.factory = options, factory
+
+    def conv(self, inside: int, outside: int, kernel: int, stride: int = 1) -> nn.Module:
+        """Convolution with the padding that keeps the size at stride 1."""
+        sizes = dict(stride=stride, padding=kernel // 2)
+        if self.manifold is None:
+            return nn.Conv2d(inside, outside, kernel, bias=False, **sizes, **self.factory)
+        if self.kind == "exact":
+            return LorentzConv2d(inside, outside, kernel, self.manifold, **sizes, **self.factory)
+        options = dict(slope=self.slope, **self.options)
+        return EfficientLorentzConv2d(inside, outside, kernel, self.manifold, **sizes, **options, **self.factory)
+
+    def norm(self, channels: int) -> nn.Module:
+        """Batch norm."""
+        if self.manifold is None:
+            return nn.BatchNorm2d(channels, **self.factory)
+        return LorentzBatchNorm2d(channels, self.manifold, slope=self.slope, **self.factory)
+
+    def add(self) -> nn.Module:
+        """Residual connection."""
+        return Add() if self.manifold is None else LorentzResidual(self.manifold, slope=self.slope, dim=1)
+
+
+class ConvNorm(nn.Module):
+    """Convolution and batch norm: the stem, and the shortcut where a block changes the shape."""
+
+    def __init__(self, inside: int, outside: int, kernel: int, stride: int, layers: Layers):
+        super().__init__()
+        self.conv = layers.conv(inside, outside, kernel, stride)
+        self.norm = layers.norm(outside)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.conv(x))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions; maps ``(B, C, H, W)``, space parts if ``layers`` are hyperbolic."""
+
+    expansion = 1
+
+    def __init__(self, inside: int, width: int, stride: int, layers: Layers, flat: Layers, drop_path: float = 0.0):
+        super().__init__()
+        self.conv1 = layers.conv(inside, width, 3, stride)
+        self.norm1 = layers.norm(width)
+        self.act1 = nn.ReLU(inplace=True)
+        self.conv2 = layers.conv(width, width, 3)
+        self.norm2 = layers.norm(width)
+        reshape = stride != 1 or inside != width
+        self.downsample = ConvNorm(inside, width, 1, stride, layers) if reshape else nn.Identity()
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+        self.add = layers.add()
+        self.act2 = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act1(self.norm1(self.conv1(x)))
+        y = self.drop_path(self.norm2(self.conv2(y)))
+        return self.act2(self.add(y, self.downsample(x)))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolution, all of one geometry."""
+
+    expansion = EXPANSION
+
+    def __init__(self, inside: int, width: int, stride: int, layers: Layers, flat: Layers, drop_path: float = 0.0):
+        super().__init__()
+        outside = EXPANSION * width
+        self.conv1 = layers.conv(inside, width, 1)
+        self.norm1 = layers.norm(width)
+        self.act1 = nn.ReLU(inplace=True)
+        self.conv2 = layers.conv(width, width, 3, stride)
+        self.norm2 = layers.norm(width)
+        self.act2 = nn.ReLU(inplace=True)
+        self.conv3 = layers.conv(width, outside, 1)
+        self.norm3 = layers.norm(outside)
+        reshape = stride != 1 or inside != outside
+        self.downsample = ConvNorm(inside, outside, 1, stride, layers) if reshape else nn.Identity()
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+        self.add = layers.add()
+        self.act3 = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act1(self.norm1(self.conv1(x)))
+        y = self.act2(self.norm2(self.conv2(y)))
+        y = self.drop_path(self.norm3(self.conv3(y)))
+        return self.act3(self.add(y, self.downsample(x)))
+
+
+class CoreBottleneck(nn.Module):
+    """Lorentz-Core bottleneck (NeurIPS 2025): Euclidean maps, of which the 3x3 convolution alone is hyperbolic."""
+
+    expansion = EXPANSION
+
+    def __init__(self, inside: int, width: int, stride: int, layers: Layers, flat: Layers, drop_path: float = 0.0):
+        super().__init__()
+        outside = EXPANSION * width
+        self.conv1 = flat.conv(inside, width, 1)
+        self.norm1 = flat.norm(width)
+        self.act1 = nn.ReLU(inplace=True)
+        self.enter = ToLorentz(layers.manifold, layers.slope, layers.clip)
+        self.conv2 = layers.conv(width, width, 3, stride)
+        self.norm2 = layers.norm(width)
+        self.act2 = nn.ReLU(inplace=True)
+        self.leave = ToTangent(layers.manifold)
+        self.conv3 = flat.conv(width, outside, 1)
+        self.norm3 = flat.norm(outside)
+        reshape = stride != 1 or inside != outside
+        self.downsample = ConvNorm(inside, outside, 1, stride, flat) if reshape else nn.Identity()
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+        self.act3 = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.enter(self.act1(self.norm1(self.conv1(x))))
+        y = self.leave(self.act2(self.norm2(self.conv2(y))))
+        y = self.drop_path(self.norm3(self.conv3(y)))
+        return self.act3(y + self.downsample(x))
+
+
+BLOCKS = {"basic": BasicBlock, "bottleneck": Bottleneck, "core": CoreBottleneck}
+
+
+class Stage(nn.Module):
+    """The blocks of one resolution, after the map into their geometry."""
+
+    def __init__(self, enter: nn.Module, blocks: list[nn.Module]):
+        super().__init__()
+        self.grad_checkpointing = False
+        self.enter = enter
+        self.blocks = nn.Sequential(*blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x)
+        for block in self.blocks:
+            if self.grad_checkpointing and not torch.jit.is_scripting():
+                x = checkpoint(block, x)
+            else:
+                x = block(x)
+        return x
+
+
+# Control flow on sizes, curvatures and autocast is Python, which torch.fx cannot trace: these stay one node each.
+for _layer in (
+    LorentzClassifier, LorentzConv2d, EfficientLorentzConv2d, LorentzBatchNorm2d, LorentzResidual,
+    LorentzGlobalAvgPool2d, ToLorentz, ToTangent, ChangeManifold,
+):  # fmt: skip
+    register_notrace_module(_layer)
+
+
+class LorentzResNet(nn.Module):
+    """HCNN and HECNN residual networks.
+
+    Args:
+        in_chans: input channels.
+        num_classes: classes of the head; 0 for none.
+        global_pool: ``"avg"``, a centroid if the last stage is hyperbolic, or ``""`` for none; Euclidean last stages
+            take timm's other kinds, too.
+        layers: blocks of the four stages.
+        block: ``"basic"``, ``"bottleneck"``, or ``"core"``, the Lorentz-Core bottleneck, whose stages are Euclidean
+            outside of it.
+        widths: channels of the four stages (before the expansion of bottlenecks); the stem has those of the first.
+        stem: ``"cifar"``, a 3x3 convolution, or ``"imagenet"``, 7x7 of stride 2 and max pooling.
+        hyperbolic_stem: whether the stem is hyperbolic; the image is the space part then.
+        hyperbolic_stages: which stages are, of 1, 2, 3, 4.
+        plus: what the four arguments below are if they are None: the components of NeurIPS 2025, or those of ICLR 2024.
+        conv: ``"efficient"``, rotation and boost, or ``"exact"``, the published Lorentz convolution.
+        learn_curvature: whether the curvatures of the encoder and of the head are learned. The optimisers of
+            :mod:`hypvision.optim` move the points along with it (``move="project"`` is the ablation).
+        rescale: maximum-distance rescaling of points after convolutions, in batch norms, after residual connections and
+            where Euclidean features become space parts. Without it Euclidean features of norm at most ``clip`` enter by
+            the exponential map at the origin.
+        slope: slope ``s`` of the rescaling.
+        clip: largest norm of Euclidean features that enter by the exponential map.
+        curvature, head_curvature: initial ``c`` of encoder and head; the head's default is the encoder's.
+        curvature_per_stage: a hyperboloid for each stage, where they share one otherwise.
+        norm_match, boost: see :class:`~hypvision.nn.EfficientLorentzConv2d`.
+        head_type: ``"lorentz"``, multinomial logistic regression, or ``"linear"``.
+        drop_rate, drop_path_rate: dropout before the head, and stochastic depth.
+
+    Raises:
+        ValueError: an argument is none of its values, or the per-stage arguments have other than four entries.
+    """
+
+    def __init__(
+        self,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: str = "avg",
+        layers: tuple[int, ...] = (2, 2, 2, 2),
+        block: str = "basic",
+        widths: tuple[int, ...] = (64, 128, 256, 512),
+        stem: str = "cifar",
+        hyperbolic_stem: bool = True,
+        hyperbolic_stages: tuple[int, ...] = (1, 2, 3, 4),
+        plus: bool = False,
+        conv: str | None = None,
+        learn_curvature: bool | None = None,
+        rescale: bool | None = None,
+        slope: float = 2.0,
+        clip: float = 1.0,
+        curvature: float = 1.0,
+        head_curvature: float | None = None,
+        curvature_per_stage: bool = False,
+        norm_match: str = "patch",
+        boost: str = "axis",
+        head_type: str = "lorentz",
+        drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        conv = conv or ("efficient" if plus else "exact")
+        learn_curvature = plus if learn_curvature is None else learn_curvature
+        rescale = plus if rescale is None else rescale
+        for name, value, known in (
+            ("block", block, tuple(BLOCKS)),
+            ("stem", stem, ("cifar", "imagenet")),
+            ("conv", conv, ("exact", "efficient")),
+            ("head_type", head_type, ("lorentz", "linear")),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}.")
+        if len(layers) != 4 or len(widths) != 4:
+            raise ValueError(f"layers and widths must have one entry for each of 4 stages, got {layers} and {widths}.")
+        if not set(hyperbolic_stages) <= {1, 2, 3, 4}:
+            raise ValueError(f"hyperbolic_stages must be numbers from 1 to 4, got {tuple(hyperbolic_stages)}.")
+        if not clip > 0:
+            raise ValueError(f"clip must be positive, got {clip}.")
+        if block == "core" and hyperbolic_stem:
+            raise ValueError("Core bottlenecks take Euclidean maps: set hyperbolic_stem=False.")
+        self.in_chans, self.num_classes, self.drop_rate = in_chans, num_classes, drop_rate
+        self.slope, self.clip, self.head_type = slope if rescale else None, clip, head_type
+        self.learn_curvature = learn_curvature
+        factory = self._factory = {"device": device, "dtype": dtype}
+        options = dict(norm_match=norm_match, boost=boost)
+
+        # The hyperboloids: one for all, or one for the stem and each stage; None where it is flat.
+        wanted = [hyperbolic_stem, *(i in hyperbolic_stages for i in (1, 2, 3, 4))]
+        count = sum(wanted) if curvature_per_stage else min(1, sum(wanted))
+        self.manifolds = nn.ModuleList(Lorentz(curvature, learn_curvature) for _ in range(count)).to(device)
+        numbers = [sum(wanted[:i]) if curvature_per_stage else 0 for i in range(5)]
+        inner = [self.manifolds[n] if on else None for n, on in zip(numbers, wanted)]
+        self.head_manifold = None
+        self.head_curvature = curvature if head_curvature is None else head_curvature
+
+        def make(manifold: Lorentz | None) -> Layers:
+            return Layers(manifold, conv, self.slope, clip, options, factory)
+
+        flat = make(None)
+        large = stem == "imagenet"
+        self.stem = ConvNorm(in_chans, widths[0], 7 if large else 3, 2 if large else 1, make(inner[0]))
+        self.act = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
+
+        kind, reduction = BLOCKS[block], 4 if large else 1
+        rates = calculate_drop_path_rates(drop_path_rate, sum(layers))
+        stages, self.feature_info, channels = [], [], widths[0]
+        # the geometry of the map behind the stem and behind each stage
+        self._outside: list[Lorentz | None] = [inner[0]]
+        for i, (depth, width) in enumerate(zip(layers, widths)):
+            manifold = inner[i + 1]
+            core = block == "core" and manifold is not None
+            blocks: list[nn.Module] = []
+            for j in range(depth):
+                stride = 2 if i > 0 and j == 0 else 1
+                chosen = Bottleneck if block == "core" and not core else kind
+                rate = rates[sum(layers[:i]) + j]
+                blocks.append(chosen(channels, width, stride, make(manifold), flat, rate))
+                channels = width * kind.expansion
+            own = None if core else manifold
+            stages.append(Stage(self._change(self._outside[-1], own), blocks))
+            self._outside.append(own)
+            reduction *= 2 if i > 0 else 1
+            self.feature_info.append(dict(num_chs=channels, reduction=reduction, module=f"stages.{i}"))
+        self.stages = nn.ModuleList(stages)
+        self.feature_maps = nn.ModuleList(self._change(manifold, None) for manifold in self._outside[1:])
+        self.num_features = self.head_hidden_size = channels
+        self._set_pool(global_pool)
+        self._set_head(num_classes)
+        self.init_weights()
+        self._share_curvatures()
+
+    # Construction
+
+    def _change(self, source: Lorentz | None, target: Lorentz | None) -> nn.Module:
+        """The map from one geometry to another; None is Euclidean."""
+        if source is target:
+            return nn.Identity()
+        if source is None:
+            return ToLorentz(target, self.slope, self.clip)
+        return ToTangent(source) if target is None else ChangeManifold(source, target, self.slope)
+
+    def _set_pool(self, kind: str) -> None:
+        manifold = self._outside[-1]
+        if manifold is not None and kind not in ("avg", ""):
+            raise ValueError(f"The pooling of points is their centroid: global_pool must be 'avg' or '', got {kind!r}.")
+        if manifold is not None and kind:
+            self.global_pool = LorentzGlobalAvgPool2d(manifold)
+        else:
+            self.global_pool = SelectAdaptivePool2d(pool_type=kind, flatten=bool(kind))
+
+    def _set_head(self, num_classes: int) -> None:
+        weight = self.stem.conv.weight
+        factory = {"device": weight.device, "dtype": weight.dtype}
+        self.num_classes = num_classes
+        source, target = self._outside[-1], None
+        if self.head_type == "lorentz" and num_classes > 0:
+            if self.head_manifold is None:
+                self.head_manifold = Lorentz(self.head_curvature, self.learn_curvature).to(weight.device)
+            target = self.head_manifold
+        else:
+            self.head_manifold = None
+        same = source is not None and target is not None and not self.learn_curvature and source.c == target.c
+        self.head_enter = nn.Identity() if num_classes == 0 or same else self._change(source, target)
+        self.head: nn.Module = nn.Identity()
+        if num_classes > 0 and target is None:
+            self.head = nn.Linear(self.num_features, num_classes, **factory)
+        elif num_classes > 0:
+            self.head = LorentzClassifier(self.num_features, num_classes, target, **factory)
+
+    @torch.jit.ignore
+    def init_weights(self) -> None:
+        """Normal of variance 2 / fan_out for Euclidean convolutions; hyperbolic layers have their own, as published."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def _share_curvatures(self) -> None:
+        """Keep the aliases of the shared hyperboloids in every layer out of state dicts."""
+        self.register_state_dict_post_hook(_drop_aliases)
+        self.register_load_state_dict_pre_hook(_restore_aliases)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        # Layers are replaced by forms that TorchScript understands, in place: not in the network itself.
+        twin = copy.deepcopy(self)
+        twin.manifolds, twin.head_manifold = nn.ModuleList(), None
+        return twin
+
+    # timm's contract
+
+    @torch.jit.ignore
+    def no_weight_decay(self) -> set[str]:
+        """The curvatures: zero is not their prior."""
+        return {name for name, _ in self.named_parameters() if name.endswith("log_c")}
+
+    @torch.jit.ignore
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """timm's parameter groups, from the stem to the head, for layer-wise learning rates."""
+        return dict(
+            stem=r"^stem|^manifolds",
+            blocks=r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.blocks\.(\d+)",
+        )
+
+    @torch.jit.ignore
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute the blocks in backward instead of keeping their activations."""
+        for stage in self.stages:
+            stage.grad_checkpointing = enable
+
+    @torch.jit.ignore
+    def get_classifier(self) -> nn.Module:
+        """The head, or an identity."""
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None, head_type: str | None = None) -> None:
+        """Replace the head by a new one for ``num_classes`` (0: none).
+
+        Args:
+            num_classes: classes.
+            global_pool: change the pooling, too.
+            head_type: ``"lorentz"`` or ``"linear"``; as before if None.
+        """
+        if head_type is not None:
+            if head_type not in ("lorentz", "linear"):
+                raise ValueError(f"head_type must be 'lorentz' or 'linear', got {head_type!r}.")
+            self.head_type = head_type
+        frozen = not any(p.requires_grad for p in self.parameters())
+        if global_pool is not None:
+            self._set_pool(global_pool)
+        self._set_head(num_classes)
+        if frozen and self.head_manifold is not None:
+            self.head_manifold.requires_grad_(False)
+        for part in (self.global_pool, self.head_enter, self.head):
+            part.train(self.training)
+
+    def _stem(self, x: Tensor) -> Tensor:
+        return self.maxpool(self.act(self.stem(x)))
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ):
+        """Stage maps in Euclidean form (tangent vectors at the origin of hyperbolic stages), and the final features.
+
+        Args:
+            x: images ``(B, in_chans, H, W)``.
+            indices: the last n stages if int, all if None, else the stages named.
+            norm: no effect, there is no final norm.
+            stop_early: leave out the stages after the last one asked for.
+            output_fmt: ``"NCHW"`` only.
+            intermediates_only: return the list alone.
+
+        Returns:
+            List of maps ``(B, C_i, H_i, W_i)``; before it, unless ``intermediates_only``, what
+            :meth:`forward_features` returns.
+        """
+        assert output_fmt in ("NCHW",), "Output format must be NCHW."
+        take_indices, max_index = feature_take_indices(len(self.stages), indices)
+        intermediates: list[Tensor] = []
+        x = self._stem(x)
+        for i, (stage, change) in enumerate(zip(self.stages, self.feature_maps)):
+            if not stop_early or i <= max_index:
+                x = stage(x)
+                if i in take_indices:
+                    intermediates.append(change(x))
+        return intermediates if intermediates_only else (x, intermediates)
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drop what the given stages do not need; returns the indices kept."""
+        take_indices, max_index = feature_take_indices(len(self.stages), indices)
+        prune_end = max_index < len(self.stages) - 1
+        self.stages = self.stages[: max_index + 1]
+        self.feature_maps = self.feature_maps[: max_index + 1]
+        if prune_end:
+            self._outside = self._outside[: max_index + 2]
+            self.num_features = self.head_hidden_size = self.feature_info[max_index]["num_chs"]
+            used = {id(module) for part in (self.stem, self.stages) for module in part.modules()}
+            self.manifolds = nn.ModuleList(manifold for manifold in self.manifolds if id(manifold) in used)
+        if prune_head or prune_end:
+            self.reset_classifier(0, "")
+        return take_indices
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Last map ``(B, C, H', W')`` of images ``(B, in_chans, H, W)``; space parts if that stage is hyperbolic."""
+        x = self._stem(x)
+        for stage in self.stages:
+            x = stage(x)
+        return x
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Logits ``(B, num_classes)`` of a last map, or what is pooled of it, ``(B, C)``."""
+        x = self.global_pool(x)
+        x = F.dropout(x, p=self.drop_rate, training=self.training)
+        return x if pre_logits else self.head(self.head_enter(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    @torch.jit.ignore
+    def curvatures(self) -> dict[str, float]:
+        """The curvatures ``c > 0`` by name, learned or not."""
+        found = {f"manifolds.{i}": manifold for i, manifold in enumerate(self.manifolds)}
+        if self.head_manifold is not None:
+            found["head_manifold"] = self.head_manifold
+        return {name: float(manifold.c) for name, manifold in found.items()}
+
+
+def _owners(model: nn.Module, prefix: str) -> dict[str, str]:
+    """Name of every alias of a learned curvature, and the name it has in state dicts."""
+    first: dict[int, str] = {}
+    aliases = {}
+    for name, parameter in model.named_parameters(prefix=prefix.rstrip("."), remove_duplicate=False):
+        if name.endswith("log_c"):
+            owner = first.setdefault(id(parameter), name)
+            if owner != name:
+                aliases[name] = owner
+    return aliases
+
+
+def _drop_aliases(module: nn.Module, state_dict: dict, prefix: str, local_metadata: dict) -> None:
+    for alias in _owners(module, prefix):
+        state_dict.pop(alias, None)
+
+
+def _restore_aliases(module: nn.Module, state_dict: dict, prefix: str, *_) -> None:
+    for alias, owner in _owners(module, prefix).items():
+        if owner in state_dict:
+            state_dict.setdefault(alias, state_dict[owner])
+
+
+def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: LorentzResNet) -> dict[str, Tensor]:
+    """Accept official checkpoints as they are."""
+    from hypvision.zoo.hyperboliccv import hyperboliccv_from_official, is_official_hyperboliccv
+
+    for wrapper in ("state_dict", "model"):
+        if isinstance(state_dict.get(wrapper), dict):
+            state_dict = state_dict[wrapper]
+    if is_official_hyperboliccv(state_dict):
+        state_dict = hyperboliccv_from_official(state_dict)
+    return state_dict
+
+
+def _cfg(url: str = "", **kwargs: Any) -> dict[str, Any]:
+    return {
+        "url": url,
+        "num_classes": 1000,
+        "input_size": (3, 32, 32),
+        "min_input_size": (3, 32, 32),
+        "pool_size": (4, 4),
+        "crop_pct": 1.0,
+        "interpolation": "bicubic",
+        "mean": IMAGENET_DEFAULT_MEAN,
+        "std": IMAGENET_DEFAULT_STD,
+        "first_conv": "stem.conv",
+        "classifier": "head",
+        "paper_name": "Fully Hyperbolic Convolutional Neural Networks for Computer Vision",
+        "origin_url": "https://github.com/kschwethelm/HyperbolicCV",
+        "license": "mit",
+        **kwargs,
+    }
+
+
+_PLUS = dict(paper_name="Robust Hyperbolic Learning with Curvature-Aware Optimization", license="apache-2.0")
+default_cfgs = generate_default_cfgs(
+    {
+        "hcnn_resnet18.untrained": _cfg(),
+        "hcnn_resnet50.untrained": _cfg(),
+        "hecnn_resnet18.untrained": _cfg(**_PLUS),
+        "hecnn_resnet50.untrained": _cfg(**_PLUS),
+    }
+)
+
+
+def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> LorentzResNet:
+    return build_model_with_cfg(
+        LorentzResNet,
+        variant,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg=dict(out_indices=(0, 1, 2, 3), feature_cls="getter"),
+        **kwargs,
+    )
+
+
+@register_model
+def hcnn_resnet18(pretrained: bool = False, **kwargs: Any) -> LorentzResNet:
+    """Fully hyperbolic ResNet-18 (HCNN): 11.2 M parameters; ``plus=True`` for HCNN+."""
+    return _create("hcnn_resnet18", pretrained, **kwargs)
+
+
+@register_model
+def hcnn_resnet50(pretrained: bool = False, **kwargs: Any) -> LorentzResNet:
+    """Fully hyperbolic ResNet-50 (HCNN) of bottlenecks: 23.7 M parameters; ``plus=True`` for HCNN+."""
+    args = dict(layers=(3, 4, 6, 3), block="bottleneck")
+    return _create("hcnn_resnet50", pretrained, **dict(args, **kwargs))
+
+
+@register_model
+def hecnn_resnet18(pretrained: bool = False, **kwargs: Any) -> LorentzResNet:
+    """Hybrid ResNet-18 (HECNN+): stages 1 and 3 hyperbolic, 11.2 M parameters."""
+    args = dict(hyperbolic_stem=False, hyperbolic_stages=(1, 3), plus=True)
+    return _create("hecnn_resnet18", pretrained, **dict(args, **kwargs))
+
+
+@register_model
+def hecnn_resnet50(pretrained: bool = False, **kwargs: Any) -> LorentzResNet:
+    """Hybrid ResNet-50 (HECNN+) of Lorentz-Core bottlenecks: 23.7 M parameters."""
+    args = dict(layers=(3, 4, 6, 3), block="core", hyperbolic_stem=False, plus=True)
+    return _create("hecnn_resnet50", pretrained, **dict(args, **kwargs))

@@ -1,0 +1,100 @@
+"""Between Euclidean features and points of hyperboloids, over space-only features with channels in dimension 1."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from hypvision.geometry import Lorentz
+from hypvision.geometry.lorentz import max_distance
+from hypvision.geometry.numerics import asinhc_sqrt, sinhc_sqrt
+
+from . import scripted
+from .functional import detached, radial_map, squash_factor
+
+__all__ = ["ChangeManifold", "ToLorentz", "ToTangent"]
+
+
+class ToLorentz(nn.Module):
+    """Euclidean features to space parts of points; features ``(B, C, ...)``, channels in dimension 1.
+
+    With ``slope`` the lengths are rescaled to at most the maximum distance and the vectors taken as space parts (Bdeir
+    et al., NeurIPS 2025); without, vectors longer than ``clip`` are cut to that and go through the exponential map at
+    the origin (hybrid networks of the ICLR 2024 paper, after Guo et al., CVPR 2022).
+
+    Args:
+        manifold: the hyperboloid.
+        slope: of the rescaling, or None.
+        clip: largest length without rescaling.
+    """
+
+    def __init__(self, manifold: Lorentz, slope: float | None = None, clip: float = 1.0):
+        super().__init__()
+        self.manifold, self.slope, self.clip = manifold, slope, clip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return radial_map(x, self.factor, self.manifold.c, dim=1)
+
+    def factor(self, square: Tensor, c: float | Tensor) -> Tensor:
+        """Factor of vectors with these squared lengths."""
+        if self.slope is not None:
+            return squash_factor(square, max_distance(detached(c)), self.slope)
+        shrink = self.clip / torch.sqrt(square.clamp(min=self.clip**2))
+        return shrink * sinhc_sqrt(square * (shrink * shrink) * c)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        c = float(self.manifold.c)
+        if self.slope is not None:
+            return scripted.Radial(0.0, self.slope, 0.0, 0.0, float(max_distance(c)))
+        return scripted.Radial(0.0, 0.0, self.clip, c, 1.0)
+
+    def extra_repr(self) -> str:
+        return f"clip={self.clip}" if self.slope is None else f"slope={self.slope}"
+
+
+class ToTangent(nn.Module):
+    """Space parts to tangent vectors at the origin: the logarithm; channels in dimension 1."""
+
+    def __init__(self, manifold: Lorentz):
+        super().__init__()
+        self.manifold = manifold
+
+    def forward(self, x: Tensor) -> Tensor:
+        return radial_map(x, self.factor, self.manifold.c, dim=1)
+
+    def factor(self, square: Tensor, c: float | Tensor) -> Tensor:
+        """Factor of space parts with these squared lengths."""
+        return asinhc_sqrt(square * c)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        return scripted.Radial(float(self.manifold.c), 0.0, 0.0, 0.0, 1.0)
+
+
+class ChangeManifold(nn.Module):
+    """Points of one hyperboloid to those of another, with the same tangent vector at the origin.
+
+    With ``slope`` the lengths of the tangent vectors are rescaled to the maximum distance of the target. Channels in
+    dimension 1.
+    """
+
+    def __init__(self, source: Lorentz, target: Lorentz, slope: float | None = None):
+        super().__init__()
+        self.source, self.target, self.slope = source, target, slope
+
+    def forward(self, x: Tensor) -> Tensor:
+        return radial_map(x, self.factor, self.source.c, self.target.c, dim=1)
+
+    def factor(self, square: Tensor, source: float | Tensor, target: float | Tensor) -> Tensor:
+        """Factor of space parts with these squared lengths."""
+        factor = asinhc_sqrt(square * source)
+        if self.slope is not None:
+            limit = max_distance(detached(target))
+            factor = factor * squash_factor(square * (factor * factor), limit, self.slope)
+        return factor * sinhc_sqrt(square * (factor * factor) * target)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        target = float(self.target.c)
+        return scripted.Radial(float(self.source.c), self.slope or 0.0, 0.0, target, float(max_distance(target)))
+
+    def extra_repr(self) -> str:
+        return f"slope={self.slope}"
