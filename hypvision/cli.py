@@ -33,6 +33,34 @@ COMMANDS = {
     "test": Command("hypvision.mm.engine", "measure a checkpoint on test data", "add_test_arguments", "run_test"),
     "explain": Command("hypvision.viz.explain", "draw what a model clusters in a picture"),
     "make-data": Command("hypvision.data.export", "write the procedural data set to disk"),
+    "models": Command(
+        "hypvision.zoo.commands", "list the trained weights of the zoo", "add_models_arguments", "run_models"
+    ),
+    "download": Command(
+        "hypvision.zoo.commands", "fetch and verify weights of the zoo", "add_download_arguments", "run_download"
+    ),
+    "verify": Command(
+        "hypvision.zoo.commands",
+        "check the weights on this machine against the index",
+        "add_verify_arguments",
+        "run_verify",
+    ),
+    "cache": Command(
+        "hypvision.zoo.commands", "list or clean the downloaded weights", "add_cache_arguments", "run_cache"
+    ),
+    "card": Command("hypvision.zoo.commands", "print the model card of weights", "add_card_arguments", "run_card"),
+    "push": Command(
+        "hypvision.zoo.commands",
+        "make a release of weights: a folder or a hub repository",
+        "add_push_arguments",
+        "run_push",
+    ),
+    "export": Command(
+        "hypvision.zoo.commands",
+        "write a model for ONNX, torch.export or TorchScript",
+        "add_export_arguments",
+        "run_export",
+    ),
 }
 
 

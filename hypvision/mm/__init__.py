@@ -1,7 +1,8 @@
 """Everything that touches mmengine, mmcv, mmdet and mmseg.
 
 Importing this package makes ``mmcv.ops`` importable without a compiler (:mod:`~hypvision.mm.ops`), makes mmengine read
-and write checkpoints safely (:mod:`~hypvision.mm.checkpoint`), and registers :class:`TimmBackbone` for the configs of
+and write checkpoints safely (:mod:`~hypvision.mm.checkpoint`), lets configs name weights of the zoo
+(:mod:`~hypvision.mm.pretrained`), and registers :class:`TimmBackbone` for the configs of
 mmdet and mmseg. It imports mmengine; mmcv, mmdet and mmseg load when something needs them.
 """
 
@@ -10,10 +11,11 @@ from hypvision.errors import require
 require("mmengine", "mm")
 require("mmcv", "mm")
 
-from . import checkpoint, ops  # noqa: E402 - after the check that says what to install
+from . import checkpoint, ops, pretrained  # noqa: E402 - after the check that says what to install
 from .backbone import TimmBackbone  # noqa: E402
 
 ops.install()
 checkpoint.install()
+pretrained.install()
 
-__all__ = ["TimmBackbone", "checkpoint", "ops"]
+__all__ = ["TimmBackbone", "checkpoint", "ops", "pretrained"]

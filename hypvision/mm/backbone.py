@@ -47,8 +47,8 @@ class TimmBackbone(BaseModule):
         model_name: name in :func:`timm.list_models`, after ``import hypvision``.
         out_indices: timm's numbers of the levels to return. Transformers and ConvNeXt have four levels, of strides 4 to
             32; classical ConvNets such as ResNet have five, and level 0 is the stem, of stride 2.
-        pretrained: load timm's weights.
-        checkpoint_path: load the weights in this file or URL; see :meth:`load_pretrained`.
+        pretrained: load the weights of timm, or of the zoo for ``model_name="hcformer_nano.cifar10"`` and the like.
+        checkpoint_path: load the weights in this file or URL, or ``"zoo:NAME"``; see :meth:`load_pretrained`.
         frozen_stages: -1 trains everything, 0 freezes the stem, k the stem and the first k stages. What is frozen gets
             no gradients and stays in eval mode.
         norm_eval: keep batch norms in eval mode, so that their running statistics do not change.
@@ -197,7 +197,8 @@ class TimmBackbone(BaseModule):
         values.
 
         Args:
-            checkpoint: file or URL; weights may be inside ``state_dict`` or ``model``.
+            checkpoint: file, URL or ``"zoo:NAME"`` (see :mod:`hypvision.mm.pretrained`); weights may be inside
+                ``state_dict`` or ``model``.
             prefix: take names that begin with this only.
             map_location: device to load to.
 

@@ -1,0 +1,82 @@
+"""Weights of the zoo in mmengine: ``checkpoint="zoo:NAME"`` wherever a config or a command takes a checkpoint.
+
+``zoo:NAME`` and ``hf-hub:USER/REPO`` (see :func:`hypvision.zoo.resolve.find`) work in ``init_cfg``, ``load_from``,
+``TimmBackbone(checkpoint_path=...)`` and ``hypvision test CONFIG zoo:NAME``. :func:`build_model` makes the whole
+segmenter or detector of a record, for :func:`hypvision.load`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import ConfigDict
+from mmengine.registry import MODELS, DefaultScope
+from mmengine.runner import CheckpointLoader
+from torch import nn
+
+from hypvision.errors import HypvisionError, require
+from hypvision.mm.checkpoint import check_compatible
+from hypvision.zoo.index import Record
+from hypvision.zoo.resolve import find, resolve
+from hypvision.zoo.weights import read_header, read_weights
+
+__all__ = ["build_model", "install", "load_from_zoo"]
+
+_SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
+
+
+def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
+    """mmengine's loader of ``zoo:`` and ``hf-hub:`` checkpoints.
+
+    Returns:
+        ``state_dict`` with the names that the engine's models have, and ``meta`` with the classes.
+
+    Raises:
+        HypvisionError: no such weights, or they cannot be fetched.
+    """
+    index, record = find(filename)
+    path = resolve(record, index)  # its lock lets one of the processes on a machine download
+    device = map_location if isinstance(map_location, str) else "cpu"
+    weights = {name: value.to(device) for name, value in read_weights(path).items()}
+    if record.task == "classification":
+        weights = {f"backbone.{name}": value for name, value in weights.items()}
+    return {"state_dict": weights, "meta": {"dataset_meta": {"classes": record.classes}}}
+
+
+def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
+    """The segmenter or detector of a record with its weights; the file's header holds its config.
+
+    Args:
+        record: of the task segmentation or detection.
+        path: its verified file.
+        overrides: must be empty: the weights are those of the whole model.
+
+    Raises:
+        HypvisionError: overrides, mmseg or mmdet are not installed, or a file without a config.
+    """
+    if overrides:
+        raise HypvisionError(
+            f"'{record.name}' is a whole model and takes no arguments, got {', '.join(overrides)}. To change it, train "
+            f"the config {record.config} with load_from='zoo:{record.name}'."
+        )
+    scope = _SCOPES[record.task]
+    importlib.import_module("hypvision.mm")  # the kernels must be in place before mmdet asks for them
+    require(f"{scope}.models", "mm")
+    config = read_header(path).get("model")
+    if not isinstance(config, dict):
+        raise HypvisionError(f"'{path}' does not hold the config of its model. Publish it again.")
+    with DefaultScope.overwrite_default_scope(scope):
+        model = MODELS.build(ConfigDict(config))  # mmdet reads train_cfg.rpn
+    weights = read_weights(path)
+    check_compatible(model, weights, path)
+    model.load_state_dict(weights)
+    model.dataset_meta = read_header(path).get("dataset_meta") or {"classes": record.classes}
+    return model
+
+
+def install() -> None:
+    """Make mmengine load such checkpoints; calling it again changes nothing."""
+    CheckpointLoader.register_scheme(prefixes=("zoo:", "hf-hub:"), loader=load_from_zoo, force=True)

@@ -1,0 +1,86 @@
+"""What lies in the cache of downloaded weights, and cleaning it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from filelock import FileLock, Timeout
+
+from hypvision.errors import HypvisionError
+from hypvision.zoo.index import Index
+from hypvision.zoo.resolve import cache_folder, home, lock_path
+
+__all__ = ["CachedFile", "clean", "list_cache"]
+
+
+class CachedFile(NamedTuple):
+    """A file in the cache.
+
+    Attributes:
+        path: where it lies.
+        bytes: its size.
+        record: name of the record that it belongs to; empty for files that no record needs any more.
+        partial: whether it is an unfinished download.
+    """
+
+    path: Path
+    bytes: int
+    record: str
+    partial: bool
+
+
+def list_cache(index: Index) -> list[CachedFile]:
+    """The files in the cache, by name."""
+    folder = cache_folder()
+    known = {record.filename: record.name for record in index}
+    found = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.is_file():
+            partial = path.name.endswith(".part")
+            name = path.name.removesuffix(".part")
+            found.append(CachedFile(path, path.stat().st_size, known.get(name, ""), partial))
+    return found
+
+
+def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> list[CachedFile]:
+    """Remove files from the cache; those that a process is downloading at this moment stay.
+
+    Args:
+        index: the records that are known.
+        names: remove the files of these records.
+        everything: remove every file. Without names and this: unfinished downloads and files that no record needs.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        HypvisionError: a name that is no record, or a file that cannot be removed.
+    """
+    chosen = {index.get(name.removeprefix("zoo:")).name for name in names}
+    removed = []
+    for file in list_cache(index):
+        wanted = file.record in chosen if chosen else everything or file.partial or not file.record
+        if wanted and _remove(file.path):
+            removed.append(file)
+    if everything:
+        for path in (home() / "indexes").glob("*.yml"):
+            with suppress(OSError):
+                path.unlink()
+    return removed
+
+
+def _remove(path: Path) -> bool:
+    """Remove a file unless a download holds its lock."""
+    lock = lock_path(path.name.removesuffix(".part"))
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock, timeout=0):
+            path.unlink(missing_ok=True)
+        return True
+    except Timeout:
+        return False
+    except OSError as error:
+        raise HypvisionError(f"'{path}' cannot be removed: {error.strerror or error}.") from error

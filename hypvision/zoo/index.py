@@ -1,0 +1,522 @@
+"""The index of the zoo: ``index.yml``, one record a weight file, and the records as Python objects.
+
+A record says what a file is, where it lies, how to recognise it (sha256 and bytes) and what it was measured to do. Keys
+that are not in the schema are errors, as are missing ones: a typing mistake must not become a silent default. The keys
+are described in ``docs/model-zoo.md`` and by the dataclasses below.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import fnmatch
+import math
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from hypvision.errors import HypvisionError
+from hypvision.zoo.weights import STORAGES
+
+__all__ = [
+    "TASKS",
+    "Index",
+    "Metric",
+    "Record",
+    "WeightFile",
+    "builtin_index",
+    "find_record",
+    "parse_index",
+    "parse_record",
+    "read_index",
+    "write_index",
+]
+
+VERSION = 1
+TASKS = ("classification", "segmentation", "detection")
+ADDRESSES = ("http://", "https://", "hf-hub:", "file://")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
+_HEADER = """\
+# The model zoo: one record a weight file. Written by tools/publish_weights.py; docs/model-zoo.md describes the keys.
+# README.md is rendered from this file: hypvision models --write-readme model_zoo/README.md
+"""
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """Where a weight file lies and how to recognise it.
+
+    Attributes:
+        path: below the folder of the index, or None.
+        urls: places to download it from (``http(s)://``, ``hf-hub:USER/REPO[@REVISION]/FILE``, ``file://``).
+        sha256: of the whole file, 64 hexadecimal digits.
+        bytes: its size.
+        storage: how the weights are stored, see :mod:`hypvision.zoo.weights`.
+    """
+
+    sha256: str
+    bytes: int
+    storage: str
+    path: str | None = None
+    urls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number, the data that it was measured on and who measured it.
+
+    Attributes:
+        name: ``top1``, ``mIoU``, ...
+        value: as the test command prints it.
+        data: data set and split.
+        measured: ``"us"``, and ``command`` repeats it; or None.
+        command: what was run.
+        reported: the paper that reports it, if it was not measured by us; or None.
+        full_precision: what the checkpoint gave before it was stored with fewer bits, by the same command; or None.
+    """
+
+    name: str
+    value: float
+    data: str
+    measured: str | None = None
+    command: str | None = None
+    reported: str | None = None
+    full_precision: float | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One weight file of the zoo.
+
+    Attributes:
+        name: ``MODEL.TAG``, as in timm.
+        task: one of :data:`TASKS`.
+        model: the timm model, for segmenters and detectors that of the backbone.
+        arguments: of ``timm.create_model`` where they differ from the default; empty for segmenters and detectors,
+            whose weight file holds the whole model config.
+        config: the config in this repository that trained it.
+        file: the weight file.
+        parameters: how many numbers the weights hold.
+        input: ``size`` (channels, height, width), and ``mean``, ``std``, ``crop_pct``, ``interpolation``.
+        classes: their names, in the order of the outputs.
+        metrics: the first one is shown in tables.
+        licence: SPDX identifier.
+        date: of publication.
+        description, intended_use, data, training: sentences for the model card; ``training`` is the command.
+        limits: what the model does not do.
+        parent: name of the record that the training started from, or None.
+    """
+
+    name: str
+    task: str
+    model: str
+    config: str
+    file: WeightFile
+    parameters: int
+    input: Mapping[str, Any]
+    classes: tuple[str, ...]
+    metrics: tuple[Metric, ...]
+    licence: str
+    date: str
+    description: str
+    intended_use: str
+    data: str
+    training: str
+    limits: tuple[str, ...]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    parent: str | None = None
+
+    @property
+    def tag(self) -> str:
+        """What stands behind the dot of the name."""
+        return self.name.partition(".")[2]
+
+    @property
+    def filename(self) -> str:
+        """Name of the file in caches and mirrors; it tells versions apart by the start of the sha256."""
+        return f"{self.name}-{self.file.sha256[:8]}.safetensors"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in ``index.yml``; what is not set is left out."""
+        return _plain(self)
+
+
+@dataclass(frozen=True)
+class Index:
+    """The records of an index file, by name.
+
+    Attributes:
+        records: name to record, in the order of the file.
+        root: folder that packaged paths start from; None for an index without files beside it.
+        address: where the index is from, for messages and for files without an address of their own; None for a
+            local file.
+    """
+
+    records: Mapping[str, Record]
+    root: Path | None = None
+    address: str | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records.values())
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def get(self, name: str) -> Record:
+        """The record of that name.
+
+        Raises:
+            HypvisionError: there is none; close names are listed.
+        """
+        if name in self.records:
+            return self.records[name]
+        close = difflib.get_close_matches(name, self.records, n=3, cutoff=0.4)
+        close += [known for known in self.records if known.startswith(name + ".") and known not in close]
+        hint = f" Did you mean {' or '.join(close)}?" if close else f" There are: {', '.join(self.records) or 'none'}."
+        raise HypvisionError(f"The zoo has no weights '{name}'.{hint} `hypvision models` lists all.")
+
+    def select(self, pattern: str | None = None, task: str | None = None) -> list[Record]:
+        """Records whose name matches a shell pattern (or contains it, without wildcards), of a task."""
+        if pattern and not set(pattern) & set("*?["):
+            pattern = f"*{pattern}*"
+        return [
+            record
+            for record in self
+            if (not pattern or fnmatch.fnmatchcase(record.name, pattern)) and (task is None or record.task == task)
+        ]
+
+
+# Parsing
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only; refuses a key that stands twice, of which YAML would silently take the last."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
+    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
+    for key in keys:
+        if not isinstance(key, str):
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is not text", node.start_mark)
+        if keys.count(key) > 1:
+            raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' stands twice", node.start_mark)
+    return dict(zip(keys, (loader.construct_object(value, deep=True) for _, value in node.value)))
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def parse_index(text: str, root: Path | None = None, address: str | None = None) -> Index:
+    """Parse and check the text of an ``index.yml``.
+
+    Raises:
+        HypvisionError: not YAML, an unknown or missing key, a value out of its range, a name that stands twice, or a
+            parent that is not there. The message names the record and the key.
+    """
+    where = address or (str(root / "index.yml") if root else "the index")
+    try:
+        content = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise HypvisionError(f"{where} is not valid YAML: {error}.") from error
+    if not isinstance(content, dict) or set(content) != {"version", "records"}:
+        raise HypvisionError(f"{where} must have the keys 'version' and 'records', and no others.")
+    if content["version"] != VERSION:
+        raise HypvisionError(
+            f"{where} is of version {content['version']!r}; this hypvision reads version {VERSION}. Update hypvision."
+        )
+    if not isinstance(content["records"], list):
+        raise HypvisionError(f"{where}: 'records' must be a list.")
+    records: dict[str, Record] = {}
+    for number, item in enumerate(content["records"], start=1):
+        record = parse_record(item, f"{where}, record {number}")
+        if record.name in records:
+            raise HypvisionError(f"{where}: '{record.name}' stands twice.")
+        records[record.name] = record
+    for record in records.values():
+        if record.parent is not None and (record.parent not in records or record.parent == record.name):
+            raise HypvisionError(f"{where}: the parent '{record.parent}' of '{record.name}' is not another record.")
+    return Index(records, root, address)
+
+
+def read_index(path: str | Path) -> Index:
+    """Read an index file; packaged paths start from its folder.
+
+    Raises:
+        HypvisionError: no such file, or as :func:`parse_index`.
+    """
+    path = Path(path).expanduser()
+    path = path / "index.yml" if path.is_dir() else path
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise HypvisionError(f"The index '{path}' cannot be read: {error}. Check the path.") from error
+    return parse_index(text, path.parent.resolve())
+
+
+def parse_record(item: Any, where: str = "the record") -> Record:
+    """Check one record and make it an object.
+
+    Raises:
+        HypvisionError: as :func:`parse_index`.
+    """
+    if isinstance(item, dict) and isinstance(item.get("name"), str):
+        where = f"{where} ({item['name']})"
+    values = _checked(Record, item, where)
+    if not _NAME.fullmatch(_text(values, "name", where)):
+        raise HypvisionError(
+            f"{where}: the name '{values['name']}' must be MODEL.TAG of lower-case letters, digits, '_' and '-'."
+        )
+    for key in ("model", "config", "licence", "description", "intended_use", "data", "training"):
+        _text(values, key, where)
+    if values["task"] not in TASKS:
+        raise HypvisionError(f"{where}: the task {values['task']!r} is none of {', '.join(TASKS)}.")
+    _inside(values["config"], "config", where)
+    values["parameters"] = _count(values, "parameters", where)
+    values["classes"] = _texts(values, "classes", where)
+    values["limits"] = _texts(values, "limits", where)
+    values["arguments"] = values.get("arguments") or {}
+    if not isinstance(values["arguments"], dict):
+        raise HypvisionError(f"{where}: 'arguments' must be a mapping.")
+    values["input"] = _parse_input(values["input"], f"{where}, input")
+    values["file"] = _parse_file(values["file"], f"{where}, file")
+    if not isinstance(values["metrics"], list) or not values["metrics"]:
+        raise HypvisionError(f"{where}: 'metrics' must be a list of at least one.")
+    values["metrics"] = tuple(
+        _parse_metric(metric, f"{where}, metric {number}") for number, metric in enumerate(values["metrics"], start=1)
+    )
+    date = values["date"]
+    if isinstance(date, datetime.date) and not isinstance(date, datetime.datetime):
+        date = date.isoformat()
+    try:
+        values["date"] = datetime.date.fromisoformat(date).isoformat()
+    except (TypeError, ValueError):
+        raise HypvisionError(f"{where}: the date {date!r} must be YYYY-MM-DD.") from None
+    return Record(**values)
+
+
+def _checked(kind: type, item: Any, where: str) -> dict[str, Any]:
+    """The item as a dict with the keys of a dataclass, no others, and none missing."""
+    if not isinstance(item, dict):
+        raise HypvisionError(f"{where} must be a mapping of keys to values, got {type(item).__name__}.")
+    known = [f.name for f in fields(kind)]
+    for key in item:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else f" Known keys: {', '.join(known)}."
+            raise HypvisionError(f"{where}: unknown key '{key}'.{hint}")
+    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+    missing = [name for name in needed if item.get(name) is None]
+    if missing:
+        raise HypvisionError(f"{where}: missing {', '.join(missing)}.")
+    return {key: value for key, value in item.items() if value is not None}
+
+
+def _parse_file(item: Any, where: str) -> WeightFile:
+    values = _checked(WeightFile, item, where)
+    if not isinstance(values["sha256"], str) or not re.fullmatch(r"[0-9a-f]{64}", values["sha256"]):
+        raise HypvisionError(f"{where}: sha256 must be 64 hexadecimal digits in lower case, in quotes.")
+    values["bytes"] = _count(values, "bytes", where)
+    if values["storage"] not in STORAGES:
+        raise HypvisionError(f"{where}: the storage {values['storage']!r} is none of {', '.join(STORAGES)}.")
+    if "path" in values:
+        name = _inside(_text(values, "path", where), "path", where)
+        if not _FILE.fullmatch(name):
+            raise HypvisionError(
+                f"{where}: the file '{name}' must end in .safetensors and have letters, digits, '.', '_', '-' only."
+            )
+    values["urls"] = _texts(values, "urls", where) if "urls" in values else ()
+    for url in values["urls"]:
+        if not url.startswith(ADDRESSES):
+            raise HypvisionError(f"{where}: '{url}' must begin with one of {', '.join(ADDRESSES)}.")
+    if not values["urls"] and "path" not in values:
+        raise HypvisionError(f"{where}: 'path' or 'urls' must say where the file lies.")
+    return WeightFile(**values)
+
+
+def _inside(text: str, key: str, where: str) -> str:
+    """The last part of a path that stays below its folder; anything else is an error."""
+    path = PurePosixPath(text)
+    if path.is_absolute() or ".." in path.parts or "\\" in text or ":" in text or "\0" in text or not path.name:
+        raise HypvisionError(f"{where}: the {key} '{text}' must be relative, with '/' and without '..'.")
+    return path.name
+
+
+def _parse_metric(item: Any, where: str) -> Metric:
+    values = _checked(Metric, item, where)
+    for key in ("name", "data"):
+        _text(values, key, where)
+    for key in {"value", "full_precision"} & set(values):
+        number = values[key]
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+            raise HypvisionError(f"{where}: '{key}' must be a finite number, got {number!r}.")
+        values[key] = float(number)
+    if ("measured" in values) == ("reported" in values):
+        raise HypvisionError(f"{where} must have either 'measured: us' with a 'command', or 'reported: PAPER'.")
+    if "measured" in values:
+        if values["measured"] != "us" or not isinstance(values.get("command"), str):
+            raise HypvisionError(f"{where}: a measured metric has 'measured: us' and the 'command' that repeats it.")
+    elif "command" in values:
+        raise HypvisionError(f"{where}: a reported metric has no 'command'.")
+    return Metric(**values)
+
+
+def _parse_input(item: Any, where: str) -> dict[str, Any]:
+    known = ("size", "mean", "std", "crop_pct", "interpolation")
+    if not isinstance(item, dict) or set(item) != set(known):
+        raise HypvisionError(f"{where} must have the keys {', '.join(known)}, and no others.")
+    size = item["size"]
+    if not isinstance(size, list) or len(size) != 3 or not all(type(n) is int and n > 0 for n in size):
+        raise HypvisionError(f"{where}: 'size' must be [channels, height, width].")
+    for key in ("mean", "std"):
+        numbers = item[key]
+        if (
+            not isinstance(numbers, list)
+            or len(numbers) != size[0]
+            or not all(type(n) in (int, float) for n in numbers)
+        ):
+            raise HypvisionError(f"{where}: '{key}' must be one number a channel.")
+    if type(item["crop_pct"]) not in (int, float) or not 0 < item["crop_pct"] <= 1:
+        raise HypvisionError(f"{where}: 'crop_pct' must be above 0 and at most 1.")
+    _text(item, "interpolation", where)
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in item.items()}
+
+
+def _text(values: Mapping[str, Any], key: str, where: str) -> str:
+    if not isinstance(values[key], str) or not values[key].strip():
+        raise HypvisionError(f"{where}: '{key}' must be text, got {values[key]!r}.")
+    return values[key]
+
+
+def _texts(values: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    if not isinstance(values[key], list) or not all(isinstance(text, str) and text for text in values[key]):
+        raise HypvisionError(f"{where}: '{key}' must be a list of texts.")
+    return tuple(values[key])
+
+
+def _count(values: Mapping[str, Any], key: str, where: str) -> int:
+    if type(values[key]) is not int or values[key] <= 0:
+        raise HypvisionError(f"{where}: '{key}' must be a positive whole number, got {values[key]!r}.")
+    return values[key]
+
+
+# Writing
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists of numbers and of short words on one line, everything else in blocks."""
+
+
+def _represent_list(dumper: _Dumper, items: list) -> yaml.Node:
+    short = all(isinstance(item, (int, float)) or (isinstance(item, str) and len(item) < 24) for item in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=short)
+
+
+_Dumper.add_representer(list, _represent_list)
+_Dumper.ignore_aliases = lambda *args: True
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "__dataclass_fields__"):
+        named = ((f.name, getattr(value, f.name)) for f in fields(value))
+        return {name: _plain(item) for name, item in named if item is not None and item != () and item != {}}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def dump_index(index: Index) -> str:
+    """The text of an ``index.yml``."""
+    content = {"version": VERSION, "records": [record.to_dict() for record in index]}
+    return _HEADER + yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=118, allow_unicode=True)
+
+
+def write_index(index: Index, path: str | Path) -> None:
+    """Write an index file, complete or not at all, after reading back what was to be written.
+
+    Raises:
+        HypvisionError: a record breaks the schema, or the place cannot be written.
+    """
+    text = dump_index(index)
+    parse_index(text)
+    write_text(path, text)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file under a temporary name and move it into place.
+
+    Raises:
+        HypvisionError: it cannot be written.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise HypvisionError(f"'{path}' cannot be written: {error}.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def with_record(index: Index, record: Record) -> Index:
+    """The index with one record added, or replaced in its place."""
+    return replace(index, records={**index.records, record.name: record})
+
+
+# The index that comes with hypvision
+
+
+def _builtin_root() -> Path | None:
+    """``model_zoo`` beside the package in a checkout, or the copy inside an installed wheel (see ``setup.py``)."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package.parent / "model_zoo", package / "_model_zoo"):
+        if (folder / "index.yml").is_file():
+            return folder
+    return None
+
+
+@lru_cache(maxsize=8)
+def _read_cached(path: str, stamp: tuple[int, int]) -> Index:
+    return read_index(path)
+
+
+def builtin_index() -> Index:
+    """The index that comes with hypvision; instead of it that of ``HYPVISION_INDEX``, a path, if it is set.
+
+    Raises:
+        HypvisionError: as :func:`read_index`.
+    """
+    given = os.environ.get("HYPVISION_INDEX")
+    if given:
+        path = Path(given).expanduser()
+        path = path / "index.yml" if path.is_dir() else path
+        if not path.is_file():
+            raise HypvisionError(f"HYPVISION_INDEX names '{given}', which is not an index. Correct or unset it.")
+    else:
+        root = _builtin_root()
+        if root is None:
+            return Index({})
+        path = root / "index.yml"
+    status = path.stat()
+    return _read_cached(str(path), (status.st_mtime_ns, status.st_size))
+
+
+def find_record(name: str) -> tuple[Index, Record]:
+    """A record of the built-in index by its name; ``zoo:`` may stand before it.
+
+    Raises:
+        HypvisionError: there is none; close names are listed.
+    """
+    index = builtin_index()
+    return index, index.get(name.removeprefix("zoo:"))

@@ -1,0 +1,137 @@
+"""Giving weights away: a release folder that any web server can serve, or a repository on the Hugging Face hub.
+
+A release holds ``index.yml``, the weight files under the names that caches and mirrors use, a card for each record, and
+``SHA256SUMS``. Copy it to a server and others load from it: ``hypvision.load("https://HOST/FOLDER#NAME")``, or for all
+names at once ``HYPVISION_WEIGHTS=https://HOST/FOLDER``.
+
+A hub repository holds one record as timm writes it (``config.json``, ``model.safetensors``), so that, after ``import
+hypvision``, ``timm.create_model("hf-hub:USER/REPO", pretrained=True)`` works as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hypvision.errors import HypvisionError
+from hypvision.zoo.download import SourceError, copy_verified, verify_file
+from hypvision.zoo.index import Index, Record, write_index, write_text
+from hypvision.zoo.load import timm_cfg
+from hypvision.zoo.render import model_card
+from hypvision.zoo.resolve import resolve
+
+__all__ = ["push_to_folder", "push_to_hub", "write_release"]
+
+
+def _closed(index: Index, records: Sequence[Record]) -> list[Record]:
+    """The records; a parent that is not among them is left out of the copy, which must stand alone."""
+    names = {record.name for record in records}
+    return [record if record.parent in names else replace(record, parent=None) for record in records]
+
+
+def write_release(index: Index, records: Sequence[Record], folder: Path) -> None:
+    """Write a release into an empty folder.
+
+    Raises:
+        HypvisionError: a file cannot be had or written.
+    """
+    released, sums = {}, []
+    for record in _closed(index, records):
+        source = resolve(index.records[record.name], index)
+        try:
+            copy_verified(source, folder / record.filename, record.file.sha256, record.file.bytes)
+        except (OSError, SourceError) as error:
+            raise HypvisionError(f"'{folder / record.filename}' cannot be written: {error}.") from error
+        sums.append(f"{record.file.sha256}  {record.filename}\n")
+        released[record.name] = replace(record, file=replace(record.file, path=record.filename))
+        write_text(folder / f"{record.name}.md", model_card(record))
+    write_index(Index(released), folder / "index.yml")
+    write_text(folder / "SHA256SUMS", "".join(sums))
+
+
+def push_to_folder(index: Index, records: Sequence[Record], folder: str | Path) -> Path:
+    """Make a release folder, complete or not at all.
+
+    Args:
+        index: where the records are from.
+        records: which to release.
+        folder: its place; must not exist, or be empty.
+
+    Raises:
+        HypvisionError: the place is taken or cannot be written, or a file cannot be had.
+    """
+    folder = Path(folder).expanduser().absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise HypvisionError(f"'{folder}' is not empty. Give a new folder for the release.")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise HypvisionError(f"'{folder}' cannot be written: {error.strerror or error}.") from error
+    try:
+        write_release(index, records, stage)
+        stage.chmod(0o755)  # mkdtemp makes it private
+        os.replace(stage, folder)  # over an empty folder too
+    except OSError as error:
+        raise HypvisionError(f"'{folder}' cannot be written: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    return folder
+
+
+def hub_folder(index: Index, record: Record, folder: Path) -> None:
+    """Write what a hub repository of one record holds."""
+    source = resolve(record, index)
+    try:
+        verify_file(source, record.file.sha256, record.file.bytes)
+        shutil.copyfile(source, folder / "model.safetensors")
+    except (OSError, SourceError) as error:
+        raise HypvisionError(f"'{folder}' cannot be written: {error}.") from error
+    alone = replace(record, parent=None, file=replace(record.file, path="model.safetensors", urls=()))
+    write_index(Index({record.name: alone}), folder / "index.yml")
+    write_text(folder / "README.md", model_card(record, front_matter=True))
+    if record.task == "classification":
+        config = {
+            "architecture": record.model,
+            "num_classes": len(record.classes),
+            "model_args": dict(record.arguments),
+            "pretrained_cfg": timm_cfg(record),
+        }
+        write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
+
+
+def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) -> str:
+    """Upload one record to a repository on the Hugging Face hub, made if need be, in one commit.
+
+    Args:
+        index: where the record is from.
+        record: which to upload.
+        repo: ``USER/REPO``.
+        private: whether a new repository is private.
+
+    Returns:
+        Its address for :func:`hypvision.load`.
+
+    Raises:
+        HypvisionError: not logged in, no right to write, or no network.
+    """
+    from huggingface_hub import HfApi
+
+    with tempfile.TemporaryDirectory(prefix="push-") as place:
+        hub_folder(index, record, Path(place))
+        try:
+            api = HfApi()
+            api.create_repo(repo, private=private, exist_ok=True)
+            api.upload_folder(repo_id=repo, folder_path=place, commit_message=f"{record.name} from hypvision")
+        except Exception as error:  # the hub's client raises its own errors and those of its HTTP stack
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            raise HypvisionError(
+                f"'{record.name}' cannot be pushed to the hub repository '{repo}': {reason}. Log in with a token that "
+                "may write (hf auth login), check the name, or push to a folder with --to DIR."
+            ) from error
+    return f"hf-hub:{repo}"
