@@ -97,10 +97,12 @@ def train(
 def _check_weights(runner: Runner, path: str, resume: bool = False, exact: bool = True) -> None:
     """Refuse a checkpoint of another architecture before it is loaded."""
     from hypvision.mm.checkpoint import check_compatible, load_checkpoint_file
+    from hypvision.mm.pretrained import load_from_zoo
+    from hypvision.zoo.resolve import is_address
 
     if "://" in str(path) or Path(path).is_dir():  # on the net, or sharded: their loaders check them
         return
-    checkpoint = load_checkpoint_file(path)
+    checkpoint = load_from_zoo(path) if is_address(path) else load_checkpoint_file(path)
     if resume and "optimizer" not in checkpoint:
         raise HypvisionError(
             f"'{path}' holds weights only, without the state of a training, so it cannot be resumed. To start from "
@@ -124,7 +126,7 @@ def test(
 
     Args:
         config: path of a config file, or a config.
-        weights: checkpoint file.
+        weights: checkpoint file, URL, or ``"zoo:NAME"``.
         work_dir: folder of the logs; default ``work_dirs/CONFIG_NAME``.
         out: where predictions go: for classification a JSON file with metrics and predictions; for segmentation a
             folder of PNG label maps; for detection the prefix of COCO result files.
@@ -143,7 +145,7 @@ def test(
     _register()
     if "test_dataloader" not in config:
         raise HypvisionError(f"The config '{config.filename}' has no test_dataloader: there is nothing to measure on.")
-    if not str(weights).startswith(("http://", "https://")) and not Path(weights).is_file():
+    if not str(weights).startswith(("http://", "https://", "zoo:", "hf-hub:")) and not Path(weights).is_file():
         raise HypvisionError(f"There is no checkpoint '{weights}'. Give the path of a .pth file.")
     check_data(config, ("test",))
     # The averaged weights are those in the checkpoint's state_dict already.
@@ -246,7 +248,7 @@ def add_train_arguments(parser: ArgumentParser) -> None:
 def add_test_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``test``."""
     parser.add_argument("config", metavar="CONFIG", help="config file")
-    parser.add_argument("weights", metavar="WEIGHTS", help="checkpoint file")
+    parser.add_argument("weights", metavar="WEIGHTS", help="checkpoint file, or zoo:NAME (hypvision models lists them)")
     parser.add_argument("--out", metavar="PATH", help="write predictions: a .json file, or a folder for label maps")
     parser.add_argument("--show-dir", metavar="DIR", help="write pictures with the predictions painted in")
     parser.add_argument("--tta", action="store_true", help="test-time augmentation")
