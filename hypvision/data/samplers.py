@@ -70,8 +70,8 @@ class MPerClassBatchSampler:
             name = names[short[0]] if names is not None else short[0]
             raise HypvisionError(
                 f"The class '{name}' has {len(members[short[0]])} images, fewer than the {m} that a batch takes of "
-                f"each class ({len(short)} such classes). Set train_dataloader.batch_sampler.short_classes to 'repeat' (use "
-                "images twice) or 'drop' (leave these classes out), or make m smaller."
+                f"each class ({len(short)} such classes). Set train_dataloader.batch_sampler.short_classes to 'repeat' "
+                "(use images twice) or 'drop' (leave these classes out), or make m smaller."
             )
         if short_classes == "drop":
             members = {label: indices for label, indices in members.items() if len(indices) >= m}

@@ -83,7 +83,7 @@ def test_what_is_missing_is_named_with_its_source(name, tmp_path):
         kind(tmp_path / "nowhere", EVAL)
     data = build(name, tmp_path / "data")
     victim = data.paths[2]
-    (tmp_path / "kept").write_bytes(open(victim, "rb").read())
+    shutil.copy(victim, tmp_path / "kept")
     (data.root / victim).unlink()
     with pytest.raises(HypvisionError, match="1 of the 16 images.*missing.*http"):
         kind(data.root, EVAL)
