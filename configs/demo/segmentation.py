@@ -63,10 +63,10 @@ val_dataloader = dict(
 test_dataloader = val_dataloader
 val_evaluator = dict(type="IoUMetric", iou_metrics=["mIoU"])
 test_evaluator = val_evaluator
-train_cfg = dict(max_iters=500, val_interval=500)
+train_cfg = dict(max_iters=350, val_interval=350)
 optim_wrapper = dict(optimizer=dict(lr=2e-3, weight_decay=0.02), clip_grad=dict(max_norm=5.0))
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.05, begin=0, end=50, by_epoch=False),
-    dict(type="PolyLR", power=0.9, eta_min=1e-5, begin=50, end=500, by_epoch=False),
+    dict(type="PolyLR", power=0.9, eta_min=1e-5, begin=50, end=350, by_epoch=False),
 ]
-default_hooks = dict(checkpoint=dict(interval=250))
+default_hooks = dict(checkpoint=dict(interval=175))

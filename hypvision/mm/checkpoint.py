@@ -271,13 +271,13 @@ def _write_error(path: Path, error: OSError) -> HypvisionError:
             f"Cannot write '{path}': {error.strerror or error}. Choose a folder that you may write to, e.g. with "
             "--work-dir."
         )
-    last = ""
-    if path.suffix == ".pth":
-        newest = find_resume_checkpoint(path.parent)
-        last = f" The last complete checkpoint is '{newest}'." if newest else " There is no complete checkpoint yet."
+    if path.suffix != ".pth":
+        return HypvisionError(f"The disk is full: '{path}' was not written. Free some space, or choose another place.")
+    newest = find_resume_checkpoint(path.parent)
+    last = f"The last complete checkpoint is '{newest}'." if newest else "There is no complete checkpoint yet."
     return HypvisionError(
-        f"The disk is full: '{path}' was not written.{last} Free some space, or use another --work-dir, and go on with "
-        "--resume."
+        f"The disk is full: '{path}' was not written. {last} Free some space, or use another --work-dir, and go on "
+        "with --resume."
     )
 
 

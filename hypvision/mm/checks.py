@@ -12,7 +12,14 @@ from typing import Any
 
 from hypvision.errors import HypvisionError, guard
 
-__all__ = ["check_data", "close_configs", "explain", "main_guard", "readable_errors"]
+__all__ = ["check_channels", "check_data", "close_configs", "explain", "main_guard", "readable_errors"]
+
+# What a path or its disk can be wrong with; other system errors are bugs.
+_OF_PLACES = {
+    getattr(errno, name)
+    for name in ("EFBIG", "EROFS", "EISDIR", "ENOTDIR", "EEXIST", "ENAMETOOLONG", "EIO", "ENOTEMPTY", "ELOOP", "ESTALE")
+    if hasattr(errno, name)
+}
 
 LAYOUT = {
     "img_path": "the images",
@@ -74,6 +81,12 @@ def _check_dataset(dataset: dict, phase: str) -> None:
     missing = {key: place for key, place in places.items() if not place.exists()}
     root_gone = bool(root) and not Path(root).expanduser().exists()
     if not missing and not root_gone:
+        for place in places.values():
+            if place.is_dir() and not any(path.is_file() for path in place.rglob("*")):
+                raise HypvisionError(
+                    f"The folder '{place}' of the {phase} data ({dataset.get('type')}) is empty. Put the data there, "
+                    "or give its place with --cfg-options data_root=FOLDER (see docs/data.md)."
+                )
         return
     what = f"The data folder '{root}'" if root_gone else " and ".join(f"'{place}'" for place in missing.values())
     layout = "; ".join(f"'{place}': {LAYOUT.get(key, key)}" for key, place in places.items())
@@ -81,6 +94,30 @@ def _check_dataset(dataset: dict, phase: str) -> None:
         f"{what} of the {phase} data ({dataset.get('type')}) does not exist. Expected: {layout or root}. Put the data "
         "there, or give its place with --cfg-options data_root=FOLDER (see docs/data.md)."
     )
+
+
+def check_channels(model: Any) -> None:
+    """Check that the neck or the decode head of a segmenter or detector expects what the backbone returns.
+
+    Raises:
+        HypvisionError: it expects other channels; gives both.
+    """
+    given = getattr(getattr(model, "backbone", None), "out_channels", None)
+    if not isinstance(given, list):
+        return
+    neck, head = getattr(model, "neck", None), getattr(model, "decode_head", None)
+    part, name, expected = neck, "model.neck", getattr(neck, "in_channels", None)
+    if neck is None:
+        part, name, expected = head, "model.decode_head", getattr(head, "in_channels", None)
+        index = getattr(head, "in_index", None)
+        if isinstance(expected, (list, tuple)) and isinstance(index, (list, tuple)) and max(index) < len(given):
+            given = [given[i] for i in index]
+    if isinstance(expected, (list, tuple)) and list(expected) != given:
+        raise HypvisionError(
+            f"{name} ({type(part).__name__}) of the config expects maps of {list(expected)} channels, but the backbone "
+            f"'{getattr(model.backbone, 'model_name', type(model.backbone).__name__)}' returns {given}. Set "
+            f"{name}.in_channels={given}."
+        )
 
 
 def explain(error: BaseException) -> str | None:
@@ -103,6 +140,12 @@ def explain(error: BaseException) -> str | None:
             f"The config names something unknown: {text.partition(' Please check')[0]} Correct the 'type', or import "
             "the module that registers it in custom_imports."
         )
+    if isinstance(error, ValueError) and "need at least one array to concatenate" in text:
+        return (
+            "A data set of the config found no samples: its folders hold no files with the suffixes expected, or all "
+            "were left out by filter_cfg. Check data_prefix, img_suffix and seg_map_suffix, or ann_file, in the config "
+            "(see docs/data.md)."
+        )
     if isinstance(error, AssertionError) and "failed to load image" in text:
         path = text.rpartition("failed to load image:")[2].strip()
         return f"The image '{path}' cannot be read. Replace the file by an intact copy, or remove it from the data."
@@ -120,16 +163,18 @@ def explain(error: BaseException) -> str | None:
 
 
 def _explain_os_error(error: OSError, text: str) -> str | None:
+    place = f" at '{error.filename}'" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        place = f" at '{error.filename}'" if error.filename else ""
         return (
-            f"The disk is full{place}. The last complete checkpoint is untouched. Free some space, or use another "
-            "--work-dir, and go on with --resume."
+            f"The disk is full{place}. Complete checkpoints are untouched. Free some space, or choose another place, "
+            "and repeat the command (a training with --resume)."
         )
     if isinstance(error, FileNotFoundError):
         return f"A file is missing: {text}. Check the paths in the config (see docs/data.md)."
     if isinstance(error, PermissionError):
         return f"No permission: {text}. Choose a folder that you may write to, e.g. with --work-dir."
+    if error.errno in _OF_PLACES:
+        return f"The file system refused{place}: {error.strerror}. Correct the path, or choose another --work-dir."
     return None
 
 

@@ -6,6 +6,7 @@ losses, a stop on NaN, a clean Ctrl-C; and on a machine without a GPU it takes g
 
 from __future__ import annotations
 
+import uuid
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,10 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
     config.setdefault("randomness", dict(seed=0))
     _use_amp(config, amp)
 
+    if config.get("visualizer") is not None:
+        # A fixed name, as OpenMMLab's configs have, would make a second run in this process write into the first one's.
+        config.visualizer.name = f"{stem}-{uuid.uuid4().hex[:8]}"
+
     environment = config.setdefault("env_cfg", dict())
     distribution = environment.setdefault("dist_cfg", dict(backend="nccl"))
     if not torch.cuda.is_available():
@@ -116,7 +121,14 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
             checkpoint = config.get("default_hooks", {}).get("checkpoint") or {}
             schedule.restart_interval = max(0, checkpoint.get("interval", 0))
 
-    ours = ["RepeatableSeedHook", "ReduceLossHook", "StopOnNaNHook", "CheckClassesHook", "InterruptHook"]
+    ours = [
+        "RepeatableSeedHook",
+        "ReduceLossHook",
+        "StopOnNaNHook",
+        "CheckClassesHook",
+        "CheckSamplesHook",
+        "InterruptHook",
+    ]
     hooks = list(config.get("custom_hooks") or [])
     present = {hook.get("type") for hook in hooks if isinstance(hook, dict)}
     config.custom_hooks = hooks + [dict(type=name) for name in ours if name not in present]

@@ -1,14 +1,113 @@
-"""Detection data sets that mmdet does not have, in its registry. Importing this module imports mmdet."""
+"""Detection data sets that mmdet does not have, in its registry. Importing this module imports mmdet.
+
+It also makes mmdet's CocoDataset read annotation files through :class:`CheckedCOCO`.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
 from mmdet.datasets import CocoDataset
+from mmdet.datasets.api_wrappers import COCO
 from mmdet.registry import DATASETS
 
 from hypvision.data.taxonomy import TAXONOMY
+from hypvision.errors import HypvisionError
 from hypvision.viz.palette import palette
 
-__all__ = ["ShapesCocoDataset"]
+__all__ = ["CheckedCOCO", "ShapesCocoDataset"]
+
+_NEEDED = {  # what mmdet reads of each entry
+    "images": ("id", "file_name", "height", "width"),
+    "annotations": ("id", "image_id", "category_id", "bbox", "area"),
+    "categories": ("id", "name"),
+}
+
+
+class CheckedCOCO(COCO):
+    """An annotation file of COCO's format; mistakes in it are told before they become wrong labels.
+
+    mmdet itself drops annotations of unknown categories without a word, and numbers the classes wrongly where a
+    category is missing.
+
+    Args:
+        annotation_file: path of the JSON file.
+
+    Raises:
+        HypvisionError: it is damaged, not of COCO's format, or refers to images or categories that it does not have.
+    """
+
+    def __init__(self, annotation_file: str | None = None):
+        self.place = annotation_file
+        if annotation_file is not None:
+            self._check_file(annotation_file)
+        super().__init__(annotation_file)
+
+    @staticmethod
+    def _check_file(path: str) -> None:
+        # Read once more below: a fraction of what the index takes, and mmdet's class reads the file itself.
+        try:
+            with open(path, encoding="utf-8") as file:
+                content = json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise HypvisionError(
+                f"The annotation file '{path}' is damaged: it is not valid JSON ({error}). Download or copy it again."
+            ) from error
+        advice = "Expected: COCO's format (see docs/data.md). Correct the file."
+        if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in _NEEDED):
+            raise HypvisionError(f"The annotation file '{path}' lacks one of the lists {', '.join(_NEEDED)}. {advice}")
+        for kind, keys in _NEEDED.items():
+            for number, item in enumerate(content[kind]):
+                lacking = [key for key in keys if not isinstance(item, dict) or key not in item]
+                if lacking:
+                    raise HypvisionError(f"In '{path}', {kind}[{number}] has no '{lacking[0]}'. {advice}")
+        images, categories = ({item["id"] for item in content[kind]} for kind in ("images", "categories"))
+        seen = set()
+        for number, item in enumerate(content["annotations"]):
+            where = f"In '{path}', annotation {item['id']} (annotations[{number}])"
+            if item["category_id"] not in categories:
+                known = ", ".join(str(key) for key in sorted(categories, key=str)[:10])
+                raise HypvisionError(
+                    f"{where} has the category_id {item['category_id']}, which is none of the file's categories "
+                    f"({known}{', ...' if len(categories) > 10 else ''}). Correct the number, or add the category."
+                )
+            if item["image_id"] not in images:
+                raise HypvisionError(f"{where} has the image_id {item['image_id']}, which the file has not. {advice}")
+            if item["id"] in seen:
+                raise HypvisionError(f"{where} has an id that an earlier one has too. Give each its own number.")
+            seen.add(item["id"])
+            if not _is_box(item["bbox"]):
+                raise HypvisionError(
+                    f"{where} has the bbox {item['bbox']}. Expected: [left, top, width, height], four finite numbers."
+                )
+
+    def get_cat_ids(self, cat_names: Sequence[str] = (), sup_names: Sequence[str] = (), cat_ids: Any = ()) -> list[int]:
+        """As COCO's, but all names must be there: mmdet numbers the classes by what it gets."""
+        if not isinstance(cat_names, str):
+            missing = sorted(set(cat_names) - {category["name"] for category in self.cats.values()})
+            if missing:
+                known = ", ".join(str(category["name"]) for category in list(self.cats.values())[:10])
+                names = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
+                raise HypvisionError(
+                    f"The annotation file '{self.place}' has no category {names}, which the data set expects; it has "
+                    f"{known}. Give the classes of your data as metainfo=dict(classes=(...)) of the data set in the "
+                    "config."
+                )
+        return super().get_cat_ids(list(cat_names), list(sup_names), list(cat_ids))
+
+
+def _is_box(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 4
+        and all(isinstance(number, (int, float)) and math.isfinite(number) for number in value)
+    )
+
+
+CocoDataset.COCOAPI = CheckedCOCO  # the place that mmdet has for other readers
 
 
 @DATASETS.register_module()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypvision.errors import HypvisionError
-from hypvision.mm.checks import check_data, readable_errors
+from hypvision.mm.checks import check_channels, check_data, readable_errors
 from hypvision.mm.config import leave_processes, load_config, parse_options, prepare
 
 if TYPE_CHECKING:
@@ -34,12 +34,18 @@ def _build_runner(config: Config) -> Runner:
     from mmengine.registry import RUNNERS
     from mmengine.runner import Runner
 
-    return RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
+    runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
+    model = getattr(runner.model, "module", runner.model)
+    check_channels(getattr(model, "module", model))
+    return runner
 
 
-def _register() -> None:
-    """Import what configs may name: timm models, safe checkpoints, tasks."""
-    for name in ("hypvision", "hypvision.mm", "hypvision.tasks"):
+def _register(config: Config) -> None:
+    """Import what configs may name: timm models, safe checkpoints, tasks, checks of the data."""
+    names = ["hypvision", "hypvision.mm", "hypvision.mm.samples", "hypvision.tasks"]
+    if config.get("default_scope") == "mmdet":
+        names.append("hypvision.mm.det_datasets")
+    for name in names:
         importlib.import_module(name)
 
 
@@ -69,7 +75,7 @@ def train(
         HypvisionError: a mistake in the config, the data or the checkpoint; the loss became NaN.
     """
     config = prepare(load_config(config, cfg_options), work_dir, amp, launcher)
-    _register()
+    _register(config)
     if "train_dataloader" not in config:
         raise HypvisionError(f"The config '{config.filename}' has no train_dataloader: it can be tested only.")
     check_data(config, ("train", "val"))
@@ -131,7 +137,8 @@ def test(
         out: where predictions go: for classification a JSON file with metrics and predictions; for segmentation a
             folder of PNG label maps; for detection the prefix of COCO result files.
         show_dir: folder for pictures with the predictions painted in.
-        tta: test-time augmentation: the config's ``tta_model`` and ``tta_pipeline``; mirror images for classification.
+        tta: test-time augmentation: the config's ``tta_model`` and ``tta_pipeline``; without them, and for
+            classification, each picture and its mirror image.
         cfg_options: changes of the config, see :func:`load_config`.
         launcher: as for :func:`train`.
 
@@ -139,10 +146,10 @@ def test(
         The metrics by name.
 
     Raises:
-        HypvisionError: a mistake in the config, the data or the checkpoint; no test-time augmentation in the config.
+        HypvisionError: a mistake in the config, the data or the checkpoint; no test-time augmentation for the config.
     """
     config = prepare(load_config(config, cfg_options), work_dir, launcher=launcher)
-    _register()
+    _register(config)
     if "test_dataloader" not in config:
         raise HypvisionError(f"The config '{config.filename}' has no test_dataloader: there is nothing to measure on.")
     if not str(weights).startswith(("http://", "https://", "zoo:", "hf-hub:")) and not Path(weights).is_file():
@@ -166,14 +173,23 @@ def _use_tta(config: Config) -> None:
     if config.model.get("type") == "ImageClassifier":
         config.model.test_flip = True
         return
-    if "tta_model" not in config or "tta_pipeline" not in config:
-        raise HypvisionError(
-            f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline. Add them, or leave out --tta."
-        )
+    from hypvision.mm.tta import NMS, mirror_pipeline
+
+    scope = config.get("default_scope")
+    if "tta_model" not in config:
+        if scope not in ("mmseg", "mmdet"):
+            raise HypvisionError(
+                f"--tta: the config '{config.filename}' has no tta_model, and no default_scope of mmseg or mmdet that "
+                "would tell which to take. Add them, or leave out --tta."
+            )
+        rules = (config.model.get("test_cfg") or {}) if scope == "mmdet" else {}
+        rules = rules.get("rcnn") or rules  # two-stage detectors keep those of the second stage there
+        detector = dict(type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)})
+        config.tta_model = dict(type="SegTTAModel") if scope == "mmseg" else detector
     dataset = config.test_dataloader.dataset
     while "dataset" in dataset:
         dataset = dataset.dataset
-    dataset.pipeline = config.tta_pipeline
+    dataset.pipeline = config.get("tta_pipeline") or mirror_pipeline(dataset.get("pipeline") or [])
     config.model = dict(config.tta_model, module=config.model)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-from pathlib import Path
 from typing import Any
 
 import timm
@@ -22,6 +21,7 @@ from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
+from hypvision.files import replacing
 
 __all__ = ["ImageClassifier", "TopKAccuracy", "create_backbone"]
 
@@ -177,6 +177,5 @@ class TopKAccuracy(BaseMetric):
             top1_per_class={str(names[c] if names else c): 100.0 * sum(h) / len(h) for c, h in sorted(hits.items())},
             predictions=[dict(index=i, label=y, classes=c, scores=s) for i, y, c, s in results],
         )
-        path = Path(self.out_file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(report) + "\n")
+        with replacing(self.out_file) as temporary:
+            temporary.write_text(json.dumps(report) + "\n")

@@ -22,6 +22,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from PIL import Image, ImageDraw
 
 from hypvision.errors import HypvisionError
+from hypvision.files import replacing
 
 __all__ = [
     "CheckClassesHook",
@@ -268,7 +269,8 @@ class PredictionPainterHook(Hook):
             text = [f"{names[best]}  {100 * float(output['scores'][best]):.0f}%", f"true: {names[label]}"]
             verdict = "right" if best == label else "wrong"
             picture = self._paint(dataset.read(output["index"]), text, right=best == label)
-            picture.save(self.out_dir / f"{verdict}_{output['index']:06d}_{names[label]}.png")
+            with replacing(self.out_dir / f"{verdict}_{output['index']:06d}_{names[label]}.png") as temporary:
+                picture.save(temporary)
             self.painted += 1
 
     def _paint(self, image: Image.Image, text: list[str], right: bool) -> Image.Image:

@@ -11,12 +11,16 @@ from mmengine.device import get_device
 from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, OPTIMIZERS
-from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+from timm.optim import Muon, param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
 from hypvision.errors import HypvisionError
 
 __all__ = ["BFloat16OptimWrapper", "TimmParamGroups"]
+
+# timm's Muon (Jordan et al., 2024) steps along orthogonalised gradients for weight matrices and kernels, and is AdamW
+# for all else. PyTorch has one of the same name, for matrices alone.
+OPTIMIZERS.register_module("TimmMuon", module=Muon)
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()

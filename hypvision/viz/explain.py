@@ -10,8 +10,6 @@ import ast
 import difflib
 import glob
 import importlib
-import os
-import uuid
 import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +27,9 @@ from tqdm import tqdm
 import hypvision.models  # noqa: F401 - registers the models
 from hypvision.errors import HypvisionError
 from hypvision.viz.clusters import explain_image
+from hypvision.viz.sheet import save_picture
 
-__all__ = ["add_arguments", "build_model", "find_images", "load_weights", "open_image", "run", "save_png"]
+__all__ = ["add_arguments", "build_model", "find_images", "load_weights", "open_image", "run"]
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -208,27 +207,6 @@ def open_image(path: str | Path) -> Image.Image:
     return image
 
 
-def save_png(image: Image.Image, path: str | Path) -> None:
-    """Write a PNG file to a temporary name and move it into place; makes the folder if needed.
-
-    Raises:
-        HypvisionError: the place is not writable or the disk full; an old file is as it was.
-    """
-    path = Path(path)
-    temporary = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            image.save(temporary, format="PNG")
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise HypvisionError(
-            f"'{path}' cannot be written: {error.strerror or error}. Free some space, or choose another --out."
-        ) from error
-
-
 def _output_names(paths: Sequence[Path]) -> list[str]:
     """A name for the results of each picture: its own without suffix, and a number where that is taken."""
     names: dict[str, None] = {}
@@ -288,5 +266,4 @@ def run(args: Namespace) -> None:
         )  # fmt: skip
         for kind, picture in pictures.items():
             target = Path(args.out, f"{name}_{kind}.png")
-            save_png(picture, target)
-            tqdm.write(str(target))
+            tqdm.write(str(save_picture(picture, target)))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image
+
+from hypvision.files import replacing
 
 __all__ = ["contact_sheet", "save_picture"]
 
@@ -36,15 +36,12 @@ def contact_sheet(pictures: Sequence[Image.Image], columns: int = 4, cell: int =
 
 
 def save_picture(picture: Image.Image, path: str | Path) -> Path:
-    """Write a PNG under a temporary name and move it into place; missing folders are made."""
+    """Write a PNG under a temporary name and move it into place; missing folders are made. Returns the path.
+
+    Raises:
+        HypvisionError: the place is not writable or the disk full; an old file is as it was.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(suffix=".png", prefix=f".{path.stem}-", dir=path.parent)
-    os.close(handle)
-    try:
-        picture.save(temporary)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        picture.save(temporary, format="PNG")
     return path

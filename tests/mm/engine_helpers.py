@@ -1,4 +1,4 @@
-"""A tiny image folder and a config for it, shared by the tests of the engine."""
+"""Tiny data sets and configs for them, shared by the tests of the engine."""
 
 import json
 from pathlib import Path
@@ -69,6 +69,47 @@ def write_config(path: Path, data: Path, **changes) -> Path:
         transform=dict(input_size=32, is_training=True, no_aug=True),
     )  # fmt: skip
     path.write_text(CONFIG.format(**{**values, **changes}))
+    return path
+
+
+TINY = """
+_base_ = ["{base}"]
+vis_backends = [dict(type="LocalVisBackend")]
+visualizer = dict(vis_backends=vis_backends)
+model = dict(
+    backbone=dict(
+        dims=(16, 16, 16, 16), heads=(2, 2, 2, 2), head_dim=8, layers=(1, 1, 1, 1), mlp_ratios=(2, 2, 2, 2),
+        init_cfg={init},
+    ),
+    neck=dict(in_channels=[16, 16, 16, 16]),
+)
+data_root = "{data}"
+train_dataloader = dict(
+    batch_size=2, num_workers={workers}, persistent_workers=False, dataset=dict(data_root=data_root)
+)
+val_dataloader = dict(dataset=dict(data_root=data_root))
+test_dataloader = dict(dataset=dict(data_root=data_root))
+param_scheduler = []
+default_hooks = dict(logger=dict(interval=1))
+"""
+SEGMENTATION = """
+model["data_preprocessor"] = dict(size=(64, 64))
+train_cfg = dict(max_iters=2, val_interval=2)
+default_hooks["checkpoint"] = dict(interval=1)
+"""
+DETECTION = """
+val_evaluator = dict(ann_file=data_root + "annotations/instances_val2017.json")
+test_evaluator = val_evaluator
+train_cfg = dict(max_epochs=1, val_interval=1)
+"""
+
+
+def tiny(task: str, data: Path, path: Path, workers: int = 0, init: dict | None = None) -> Path:
+    """Write a config of ``task`` (``"segmentation"`` or ``"detection"``) for scenes of 64 x 64 pixels in ``data``."""
+    ending = "/" if task == "detection" else ""
+    base = ROOT / "configs" / "demo" / f"{task}.py"
+    text = TINY.format(base=base, data=f"{data}{ending}", workers=workers, init=init)
+    path.write_text(text + (DETECTION if task == "detection" else SEGMENTATION))
     return path
 
 

@@ -119,7 +119,7 @@ def test_options_of_test_reach_the_parts_of_segmentation_and_detection(tmp_path)
     assert config.test_evaluator[1].output_dir == str(tmp_path / "maps")
     engine._show(config, tmp_path / "painted")
     assert config.default_hooks.visualization.draw and config.visualizer.save_dir == str(tmp_path / "painted")
-    with pytest.raises(HypvisionError, match="tta_model"):
+    with pytest.raises(HypvisionError, match="tta_model"):  # the config tells neither mmseg nor mmdet
         engine._use_tta(config)
 
     config = segmentation_or_detection(
