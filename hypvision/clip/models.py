@@ -1,0 +1,171 @@
+"""CLIP models by name: open_clip's, those of this project, and files; with a clear word when weights cannot be fetched.
+
+>>> clip = create_clip("ViT-B-16", "openai")            # open_clip's weights, QuickGELU as OpenAI trained them
+>>> clip = create_clip("shapes-s8", "clip_shapes.safetensors")
+>>> clip.model.encode_text(clip.tokenizer(["a cat"]))
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hypvision.errors import HypvisionError, require
+
+__all__ = ["ARCHITECTURES", "CLIPBundle", "MEAN", "STD", "create_clip", "save_clip", "trim_tokens"]
+
+MEAN = (122.7709383, 116.7460125, 104.09373615)
+"""Of RGB from 0 to 255, as OpenAI's CLIP was trained."""
+STD = (68.5005327, 66.6321579, 70.3231630)
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    # For the embedded shapes: 8.4 M parameters, three quarters of them in the table of words.
+    "shapes-s8": dict(
+        embed_dim=128,
+        vision_cfg=dict(image_size=64, layers=6, width=128, patch_size=8, head_width=32),
+        text_cfg=dict(context_length=77, vocab_size=49408, width=128, heads=4, layers=4),
+    ),
+}
+"""Architectures that open_clip does not have: arguments of :class:`open_clip.model.CLIP`."""
+
+
+class CLIPBundle(NamedTuple):
+    """A model and what goes with it.
+
+    Attributes:
+        model: an open_clip model.
+        tokenizer: list of texts -> (T, L) int64.
+        mean, std: normalisation of RGB pixels from 0 to 255.
+    """
+
+    model: nn.Module
+    tokenizer: Callable[[list[str]], Tensor]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def create_clip(name: str = "ViT-B-16", pretrained: str | Path | None = None, **options: Any) -> CLIPBundle:
+    """A CLIP model with its tokenizer.
+
+    Args:
+        name: of open_clip (``ViT-B-32``, ``ViT-B-16``, ``ViT-L-14``, ``ViT-L-14-336``, ``ViT-B-16-SigLIP``, ...) or of
+            :data:`ARCHITECTURES`.
+        pretrained: a tag of open_clip (``"openai"``), a file of weights, or None for random ones.
+        options: for :func:`open_clip.create_model`. OpenAI's weights get ``force_quick_gelu=True`` by themselves.
+
+    Raises:
+        HypvisionError: unknown name or tag, a file that does not fit, weights that cannot be downloaded.
+    """
+    open_clip = require("open_clip", "clip")
+    path = None if pretrained is None else Path(pretrained).expanduser()
+    is_file = path is not None and (path.suffix in (".pt", ".pth", ".safetensors", ".bin") or path.exists())
+    if is_file and not path.is_file():
+        raise HypvisionError(
+            f"There are no CLIP weights '{pretrained}'. Give the path of a file, or a tag of open_clip."
+        )
+    if name in ARCHITECTURES:
+        if pretrained is not None and not is_file:
+            raise HypvisionError(f"The model '{name}' has no weights '{pretrained}'. Give the path of a file.")
+        model = open_clip.model.CLIP(**ARCHITECTURES[name])
+        tokenizer = open_clip.SimpleTokenizer(context_length=model.context_length)
+    else:
+        if name not in open_clip.list_models():
+            known = [*open_clip.list_models(), *ARCHITECTURES]
+            close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            raise HypvisionError(f"There is no CLIP model '{name}'.{hint} open_clip.list_models() lists all.")
+        tags = open_clip.list_pretrained_tags_by_model(name)
+        if pretrained is not None and not is_file and pretrained not in tags:
+            raise HypvisionError(f"'{name}' has no weights '{pretrained}'. It has {', '.join(tags) or 'none'}.")
+        if pretrained == "openai":
+            options.setdefault("force_quick_gelu", True)
+        try:
+            model = open_clip.create_model(name, None if is_file else pretrained, **options)
+            tokenizer = open_clip.get_tokenizer(name)
+        except (OSError, RuntimeError, ImportError) as error:
+            raise HypvisionError(
+                f"The weights or the tokenizer of '{name}' ({pretrained or 'random weights'}) cannot be fetched: "
+                f"{str(error).splitlines()[0]}. With a network they are downloaded once and kept. Without one, "
+                "download them elsewhere and give the path of the file, or use 'shapes-s8', which ships."
+            ) from error
+    if is_file:
+        _load(model, path)
+    mean, std = getattr(model.visual, "image_mean", None), getattr(model.visual, "image_std", None)
+    scale = tuple(255.0 * value for value in mean) if mean else MEAN
+    return CLIPBundle(model.eval(), tokenizer, scale, tuple(255.0 * value for value in std) if std else STD)
+
+
+def _load(model: nn.Module, path: Path) -> None:
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            weights: Any = load_file(path)
+        else:
+            weights = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the readers raise whatever the bytes make them stumble over
+        raise HypvisionError(f"The CLIP weights '{path}' cannot be read: {str(error).splitlines()[0]}.") from error
+    if isinstance(weights, Mapping) and isinstance(weights.get("state_dict"), Mapping):
+        weights = weights["state_dict"]
+    if not isinstance(weights, Mapping):
+        raise HypvisionError(f"The CLIP weights '{path}' hold a {type(weights).__name__}, not a dict of weights.")
+    weights = {name.removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
+    if any(name.startswith("clip.") for name in weights):  # of a training with hypvision
+        weights = {name[5:]: value for name, value in weights.items() if name.startswith("clip.")}
+    weights = expand_tokens({name: value.float() for name, value in weights.items()})
+    own = model.state_dict()
+    wrong = [name for name in own if name not in weights or weights[name].shape != own[name].shape]
+    if wrong:
+        raise HypvisionError(
+            f"The CLIP weights '{path}' do not fit the model: {len(wrong)} of {len(own)} entries are missing or of "
+            f"another shape, such as {', '.join(wrong[:3])}. Give the architecture that they belong to."
+        )
+    model.load_state_dict({name: weights[name] for name in own})
+
+
+def trim_tokens(weights: Mapping[str, Tensor], used: Tensor) -> dict[str, Tensor]:
+    """A smaller state dict: of the table of words only the rows ``used`` (int64), for a model that saw no others."""
+    found = dict(weights)
+    table = found.pop("token_embedding.weight")
+    found["token_embedding.rows"], found["token_embedding.index"] = table[used].contiguous(), used
+    found["token_embedding.size"] = torch.tensor(len(table))
+    return found
+
+
+def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of :func:`trim_tokens`; rows of words never seen are zero."""
+    found = dict(weights)
+    if "token_embedding.rows" in found:
+        rows, index = found.pop("token_embedding.rows"), found.pop("token_embedding.index")
+        table = rows.new_zeros(int(found.pop("token_embedding.size")), rows.shape[1])
+        found["token_embedding.weight"] = table.index_copy(0, index.long(), rows)
+    return found
+
+
+def save_clip(weights: Mapping[str, Tensor], path: str | Path, metadata: Mapping[str, str] | None = None) -> Path:
+    """Write weights as safetensors, under a temporary name and moved into place.
+
+    Raises:
+        HypvisionError: the place is not writable.
+    """
+    from safetensors.torch import save_file
+
+    path = Path(path).expanduser()
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        contents = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
+        save_file(contents, temporary, metadata={"format": "pt", **(metadata or {})})
+        os.replace(temporary, path)
+    except OSError as error:
+        raise HypvisionError(f"'{path}' cannot be written: {error}.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
