@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -181,6 +182,8 @@ def _explain_os_error(error: OSError, text: str) -> str | None:
 @contextmanager
 def readable_errors() -> Iterator[None]:
     """Inside, whatever :func:`explain` has a paragraph for becomes a :class:`HypvisionError`; also a decorator."""
+    # A log that cannot be written (a full disk) is told by the error that follows, not by a traceback for each line.
+    verbose, logging.raiseExceptions = logging.raiseExceptions, False
     try:
         yield
     except Exception as error:
@@ -188,6 +191,8 @@ def readable_errors() -> Iterator[None]:
         if paragraph is None:
             raise
         raise HypvisionError(paragraph) from error
+    finally:
+        logging.raiseExceptions = verbose
 
 
 def main_guard(function: Callable[..., Any], *args: Any) -> int:
