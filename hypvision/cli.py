@@ -61,6 +61,16 @@ COMMANDS = {
         "add_export_arguments",
         "run_export",
     ),
+    "embed": Command("hypvision.mm.retrieval", "embeddings of pictures, in a file", "add_embed_arguments", "run_embed"),
+    "search": Command(
+        "hypvision.mm.retrieval", "find the nearest pictures in a folder", "add_search_arguments", "run_search"
+    ),
+    "hierarchy": Command(
+        "hypvision.mm.retrieval",
+        "draw the hierarchy that a metric learner found",
+        "add_hierarchy_arguments",
+        "run_hierarchy",
+    ),
 }
 
 

@@ -18,6 +18,7 @@ from mmengine.registry import METRICS
 from torch import Tensor
 
 from hypvision.errors import HypvisionError, require
+from hypvision.files import replacing
 
 __all__ = ["RetrievalMetric", "evaluate_retrieval", "lca_heights", "nearest"]
 
@@ -247,12 +248,9 @@ class RetrievalMetric(BaseMetric):
             metrics = evaluate_retrieval(*parts, **options)
         if self.out_file is not None:
             path = Path(self.out_file).with_suffix(".npz")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.tmp")
-            with temporary.open("wb") as file:
+            with replacing(path) as temporary:
                 np.savez(
-                    file, embeddings=points.cpu().numpy(), labels=labels.cpu().numpy(), space=space,
+                    temporary, embeddings=points.cpu().numpy(), labels=labels.cpu().numpy(), space=space,
                     classes=np.array(meta.get("classes") or ()), metrics=json.dumps(metrics),
                 )  # fmt: skip
-            temporary.replace(path)
         return metrics

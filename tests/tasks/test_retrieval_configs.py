@@ -64,7 +64,7 @@ def test_config_trains_and_measures(name, data, tmp_path):
     assert runner.iter == 2 * steps > 0
     scalar = runner.message_hub.get_scalar
     assert scalar("train/loss").current() > 0 and 0 <= scalar("val/recall@1").current() <= 100
-    rates = {group["name"]: group["lr"] for group in runner.optim_wrapper.param_groups}
+    rates = {group["name"]: group["lr"] for group in runner.optim_wrapper.optimizer.param_groups}
     assert rates["class_proxies"] > rates["body"] > 0
     if config.model.neck.geometry == "lorentz":
         manifold = runner.model.neck.manifold

@@ -20,6 +20,7 @@ from torch import Tensor
 
 import hypvision
 from hypvision.errors import HypvisionError
+from hypvision.files import replacing
 from hypvision.geometry import Lorentz, PoincareBall
 from hypvision.losses import HIERLoss, clip_to_ball, lca_triplet_loss
 
@@ -118,18 +119,12 @@ def write_section(path: Path, text: str) -> None:
     Raises:
         HypvisionError: the file cannot be written.
     """
-    try:
-        page = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n"
-        if MARKS[0] not in page:
-            page = page.rstrip("\n") + "\n" + INTRODUCTION
-        begin, end = page.index(MARKS[0]), page.index(MARKS[1])
-        page = f"{page[: begin + len(MARKS[0])]}\n{text}\n{page[end:]}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(page, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise HypvisionError(f"'{path}' cannot be written: {error.strerror}.") from error
+    page = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n"
+    if MARKS[0] not in page:
+        page = page.rstrip("\n") + "\n" + INTRODUCTION
+    begin, end = page.index(MARKS[0]), page.index(MARKS[1])
+    with replacing(path) as temporary:
+        temporary.write_text(f"{page[: begin + len(MARKS[0])]}\n{text}\n{page[end:]}", encoding="utf-8")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,5 @@
 # RiemannianAdamW from random weights: 10 epochs of 18,000 images, half an epoch of warm-up, then cosine.
-train_cfg = dict(by_epoch=True, max_epochs=10, val_interval=1)
+train_cfg = dict(by_epoch=True, max_epochs=10, val_interval=2)
 optim_wrapper = dict(
     type="OptimWrapper",
     constructor="MetricLearningParamGroups",
