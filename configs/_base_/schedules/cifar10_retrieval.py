@@ -1,5 +1,5 @@
-# RiemannianAdamW from random weights: 10 epochs of 18,000 images, half an epoch of warm-up, then cosine.
-train_cfg = dict(by_epoch=True, max_epochs=10, val_interval=2)
+# RiemannianAdamW from random weights: 8 epochs of 18,000 images, one of warm-up, then cosine.
+train_cfg = dict(by_epoch=True, max_epochs=8, val_interval=2)
 optim_wrapper = dict(
     type="OptimWrapper",
     constructor="MetricLearningParamGroups",
@@ -9,5 +9,5 @@ optim_wrapper = dict(
 )
 param_scheduler = [
     dict(type="LinearLR", start_factor=1e-2, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
-    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=1, end=10, convert_to_iter_based=True),
+    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=1, end=8, convert_to_iter_based=True),
 ]
