@@ -52,7 +52,7 @@ class LorentzClassifier(nn.Module):
     ``(K,)``.
 
     Shapes:
-        space parts ``(..., n)`` to logits ``(..., K)``.
+        space parts ``(..., n)`` to logits ``(..., K)``, computed in float32 also under autocast.
     """
 
     def __init__(self, in_features: int, num_classes: int, manifold: Lorentz, device=None, dtype=None):
@@ -70,7 +70,9 @@ class LorentzClassifier(nn.Module):
         nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.manifold.hyperplane_logits(self.manifold.from_space(x), self.weight, self.bias)
+        wide = torch.promote_types(self.weight.dtype, torch.float32)
+        points = self.manifold.from_space(x.to(wide))
+        return self.manifold.hyperplane_logits(points, self.weight.to(wide), self.bias.to(wide)).to(self.weight.dtype)
 
     def __prepare_scriptable__(self) -> nn.Module:
         return scripted.Classifier(self.weight, self.bias, self.manifold.c)
@@ -410,7 +412,7 @@ class LorentzResNet(nn.Module):
         source, target = self._outside[-1], None
         if self.head_type == "lorentz" and num_classes > 0:
             if self.head_manifold is None:
-                self.head_manifold = Lorentz(self.head_curvature, self.learn_curvature).to(weight.device)
+                self.head_manifold = Lorentz(self.head_curvature, self.learn_curvature).to(**factory)
             target = self.head_manifold
         else:
             self.head_manifold = None

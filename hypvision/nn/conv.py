@@ -13,7 +13,7 @@ from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import safe_sqrt
 
 from . import scripted
-from .functional import radial_rescale, space_square
+from .functional import exact, radial_rescale, space_square
 
 __all__ = [
     "EfficientLorentzConv2d",
@@ -216,7 +216,7 @@ class _Efficient(nn.Module):
             return weight
         # Cayley transform of A = X E^T - E X^T with X the lower triangle of the weight and E = the identity's first
         # columns: A = U V^T has rank 2 fan_in, so the solve is that small (Woodbury) if that is smaller.
-        with torch.autocast(weight.device.type, enabled=False):
+        with exact(weight.device):
             x = torch.tril(weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight)
             e = torch.eye(self.fan_out, self.fan_in, dtype=x.dtype, device=x.device)
             u, v = torch.cat([x, -e], 1), torch.cat([e, x], 1)

@@ -6,6 +6,7 @@ computed where a formula needs it, so Euclidean kernels do the work.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 
@@ -18,6 +19,11 @@ from hypvision.geometry.lorentz import max_distance
 from hypvision.geometry.numerics import asinhc_sqrt, safe_sqrt, sinhc_sqrt, tanhc
 
 __all__ = ["radial_map", "radial_rescale", "rescale_factor", "space_square", "space_time", "squash_factor"]
+
+
+def exact(device: torch.device):
+    """Context without autocast, which the meta device does not know at all."""
+    return contextlib.nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def space_square(space: Tensor, dim: int = -1) -> Tensor:
@@ -70,7 +76,7 @@ def radial_map(x: Tensor, factor: Callable[..., Tensor], *parameters: Tensor | f
     dtype = x.dtype
     if dtype in (torch.float16, torch.bfloat16):
         x = x.float()
-    with torch.autocast(x.device.type, enabled=False):
+    with exact(x.device):
         if torch.compiler.is_compiling() or x.device.type == "meta":
             return (x * factor((x * x).sum(dim, keepdim=True), *parameters)).to(dtype)
         tensors = [p for p in parameters if isinstance(p, Tensor)]

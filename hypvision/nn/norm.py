@@ -12,10 +12,10 @@ from torch.autograd.function import once_differentiable
 
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import distance_from_square, stable
+from hypvision.geometry.numerics import distance_from_square
 
 from . import scripted
-from .functional import squash_factor
+from .functional import exact, squash_factor
 
 __all__ = [
     "GyroLorentzBatchNorm1d",
@@ -257,7 +257,6 @@ def _grad(outputs, inputs, grads) -> list[Tensor]:
     return list(torch.autograd.grad(outputs, inputs, grads, retain_graph=True, materialize_grads=True))
 
 
-@stable("x")
 def _batch_norm(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: tuple | None = None, options=None):
     """The layer on space parts ``(B, C, N)``: output, and the statistics of the points."""
     if not torch.compiler.is_compiling():
@@ -304,10 +303,13 @@ class _LorentzBatchNorm(nn.Module):
         c = c if isinstance(c, Tensor) else torch.tensor(c, dtype=self.gamma.dtype, device=x.device)
         options = _Options(self.eps, self.gyro, self.joint, self.slope)
         running = None if self.training else (self.running_mean, self.running_var)
-        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        out, mean, var = _batch_norm(wide, self.beta, self.gamma, c=c, running=running, options=options)
-        if self.training:
-            self._update(mean, var, c.detach())
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        with exact(x.device):
+            beta, gamma = self.beta.to(dtype), self.gamma.to(dtype)
+            running = running and tuple(t.to(dtype) for t in running)
+            out, mean, var = _batch_norm(x.to(dtype), beta, gamma, c.to(dtype), running, options)
+            if self.training:
+                self._update(mean, var, c.detach())
         return out.to(x.dtype)
 
     @torch.no_grad()
