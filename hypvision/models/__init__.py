@@ -1,7 +1,8 @@
 """Image models; importing this package registers them in timm."""
 
-from . import hcformer, lorentz_resnet
+from . import hcformer, himapper, lorentz_resnet
 from .hcformer import HCFormer
+from .himapper import HiMapper
 from .lorentz_resnet import LorentzResNet
 
-__all__ = ["HCFormer", "LorentzResNet", "hcformer", "lorentz_resnet"]
+__all__ = ["HCFormer", "HiMapper", "LorentzResNet", "hcformer", "himapper", "lorentz_resnet"]

@@ -1,0 +1,695 @@
+"""The plug-in of Hi-Mapper: from a feature map to a tree of visual parts, and from the tree to a better image feature.
+
+Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon et al. (CVPR 2024). Official
+code: kwonjunn01/Hi-Mapper.
+
+- :class:`GaussianTree`: N leaves are learned Gaussians, their ancestors are matched moments; samples are the queries.
+- :class:`Decomposer`: one decoder layer, shared by all levels, turns queries and the map into a vector a node.
+- :class:`TreeLift`: maps the vectors to hyperbolic space, where the losses compare them (training only).
+- :class:`TreeEncoder`: the image feature attends to the levels in turn, from the leaves to the coarsest nodes.
+- :class:`HierarchyMapper`: all of them.
+
+Levels are counted from 0, the finest. Level l has ``n_l = N / 2^l`` nodes, of which each gives ``m_l = 2^l`` samples,
+so that every level has N queries; node k of level l has the children 2k and 2k + 1 of level l - 1.
+
+The queries do not depend on the image: they are projected once, not once an image. All levels run through the shared
+layer together. Without noise the samples of a node are equal, so that one of them is enough.
+"""
+
+# No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from timm.layers import trunc_normal_
+from timm.models import register_notrace_module
+from timm.models._manipulate import checkpoint
+from torch import Tensor, nn
+
+from hypvision.errors import HypvisionError
+from hypvision.geometry import Euclidean, Lorentz
+
+__all__ = [
+    "Decomposer",
+    "GaussianTree",
+    "HierarchyMapper",
+    "MapLayout",
+    "Moments",
+    "TreeEncoder",
+    "TreeLift",
+    "check_option",
+]
+
+# log-variances stay within these: a standard deviation of 1e-3 to 1e3
+LOG_VARIANCE = (-13.8, 13.8)
+# temperature of the decomposition's cross attention
+CROSS_SCALE = 1 / 0.07
+# queries of an image up to which attention projects the queries into the space of the keys, not the keys
+FEW = 4
+
+
+def check_option(name: str, value: Any, known: tuple) -> None:
+    """Raise HypvisionError unless ``value`` is one of ``known``."""
+    if value not in known:
+        raise HypvisionError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}.")
+
+
+# The tree
+
+
+class Moments(NamedTuple):
+    """Mean and log-variance ``(n_l, C)`` of the nodes of a level, in float32 at least."""
+
+    mean: Tensor
+    log_variance: Tensor
+
+
+class GaussianTree(nn.Module):
+    """A binary tree of diagonal Gaussians; its leaves are learned.
+
+    A parent has the mean and variance of the mixture of its children in equal parts (moment matching):
+    ``mean' = (mean_a + mean_b) / 2``, ``var' = (var_a + var_b) / 2 + (mean_a - mean_b)^2 / 4``. In this form the
+    variance cannot become negative, and it is never below the smaller one of its children. Log-variances are kept
+    within +-13.8.
+
+    Args:
+        dim: C.
+        leaves: N.
+        levels: L.
+        kind: ``"gaussian"``, or ``"deterministic"``: no variance, a node is its mean (ablation).
+        mixture: what upper nodes sample from: ``"moment"``, the Gaussian with the matched moments, or ``"components"``,
+            a leaf below, drawn with equal probability.
+
+    Raises:
+        HypvisionError: an unknown option, or N not divisible by ``2^(L-1)``.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        leaves: int = 32,
+        levels: int = 4,
+        kind: str = "gaussian",
+        mixture: str = "moment",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        check_option("tree", kind, ("gaussian", "deterministic"))
+        check_option("mixture", mixture, ("moment", "components"))
+        if levels < 1 or leaves < 1 or leaves % 2 ** (levels - 1):
+            raise HypvisionError(
+                f"A tree of {levels} levels needs a number of leaves that 2^{max(levels - 1, 0)} divides, got "
+                f"{leaves}. Change leaves or levels."
+            )
+        self.leaves, self.levels, self.kind, self.mixture = leaves, levels, kind, mixture
+        self.mean = nn.Parameter(torch.empty(leaves, dim, device=device, dtype=dtype))
+        self.log_variance = None
+        if kind == "gaussian":
+            self.log_variance = nn.Parameter(torch.empty(leaves, dim, device=device, dtype=dtype))
+        self.nodes = [leaves // 2**level for level in range(levels)]
+        self.samples = [2**level for level in range(levels)]
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Siblings near each other, leaves of different parents far apart, variances about 1."""
+        with torch.no_grad():
+            pairs = self.mean.new_empty(-(-self.leaves // 2), self.mean.shape[1]).normal_(std=1.5)
+            siblings = pairs.repeat_interleave(2, 0)[: self.leaves]
+            self.mean.copy_(siblings + 0.01 * torch.randn_like(siblings))
+            if self.log_variance is not None:
+                nn.init.xavier_uniform_(self.log_variance)
+
+    def moments(self) -> list[Moments]:
+        """Mean and log-variance of the nodes of each level; the variances of a deterministic tree are those of the
+        mixture of points (on the leaves the smallest allowed)."""
+        low, high = LOG_VARIANCE
+        wide = torch.promote_types(self.mean.dtype, torch.float32)
+        mean = self.mean.to(wide)
+        if self.log_variance is None:
+            log_variance = torch.full_like(mean, low)
+        else:
+            log_variance = self.log_variance.to(wide)
+            # Straight through: a value that an optimiser pushed out of bounds can come back.
+            log_variance = log_variance + (log_variance.clamp(low, high) - log_variance).detach()
+        found = [Moments(mean, log_variance)]
+        for _ in range(self.levels - 1):
+            a, b = mean[0::2], mean[1::2]
+            variance = log_variance.exp()
+            variance = (variance[0::2] + variance[1::2]) / 2 + (a - b).square() / 4
+            mean, log_variance = (a + b) / 2, variance.log()
+            found.append(Moments(mean, log_variance))
+        return found
+
+    def draw_noise(self, generator: torch.Generator | None = None, one_by_one: bool = False) -> list[Tensor]:
+        """Standard normal noise for one forward pass.
+
+        Args:
+            generator: on the device of the parameters; None: torch's global one.
+            one_by_one: draw each ``(n_l, C)`` in a call of its own, as the official code does, which with the same seed
+                gives its numbers.
+
+        Returns:
+            A tensor ``(m_l, n_l, C)`` a level: draw, node, channel.
+        """
+        mean, dim = self.mean, self.mean.shape[1]
+        if one_by_one:
+            return [
+                torch.stack([self._randn((n, dim), generator) for _ in range(m)])
+                for n, m in zip(self.nodes, self.samples)
+            ]
+        noise = self._randn((self.levels, mean.shape[0], dim), generator)
+        return [noise[level].view(m, n, dim) for level, (n, m) in enumerate(zip(self.nodes, self.samples))]
+
+    def _randn(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        wide = torch.promote_types(self.mean.dtype, torch.float32)
+        return torch.randn(shape, generator=generator, device=self.mean.device, dtype=wide)
+
+    def sample(
+        self, moments: list[Moments], noise: list[Tensor], generator: torch.Generator | None = None
+    ) -> list[Tensor]:
+        """Queries ``(N, C)`` of each level: token t is the sample ``t mod m_l`` of node ``t // m_l``.
+
+        Args:
+            moments: what :meth:`moments` gives.
+            noise: a tensor ``(m_l, n_l, C)`` a level, or as many tensors ``(n_l, C)`` as there are draws, the finest
+                level first (the order of the official code).
+            generator: chooses the leaves where ``mixture="components"``.
+
+        Raises:
+            ValueError: the noise has another shape.
+        """
+        tokens = []
+        for level, (entry, eps) in enumerate(zip(moments, self._grouped(noise))):
+            mean, log_variance = entry
+            if self.mixture == "components" and level > 0:
+                n, m = self.nodes[level], self.samples[level]
+                below = torch.randint(m, (m, n), generator=generator, device=mean.device)
+                leaf = below + m * torch.arange(n, device=mean.device)
+                mean, log_variance = moments[0].mean[leaf], moments[0].log_variance[leaf]
+            drawn = mean + torch.exp(log_variance / 2) * eps.to(mean)  # (m, n, C)
+            tokens.append(drawn.transpose(0, 1).flatten(0, 1))
+        return tokens
+
+    def _grouped(self, noise: list[Tensor]) -> list[Tensor]:
+        dim = self.mean.shape[1]
+        if len(noise) == sum(self.samples) and noise[0].ndim == 2:
+            starts = [sum(self.samples[:level]) for level in range(self.levels)]
+            noise = [torch.stack(list(noise[start : start + m])) for start, m in zip(starts, self.samples)]
+        expected = [(m, n, dim) for n, m in zip(self.nodes, self.samples)]
+        if [tuple(eps.shape) for eps in noise] != expected:
+            raise ValueError(
+                f"The noise must have the shapes {expected}, or be {sum(self.samples)} tensors (n_l, {dim}), got "
+                f"{[tuple(eps.shape) for eps in noise]}."
+            )
+        return noise
+
+
+# Attention
+
+
+class Attention(nn.Module):
+    """Multi-head attention with queries, keys and values from projections without bias; it holds the weights."""
+
+    def __init__(self, dim: int, heads: int, drop: float, device=None, dtype=None):
+        super().__init__()
+        factory = {"device": device, "dtype": dtype}
+        self.heads = heads
+        self.q_proj = nn.Linear(dim, dim, bias=False, **factory)
+        self.k_proj = nn.Linear(dim, dim, bias=False, **factory)
+        self.v_proj = nn.Linear(dim, dim, bias=False, **factory)
+        self.proj = nn.Linear(dim, dim, **factory)
+        self.drop = nn.Dropout(drop)
+
+    def split(self, x: Tensor) -> Tensor:
+        """``(..., T, w)`` to ``(..., heads, T, w / heads)``."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+
+    def join(self, x: Tensor) -> Tensor:
+        """Output of the heads ``(..., heads, T, d)`` to the projected, dropped-out ``(..., T, w)``."""
+        return self.drop(self.proj(x.transpose(-2, -3).flatten(-2)))
+
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values ``(..., heads, M, d)`` of ``(..., M, w)`` by one product."""
+        both = F.linear(memory, torch.cat([self.k_proj.weight, self.v_proj.weight]))
+        return tuple(map(self.split, both.chunk(2, -1)))
+
+    def cross(self, x: Tensor, memory: Tensor, scale: float | None = None) -> Tensor:
+        """Queries ``(B, T, w)`` attend to ``(B, M, w)``."""
+        if x.shape[-2] > FEW:
+            keys, values = self.keys_values(memory)
+            return self.join(F.scaled_dot_product_attention(self.split(self.q_proj(x)), keys, values, scale=scale))
+        # (W_k^T q) . m = q . (W_k m): for few queries this spares the projections of the memory.
+        scale = (self.q_proj.out_features // self.heads) ** -0.5 if scale is None else scale
+        query = self.q_proj(x).unflatten(-1, (self.heads, -1)) * scale  # (B, T, heads, d)
+        keys, values = (weight.unflatten(0, (self.heads, -1)) for weight in (self.k_proj.weight, self.v_proj.weight))
+        query = torch.einsum("bthd,hdw->bthw", query, keys).flatten(1, 2)
+        weights = torch.softmax(torch.matmul(query, memory.transpose(-1, -2)), -1)
+        mixed = torch.matmul(weights, memory).unflatten(1, (x.shape[1], self.heads))
+        out = torch.einsum("bthw,hdw->bthd", mixed, values)
+        return self.drop(self.proj(out.flatten(-2)))
+
+    def alone(self, x: Tensor) -> Tensor:
+        """Self-attention of tokens ``(..., w)`` that see themselves only: the softmax over one token is 1."""
+        return self.drop(self.proj(self.v_proj(x)))
+
+
+class DecoderLayer(nn.Module):
+    """Pre-norm decoder layer, in the order cross attention, self-attention, MLP; it holds the weights.
+
+    ``memnorm`` is in official checkpoints and takes no part in the computation.
+    """
+
+    def __init__(
+        self, dim: int, heads: int, mlp_ratio: float, drop: float, memnorm: bool = False, device=None, dtype=None
+    ):
+        super().__init__()
+        factory = {"device": device, "dtype": dtype}
+        self.norm1 = nn.LayerNorm(dim, **factory)
+        self.cross_attn = Attention(dim, heads, drop, **factory)
+        self.norm2 = nn.LayerNorm(dim, **factory)
+        self.self_attn = Attention(dim, heads, drop, **factory)
+        self.norm3 = nn.LayerNorm(dim, **factory)
+        self.fc1 = nn.Linear(dim, int(dim * mlp_ratio), **factory)
+        self.fc2 = nn.Linear(int(dim * mlp_ratio), dim, **factory)
+        self.memnorm = nn.LayerNorm(dim, **factory) if memnorm else None
+        self.drop = nn.Dropout(drop)
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """The MLP branch of ``(..., w)``, with its norm."""
+        return self.drop(self.fc2(self.drop(F.gelu(self.fc1(self.norm3(x))))))
+
+
+def _projection(dim_in: int, dim_out: int, factory: dict, norm: bool = False) -> nn.Sequential:
+    layers = [nn.LayerNorm(dim_in, **factory), nn.Linear(dim_in, dim_out, **factory)]
+    return nn.Sequential(*layers, *([nn.LayerNorm(dim_out, **factory)] if norm else []))
+
+
+def _init_linear(module: nn.Module) -> None:
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            trunc_normal_(layer.weight, std=0.02)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+class Decomposer(nn.Module):
+    """Tree queries attend to the map, then to each other within their level; a vector a node comes out.
+
+    Args:
+        dim: C, of queries, map and nodes.
+        nodes, samples: ``n_l`` and ``m_l`` of each level.
+        width: inner width w.
+        heads, mlp_ratio, drop: of the layer.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        nodes: list[int],
+        samples: list[int],
+        width: int = 128,
+        heads: int = 4,
+        mlp_ratio: float = 4.0,
+        drop: float = 0.1,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        factory = {"device": device, "dtype": dtype}
+        self.nodes, self.samples = nodes, samples
+        self.memory_proj = _projection(dim, width, factory, norm=True)
+        self.node_proj = _projection(dim, width, factory)
+        self.layer = DecoderLayer(width, heads, mlp_ratio, drop, **factory)
+        self.out_proj = _projection(width, dim, factory)
+        _init_linear(self)
+
+    def forward(self, memory: Tensor, queries: list[Tensor], maps: bool = False) -> tuple[Tensor, Tensor | None]:
+        """One vector a node.
+
+        Args:
+            memory: tokens of the map ``(B, M, C)``.
+            queries: of each level, all ``(N, C)`` (samples) or ``(n_l, C)`` (means).
+            maps: give the attention of each node to the map too, the mean over heads and samples.
+
+        Returns:
+            Nodes ``(B, sum n_l, C)``, level after level; attention ``(B, sum n_l, M)`` or None.
+        """
+        layer, cross = self.layer, self.layer.cross_attn
+        sizes = [len(tokens) for tokens in queries]
+        keys, values = cross.keys_values(self.memory_proj(memory))
+        # Up to the cross attention the queries are the same for all images.
+        start = self.node_proj(torch.cat(queries).to(self.node_proj[1].weight.dtype))
+        query = cross.split(cross.q_proj(layer.norm1(start))).expand(len(memory), -1, -1, -1)
+        seen = F.scaled_dot_product_attention(query, keys, values, scale=CROSS_SCALE)
+        x = start + cross.join(seen)
+        x = x + self._within_levels(layer.norm2(x), sizes)
+        x = x + layer.mlp(x)
+        attention = None
+        if maps:
+            weights = torch.softmax(torch.matmul(query, keys.transpose(-1, -2)).float() * CROSS_SCALE, -1)
+            attention = self._average(weights.mean(1), sizes)
+        return self.out_proj(self._average(x, sizes)), attention
+
+    def _within_levels(self, x: Tensor, sizes: list[int]) -> Tensor:
+        """Self-attention in which a level does not see the others."""
+        attn = self.layer.self_attn
+        qkv = F.linear(x, torch.cat([attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight]))
+        if len(set(sizes)) == 1:  # levels as a part of the batch
+            parts = (attn.split(part.unflatten(-2, (len(sizes), -1))) for part in qkv.chunk(3, -1))
+            return attn.join(F.scaled_dot_product_attention(*parts)).flatten(1, 2)
+        # Level after level: a mask over all would compute twice as much.
+        found = []
+        for part in qkv.split(sizes, -2):
+            q, k, v = part.unflatten(-1, (3, attn.heads, -1)).permute(2, 0, 3, 1, 4)
+            found.append(F.scaled_dot_product_attention(q, k, v))
+        return attn.join(torch.cat(found, -2))
+
+    def _average(self, x: Tensor, sizes: list[int]) -> Tensor:
+        """Mean over the samples of each node, ``(B, sum of sizes, D)`` to ``(B, sum n_l, D)``."""
+        if sizes == self.nodes:
+            return x
+        levels = [part.unflatten(-2, (n, -1)).mean(-2) for part, n in zip(x.split(sizes, -2), self.nodes)]
+        return torch.cat(levels, -2)
+
+
+class TreeEncoder(nn.Module):
+    """Features attend to the levels in turn, leaves first.
+
+    Args:
+        dim: channels of the features.
+        memory_dim: channels C of the nodes.
+        nodes: ``n_l`` of each level.
+        width, heads, mlp_ratio, drop: of the layers, one a level.
+        official: with the norm that official checkpoints have and do not use.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        memory_dim: int,
+        nodes: list[int],
+        width: int = 128,
+        heads: int = 4,
+        mlp_ratio: float = 4.0,
+        drop: float = 0.1,
+        official: bool = True,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        factory = {"device": device, "dtype": dtype}
+        self.nodes = nodes
+        self.memory_proj = _projection(memory_dim, width, factory, norm=True)
+        self.node_proj = _projection(dim, width, factory)
+        self.layers = nn.ModuleList(
+            DecoderLayer(width, heads, mlp_ratio, drop, memnorm=official, **factory) for _ in nodes
+        )
+        self.out_proj = _projection(width, dim, factory)
+        _init_linear(self)
+
+    def forward(self, x: Tensor, nodes: Tensor) -> Tensor:
+        """Features ``(B, T, dim)``, each by itself, and nodes ``(B, sum n_l, C)`` to features ``(B, T, dim)``."""
+        memory = self.memory_proj(nodes)
+        x = self.node_proj(x)
+        for layer, level in zip(self.layers, memory.split(self.nodes, -2)):
+            x = x + layer.cross_attn.cross(layer.norm1(x), level)
+            x = x + layer.self_attn.alone(layer.norm2(x))
+            x = x + layer.mlp(x)
+        return self.out_proj(x)
+
+    def unused(self) -> list[nn.Parameter]:
+        """Parameters that checkpoints hold and the result does not depend on."""
+        found: list[nn.Parameter] = []
+        for layer in self.layers:
+            found += [layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight]
+            found += list(layer.memnorm.parameters()) if layer.memnorm is not None else []
+        return found
+
+
+# Hyperbolic space
+
+
+class TreeLift(nn.Module):
+    """Nodes to points of a manifold: a linear map to ``dim_out`` numbers, then the lift.
+
+    - ``"exp0"``: the exponential map at the origin of tangent vectors times a learned scale, which begins at
+      ``1 / sqrt(dim_out)`` (the paper's lift, as in MERU);
+    - ``"official"``: that of the released code. Coordinate 0 counts negative in the norm n, which is capped at 1.5;
+      what comes out does not depend on the curvature, and all of it counts as space part.
+
+    Args:
+        dim: C.
+        dim_out: numbers a point, without its time.
+        lift: ``"exp0"`` or ``"official"``.
+        geometry: ``"lorentz"``, or ``"euclidean"``: no lift, only the scale (ablation).
+        curvature: initial value; learned, between a tenth and ten times of it.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        dim_out: int = 128,
+        lift: str = "exp0",
+        geometry: str = "lorentz",
+        curvature: float = 1.0,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        check_option("lift", lift, ("exp0", "official"))
+        check_option("geometry", geometry, ("lorentz", "euclidean"))
+        self.kind = lift
+        self.weight = nn.Parameter(torch.empty(dim, dim_out, device=device, dtype=dtype))
+        self.manifold = Lorentz(curvature, learnable=True) if geometry == "lorentz" else Euclidean()
+        if device is not None:
+            self.manifold.to(device)
+        self.scale = None
+        if lift == "exp0" or geometry == "euclidean":
+            self.scale = nn.Parameter(torch.empty((), device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Kaiming-uniform weights, the scale ``1 / sqrt(dim_out)``."""
+        bound = (6 / self.weight.shape[1]) ** 0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.scale is not None:
+            nn.init.constant_(self.scale, self.weight.shape[1] ** -0.5)
+
+    def forward(self, nodes: Tensor) -> Tensor:
+        """Nodes ``(..., C)`` to points ``(..., dim_out + 1)``, time first, or ``(..., dim_out)`` in flat space; in
+        float32 at least."""
+        wide = torch.promote_types(nodes.dtype, torch.float32)
+        with torch.autocast(nodes.device.type, enabled=False):
+            v = torch.matmul(nodes.to(wide), self.weight.to(wide))
+            if isinstance(self.manifold, Euclidean):
+                return v * self.scale.to(wide)
+            if self.kind == "exp0":
+                return self.manifold.expmap0(v * self.scale.to(wide))
+            return self.manifold.from_space(_official_lift(v))
+
+
+def _official_lift(v: Tensor) -> Tensor:
+    """The space part ``(..., D)`` that the released code makes of vectors ``(..., D)``."""
+    square = v[..., 1:].square().sum(-1, keepdim=True) - v[..., :1].square()
+    # Its clamp lets 1e-8 of the gradient through where it acts.
+    leak = 1e-9 + 1e-8 * (square - square.detach())
+    n = torch.where(square > 1e-9, square, leak).sqrt()
+    r = n.clamp(max=1.5)
+    space = torch.sinh(r) * v / n
+    return torch.cat([space[..., :1] + torch.cosh(r), space[..., 1:]], -1)
+
+
+# All of it
+
+
+class MapLayout(NamedTuple):
+    """How a backbone lays out its map, and which of its tokens are keys and values.
+
+    Attributes:
+        channels_last: maps with four dimensions are ``(B, H, W, C)``, not ``(B, C, H, W)``.
+        prefix: class and other tokens at the beginning of a sequence ``(B, prefix + HW, C)``.
+        distilled: the second token is a distillation token with a feature and head of its own.
+        kv: ``"patch"`` all but the prefix; ``"official"`` the released code's rule, all but the first if C < 500, else
+            all; ``"all"``. The distillation token never counts.
+    """
+
+    channels_last: bool = False
+    prefix: int = 0
+    distilled: bool = False
+    kv: str = "patch"
+
+    def patches(self, features: Tensor) -> Tensor:
+        """The tokens ``(B, HW, C)`` that have a place in the image, row after row."""
+        if features.ndim == 4:
+            return features.flatten(1, 2) if self.channels_last else features.flatten(2).transpose(1, 2)
+        return features[:, self.prefix :]
+
+    def memory(self, features: Tensor) -> Tensor:
+        """The tokens ``(B, M, C)`` that queries attend to."""
+        if self.kv == "patch" or features.ndim == 4 and self.kv == "all":
+            return self.patches(features)
+        tokens = self.patches(features) if features.ndim == 4 else features
+        if self.distilled:
+            tokens = torch.cat([tokens[:, :1], tokens[:, 2:]], 1)
+        return tokens[:, 1:] if self.kv == "official" and tokens.shape[-1] < 500 else tokens
+
+
+class _Attach(torch.autograd.Function):
+    """Identity on ``x`` that puts ``parameters`` into its graph, with gradient 0."""
+
+    @staticmethod
+    def forward(ctx, x, *parameters):
+        ctx.save_for_backward(*parameters)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, *(torch.zeros_like(parameter) for parameter in ctx.saved_tensors)
+
+
+class HierarchyMapper(nn.Module):
+    """The whole plug-in for maps of ``dim`` channels and image features of ``cls_dim``.
+
+    Args:
+        dim: channels C of the map.
+        cls_dim: channels of the image feature.
+        leaves, levels: N and L of the tree.
+        width, heads, mlp_ratio, drop: of the attention layers.
+        tree, mixture: see :class:`GaussianTree`.
+        eval_noise: in eval mode: ``"mean"`` no noise, ``"sample"`` noise at every call as in training (the released
+            code), ``"fixed"`` the same noise at every call.
+        lift, geometry, curvature, points: see :class:`TreeLift`; ``points`` is its ``dim_out``.
+        residual: add the encoded feature to the one that came in; else replace it.
+        one_by_one: draw the noise in the order of the official code.
+        layout: of the maps of the backbone.
+        dense_dim: channels of a map that is to be enriched too, by an encoder whose output begins at 0 (ours, not the
+            paper's); None: no such encoder.
+
+    Raises:
+        HypvisionError: an option that does not exist, or N and L that do not fit.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        cls_dim: int,
+        leaves: int = 32,
+        levels: int = 4,
+        width: int = 128,
+        heads: int = 4,
+        mlp_ratio: float = 4.0,
+        drop: float = 0.1,
+        tree: str = "gaussian",
+        mixture: str = "moment",
+        eval_noise: str = "mean",
+        lift: str = "exp0",
+        geometry: str = "lorentz",
+        curvature: float = 1.0,
+        points: int = 128,
+        residual: bool = True,
+        one_by_one: bool = False,
+        layout: MapLayout = MapLayout(),  # noqa: B008 - immutable
+        dense_dim: int | None = None,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        check_option("eval_noise", eval_noise, ("mean", "sample", "fixed"))
+        if width % heads:
+            raise HypvisionError(f"width must be a multiple of heads, got {width} and {heads}.")
+        factory = {"device": device, "dtype": dtype}
+        self.eval_noise, self.residual, self.one_by_one, self.layout = eval_noise, residual, one_by_one, layout
+        self.grad_checkpointing = False
+        self.tree = GaussianTree(dim, leaves, levels, tree, mixture, **factory)
+        layer = dict(width=width, heads=heads, mlp_ratio=mlp_ratio, drop=drop, **factory)
+        self.decomposer = Decomposer(dim, self.tree.nodes, self.tree.samples, **layer)
+        self.encoder = TreeEncoder(cls_dim, dim, self.tree.nodes, **layer)
+        self.lift = TreeLift(dim, points, lift, geometry, curvature, **factory)
+        self.dense = None
+        if dense_dim is not None:
+            self.dense = TreeEncoder(dense_dim, dim, self.tree.nodes, official=False, **layer)
+            for block in self.dense.layers:  # no checkpoint asks for what attention to oneself does not use
+                block.self_attn.q_proj = block.self_attn.k_proj = None
+            nn.init.zeros_(self.dense.out_proj[1].weight)
+        if eval_noise == "fixed":
+            noise = torch.randn(levels, leaves, dim, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
+            self.register_buffer("noise", noise.to(self.tree.mean.device), persistent=False)
+
+    def queries(
+        self,
+        moments: list[Moments],
+        noise: list[Tensor] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> list[Tensor]:
+        """Queries of each level: samples ``(N, C)`` or, where there is no noise, the means ``(n_l, C)``.
+
+        Args:
+            moments: of the tree.
+            noise: use this, see :meth:`GaussianTree.sample`; None: as the mode and ``eval_noise`` say.
+            generator: source of the random numbers; None: torch's global one.
+        """
+        if noise is None:
+            if self.tree.kind == "deterministic" or not (self.training or self.eval_noise != "mean"):
+                return [entry.mean for entry in moments]
+            if not self.training and self.eval_noise == "fixed":
+                shapes = zip(self.noise, self.tree.nodes, self.tree.samples)
+                noise = [eps.view(m, n, -1) for eps, n, m in shapes]
+                if generator is None and self.tree.mixture == "components":
+                    generator = torch.Generator(self.noise.device).manual_seed(0)
+            else:
+                noise = self.tree.draw_noise(generator, self.one_by_one)
+        return self.tree.sample(moments, noise, generator)
+
+    def decompose(
+        self,
+        memory: Tensor,
+        moments: list[Moments] | None = None,
+        noise: list[Tensor] | None = None,
+        generator: torch.Generator | None = None,
+        maps: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Nodes ``(B, sum n_l, C)`` of map tokens ``(B, M, C)``, and their attention with ``maps``; see
+        :class:`Decomposer` and :meth:`queries`."""
+        moments = self.tree.moments() if moments is None else moments
+        queries = self.queries(moments, noise, generator)
+        if self.grad_checkpointing and torch.is_grad_enabled() and not torch.jit.is_tracing():
+            return checkpoint(self.decomposer, memory, queries, maps)
+        return self.decomposer(memory, queries, maps)
+
+    def encode(self, feature: Tensor, nodes: Tensor) -> Tensor:
+        """Image features ``(B, cls_dim)``, or ``(B, T, cls_dim)`` for several, with what the nodes say of them."""
+        x = feature if feature.ndim == 3 else feature.unsqueeze(1)
+        x = self.encoder(x, nodes).reshape(feature.shape)
+        return feature + x if self.residual else x
+
+    def fuse(self, tokens: Tensor, nodes: Tensor) -> Tensor:
+        """What the nodes add to each token of a map, ``(B, M, dense_dim)``; needs ``dense_dim``."""
+        return self.dense(tokens, nodes)
+
+    def forward(self, features: Tensor, pooled: Tensor) -> Tensor:
+        """Enriched image features of the shape of ``pooled``.
+
+        Args:
+            features: the map, as the backbone gives it.
+            pooled: image features ``(B, cls_dim)`` or, for several, ``(B, T, cls_dim)``. Anything else (a map, where
+                the backbone does not pool) comes back as it is.
+        """
+        if pooled.ndim != 2 and not (pooled.ndim == 3 and self.layout.distilled):
+            return pooled
+        return self.attach(self.encode(pooled, self.decompose(self.layout.memory(features))[0]))
+
+    def attach(self, x: Tensor) -> Tensor:
+        """In training, gives the parameters that ``x`` does not depend on the gradient 0: data-parallel training waits
+        for a gradient of every parameter, and some serve the losses or official checkpoints alone."""
+        if self.training and torch.is_grad_enabled():
+            rest = [p for p in (*self.lift.parameters(), *self.encoder.unused()) if p.requires_grad]
+            return _Attach.apply(x, *rest)
+        return x
+
+    def levels(self, x: Tensor, dim: int = 1) -> list[Tensor]:
+        """Cut what is concatenated along nodes into its levels."""
+        return list(x.split(self.tree.nodes, dim))
+
+
+register_notrace_module(HierarchyMapper)

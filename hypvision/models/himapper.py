@@ -1,0 +1,625 @@
+"""Hi-Mapper: a plug-in that gives any timm backbone a tree of visual parts, by which it improves the image feature.
+
+Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon, Jang, Kim, Kim, Sohn (CVPR
+    2024).
+Official code: kwonjunn01/Hi-Mapper, of which the tree, the modules and the losses are published; the way they are
+hooked up to backbones follows the paper. The plug-in itself is in :mod:`hypvision.models.hierarchy_mapper`.
+
+>>> model = timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)  # DeiT's weights, a new mapper
+>>> model = timm.create_model("himapper", backbone="convnext_tiny.fb_in1k", pretrained=True, num_classes=10)
+>>> out = model.forward_with_hierarchy(images)
+>>> loss = F.cross_entropy(out["logits"], labels) + model.aux_loss(out)
+
+``X_himapper`` is another name of ``himapper_X``.
+
+Two presets say how: ``"proper"``, the default, and ``"official"``, which repeats the released code (see
+:data:`PRESETS`). Single arguments change single choices. Inputs may have any size that the backbone accepts.
+"""
+
+# No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
+import difflib
+import re
+from contextlib import nullcontext
+from typing import Any
+
+import timm
+import torch
+from timm.models import build_model_with_cfg, generate_default_cfgs, get_pretrained_cfg, register_model
+from timm.models._features import FeatureGetterNet, feature_take_indices
+from timm.models.deit import VisionTransformerDistilled
+from torch import Tensor, nn
+
+from hypvision.errors import HypvisionError
+from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
+
+from .hierarchy_mapper import HierarchyMapper, MapLayout, check_option
+
+__all__ = ["BACKBONES", "PRESETS", "HiMapper"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "proper": dict(eval_noise="mean", kv="patch", lift="exp0", logit="neg_distance", one_by_one=False),
+    "official": dict(eval_noise="sample", kv="official", lift="official", logit="distance", one_by_one=True),
+}
+"""The choices in which the released code and the intent of the paper differ."""
+
+# Number of tokens that do not belong to a place, for networks that do not tell.
+_PREFIX = {"VOLO": 1, "CoaT": 1}
+# Networks whose final feature is not one map.
+_UNSUPPORTED = {
+    "CrossVit": "two sequences of tokens of different sizes",
+    "EfficientVim": "a list of maps and states",
+    "PoolingVisionTransformer": "class tokens alone, without a map",
+}
+
+
+class HiMapper(nn.Module):
+    """A timm network with a :class:`~hypvision.models.hierarchy_mapper.HierarchyMapper`.
+
+    Args:
+        backbone: name in :func:`timm.create_model` (a tag chooses its weights), or a network.
+        num_classes: classes of the backbone's head; 0 for none. For a network given as a module None keeps its own.
+        in_chans: input channels.
+        preset: ``"proper"`` or ``"official"``, see :data:`PRESETS`; ``eval_noise``, ``kv``, ``lift`` and ``logit``
+            change single choices of it.
+        leaves, levels: N and L of the tree.
+        width, heads, mlp_ratio, mapper_drop: of the mapper's attention layers.
+        tree, mixture, eval_noise, lift, geometry, curvature, residual: see
+            :class:`~hypvision.models.hierarchy_mapper.HierarchyMapper`.
+        kv: which tokens are keys and values, see :class:`~hypvision.models.hierarchy_mapper.MapLayout`.
+        logit, temperature: see :func:`~hypvision.losses.himapper.tree_contrastive_loss`.
+        contrastive_weight, kl_weight: alpha and beta, the weights of the auxiliary losses.
+        dense: what ``forward_intermediates`` does to the last map: None or ``"init"`` nothing (``"init"`` also drops
+            the
+            mapper: a backbone that Hi-Mapper has fine-tuned), ``"aux"`` nothing, but in training the auxiliary losses
+            are computed for :meth:`pop_losses`, ``"fuse"`` the map attends to the tree and is enriched (both ours).
+        pretrained_backbone: load the backbone's weights through timm.
+        device, dtype: where and what the parameters are.
+        **backbone_args: for :func:`timm.create_model` of the backbone: ``drop_path_rate``, ``img_size``, ...
+
+    Raises:
+        HypvisionError: an unknown option, N and L that do not fit, a backbone without a map, or weights that cannot be
+            fetched.
+        TypeError: an argument that the backbone does not have.
+    """
+
+    def __init__(
+        self,
+        backbone: str | nn.Module,
+        num_classes: int | None = None,
+        in_chans: int = 3,
+        preset: str = "proper",
+        leaves: int = 32,
+        levels: int = 4,
+        width: int = 128,
+        heads: int = 4,
+        mlp_ratio: float = 4.0,
+        mapper_drop: float = 0.1,
+        tree: str = "gaussian",
+        mixture: str = "moment",
+        eval_noise: str | None = None,
+        kv: str | None = None,
+        lift: str | None = None,
+        geometry: str = "lorentz",
+        curvature: float = 1.0,
+        logit: str | None = None,
+        temperature: float = 1.0,
+        contrastive_weight: float = 0.1,
+        kl_weight: float = 0.01,
+        residual: bool = True,
+        dense: str | None = None,
+        pretrained_backbone: bool = False,
+        device=None,
+        dtype=None,
+        **backbone_args: Any,
+    ):
+        super().__init__()
+        check_option("preset", preset, tuple(PRESETS))
+        given = dict(eval_noise=eval_noise, kv=kv, lift=lift, logit=logit)
+        chosen = {**PRESETS[preset], **{name: value for name, value in given.items() if value is not None}}
+        check_option("kv", chosen["kv"], ("patch", "official", "all"))
+        check_option("logit", chosen["logit"], LOGITS)
+        check_option("dense", dense, (None, "init", "aux", "fuse"))
+        if not temperature > 0:
+            raise HypvisionError(f"temperature must be positive, got {temperature}.")
+        self.preset, self.logit, self.temperature, self.dense = preset, chosen["logit"], temperature, dense
+        self.contrastive_weight, self.kl_weight = contrastive_weight, kl_weight
+        self._losses: dict[str, Tensor] | None = None
+
+        with torch.device(device) if device is not None else nullcontext():
+            if isinstance(backbone, nn.Module):
+                if backbone_args or pretrained_backbone:
+                    raise HypvisionError(
+                        "A backbone that is a network already takes no further arguments, but got "
+                        f"{', '.join(backbone_args) or 'pretrained_backbone'}. Give them where it is created."
+                    )
+                trunk = backbone
+                if num_classes is not None and num_classes != trunk.num_classes:
+                    trunk.reset_classifier(num_classes)
+            else:
+                if num_classes is not None:
+                    backbone_args["num_classes"] = num_classes
+                trunk = _create_trunk(backbone, pretrained_backbone, in_chans=in_chans, **backbone_args)
+            if dtype is not None:
+                trunk = trunk.to(dtype)
+            if type(trunk).__name__ in _UNSUPPORTED:
+                raise HypvisionError(
+                    f"The backbone {type(trunk).__name__} gives {_UNSUPPORTED[type(trunk).__name__]}; Hi-Mapper needs "
+                    "one feature map. Take another backbone."
+                )
+            self.trunk = trunk
+            self.num_classes, self.in_chans = trunk.num_classes, in_chans
+            self.num_features: int = trunk.num_features
+            self.head_hidden_size: int = getattr(trunk, "head_hidden_size", None) or trunk.num_features
+            info = getattr(trunk, "feature_info", [])
+            self.feature_info = [
+                dict(entry, module=f"trunk.{entry['module']}") for entry in getattr(info, "info", info)
+            ]
+            if hasattr(trunk, "output_fmt"):
+                self.output_fmt = trunk.output_fmt
+            if hasattr(trunk, "set_input_size"):
+                self.set_input_size = trunk.set_input_size
+            self.distilled = isinstance(trunk, VisionTransformerDistilled)
+            layout = MapLayout(
+                channels_last=str(getattr(trunk, "output_fmt", "NCHW")).endswith("NHWC"),
+                prefix=getattr(trunk, "num_prefix_tokens", _PREFIX.get(type(trunk).__name__, 0)),
+                distilled=self.distilled,
+                kv=chosen.pop("kv"),
+            )
+            self.mapper: HierarchyMapper | None = HierarchyMapper(
+                self.num_features,
+                self.head_hidden_size,
+                leaves=leaves,
+                levels=levels,
+                width=width,
+                heads=heads,
+                mlp_ratio=mlp_ratio,
+                drop=mapper_drop,
+                tree=tree,
+                mixture=mixture,
+                eval_noise=chosen["eval_noise"],
+                lift=chosen["lift"],
+                one_by_one=chosen["one_by_one"],
+                geometry=geometry,
+                curvature=curvature,
+                residual=residual,
+                layout=layout,
+                dense_dim=self.feature_info[-1]["num_chs"] if dense == "fuse" else None,
+                device=device,
+                dtype=dtype,
+            )
+            # Networks that are never classifiers have no head: it is ours then.
+            self.head: nn.Linear | None = None
+            if num_classes and isinstance(trunk.get_classifier(), nn.Identity):
+                self._own_head(num_classes)
+
+    # The contract of timm
+
+    @torch.jit.ignore
+    def no_weight_decay(self) -> set[str]:
+        """The backbone's own, the Gaussians of the tree, curvature and scale: zero is not their prior."""
+        names = {f"trunk.{name}" for name in getattr(self.trunk, "no_weight_decay", set)()}
+        if self.mapper is not None:
+            own = {"tree.mean", "tree.log_variance", "lift.manifold.log_c", "lift.scale"}
+            names |= {f"mapper.{name}" for name, _ in self.mapper.named_parameters() if name in own}
+        return names
+
+    @torch.jit.ignore
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """The backbone's layers; the mapper comes last, with the head."""
+
+        def inside(pattern: str) -> str:
+            anywhere = re.sub(r"(?<!\[)\^", "", pattern)
+            return rf"^trunk\.(?:{anywhere})"
+
+        groups = self.trunk.group_matcher(coarse=coarse)
+        return {
+            name: spec
+            if spec is None
+            else inside(spec)
+            if isinstance(spec, str)
+            else [(inside(pattern), suffix) for pattern, suffix in spec]
+            for name, spec in groups.items()
+        }
+
+    @torch.jit.ignore
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute the backbone's blocks and the decomposition in backward instead of keeping their activations."""
+        self.trunk.set_grad_checkpointing(enable)
+        if self.mapper is not None:
+            self.mapper.grad_checkpointing = enable
+
+    @torch.jit.ignore
+    def set_distilled_training(self, enable: bool = True) -> None:
+        """Give the logits of both heads of a distilled DeiT in training."""
+        self.trunk.set_distilled_training(enable)
+
+    @torch.jit.ignore
+    def get_classifier(self) -> nn.Module | tuple[nn.Module, ...]:
+        """The backbone's classifier, or ours where it has none."""
+        return self.trunk.get_classifier() if self.head is None else self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Replace the head by a new one for ``num_classes`` (0: none); optionally change the backbone's pooling.
+
+        Without pooling there is no image feature to enrich: :meth:`forward` then gives the backbone's map.
+        """
+        self.trunk.reset_classifier(num_classes, *(() if global_pool is None else (global_pool,)))
+        self.head = None
+        if num_classes and isinstance(self.trunk.get_classifier(), nn.Identity):
+            self._own_head(num_classes)
+        self.num_classes = num_classes
+
+    def _own_head(self, num_classes: int) -> None:
+        like = next(self.trunk.parameters())
+        self.head = nn.Linear(self.head_hidden_size, num_classes, device=like.device, dtype=like.dtype)
+        nn.init.trunc_normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+        self.head.train(self.training)
+        self.num_classes = num_classes
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """The backbone's map of images ``(B, in_chans, H, W)``, in its own format."""
+        return self.trunk.forward_features(x)
+
+    def _pool(self, features: Tensor) -> Tensor:
+        """The backbone's image features ``(B, cls_dim)``, with a distillation token ``(B, 2, cls_dim)``."""
+        if self.distilled:
+            return self.trunk.head_drop(features[:, :2])
+        return self.trunk.forward_head(features, pre_logits=True)
+
+    def _classify(self, feature: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Logits of enriched features."""
+        classifier = self.get_classifier()
+        if self.distilled:
+            both = [head(x) for head, x in zip(classifier, feature.unbind(1))]
+            if self.trunk.distilled_training and self.training:
+                return both[0], both[1]
+            return (both[0] + both[1]) / 2
+        heads = classifier if isinstance(classifier, (tuple, list)) else (classifier,)
+        logits = [
+            head(feature[..., None, None]).flatten(1) if isinstance(head, nn.Conv2d) else head(feature)
+            for head in heads
+        ]
+        return logits[0] if len(logits) == 1 else sum(logits) / len(logits)
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Logits ``(B, num_classes)`` of the backbone's map, or the enriched image features ``(B, cls_dim)``."""
+        feature = self.mapper(x, self._pool(x))
+        if pre_logits:
+            return feature.mean(1) if self.distilled else feature
+        return self._classify(feature)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    # Maps of several levels
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+        **kwargs: Any,
+    ):
+        """The backbone's ``forward_intermediates``; with ``dense="fuse"`` its last level is enriched.
+
+        Raises:
+            HypvisionError: the backbone cannot do it.
+        """
+        if not hasattr(self.trunk, "forward_intermediates"):
+            raise HypvisionError(
+                f"The backbone {type(self.trunk).__name__} cannot return maps of several levels (it has no "
+                "forward_intermediates). Take another backbone."
+            )
+        arguments = dict(indices=indices, norm=norm, output_fmt=output_fmt, **kwargs)
+        taken, last = feature_take_indices(len(self.feature_info), indices)
+        active = self.dense == "fuse" or (self.dense == "aux" and self.training)
+        if self.mapper is None or not active or last != len(self.feature_info) - 1:
+            return self.trunk.forward_intermediates(
+                x, stop_early=stop_early, intermediates_only=intermediates_only, **arguments
+            )
+        final, maps = self.trunk.forward_intermediates(x, stop_early=False, **arguments)
+        moments = self.mapper.tree.moments()
+        nodes, _ = self.mapper.decompose(self.mapper.layout.memory(final), moments)
+        if self.training:
+            points = self.mapper.levels(self.mapper.lift(nodes))
+            self._losses = self._auxiliary(points, moments)
+        if self.dense == "fuse":
+            place = taken.index(last)
+            maps[place] = self._fused(maps[place], nodes, output_fmt)
+        return maps if intermediates_only else (final, maps)
+
+    def _fused(self, level: Any, nodes: Tensor, output_fmt: str) -> Any:
+        if isinstance(level, tuple):  # with prefix tokens
+            return (self._fused(level[0], nodes, output_fmt), *level[1:])
+        if level.ndim == 3:
+            return level + self.mapper.fuse(level, nodes)
+        if output_fmt == "NHWC":
+            return level + self.mapper.fuse(level.flatten(1, 2), nodes).reshape(level.shape)
+        delta = self.mapper.fuse(level.flatten(2).transpose(1, 2), nodes)
+        return level + delta.transpose(1, 2).reshape(level.shape)
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drop what the given levels do not need; returns the indices kept. The mapper goes unless it has a part in
+        the last level (``dense="fuse"`` or ``"aux"``)."""
+        levels = len(self.feature_info)
+        keep = self.dense in ("fuse", "aux") and feature_take_indices(levels, indices)[1] == levels - 1
+        # The decomposition needs the final map, with what some networks count as a part of their head.
+        taken = self.trunk.prune_intermediate_layers(indices, prune_norm and not keep, prune_head and not keep)
+        if keep:
+            self.mapper.encoder = None
+            if prune_head:
+                self.trunk.reset_classifier(0)
+        else:
+            self.mapper = None
+        if prune_head:
+            self.head, self.num_classes = None, 0
+        return taken
+
+    def pop_losses(self) -> dict[str, Tensor]:
+        """The weighted auxiliary losses of the last :meth:`forward_intermediates` in training, once; else empty."""
+        found, self._losses = self._losses, None
+        return found or {}
+
+    # The hierarchy
+
+    def forward_with_hierarchy(
+        self,
+        x: Tensor,
+        noise: list[Tensor] | None = None,
+        generator: torch.Generator | None = None,
+        maps: bool = False,
+    ) -> dict[str, Any]:
+        """Logits, and what they come from.
+
+        Args:
+            x: images ``(B, in_chans, H, W)``.
+            noise: use this in place of random numbers, see
+                :meth:`~hypvision.models.hierarchy_mapper.GaussianTree.sample`.
+            generator: source of the random numbers; None: torch's global one.
+            maps: give the attention maps too.
+
+        Returns:
+            A dict with ``logits`` ``(B, num_classes)``; ``feature``, the enriched image feature ``(B, cls_dim)``;
+            per level, the finest first, ``nodes`` ``(B, n_l, C)``, ``points`` ``(B, n_l, D + 1)`` of the hyperboloid
+            and ``moments``, and with ``maps`` ``attention`` ``(B, n_l, M)`` of each node to the M tokens of the map
+            (the mean over heads and samples); ``tokens`` ``(B, HW, C)``, those of the image; ``curvature``; and
+            ``losses``, the weighted auxiliary losses ``contrastive`` and ``kl``.
+        """
+        features = self.forward_features(x)
+        pooled, mapper = self._pool(features), self.mapper
+        moments = mapper.tree.moments()
+        memory = mapper.layout.memory(features)
+        nodes, attention = mapper.decompose(memory, moments, noise, generator, maps)
+        feature = mapper.attach(mapper.encode(pooled, nodes))
+        points = mapper.levels(mapper.lift(nodes))
+        curvature = torch.as_tensor(mapper.lift.manifold.c, device=nodes.device)
+        out = dict(
+            logits=self._classify(feature),
+            feature=feature.mean(1) if self.distilled else feature,
+            nodes=mapper.levels(nodes),
+            points=points,
+            moments=moments,
+            curvature=curvature,
+            tokens=mapper.layout.patches(features),
+            losses=self._auxiliary(points, moments),
+        )
+        if maps:
+            out["attention"] = mapper.levels(attention)
+        return out
+
+    def _auxiliary(self, points: list[Tensor], moments: list) -> dict[str, Tensor]:
+        manifold = self.mapper.lift.manifold
+        contrastive = tree_contrastive_loss(points, manifold, self.logit, self.temperature)
+        losses = dict(contrastive=self.contrastive_weight * contrastive)
+        if self.mapper.tree.kind == "gaussian":
+            losses["kl"] = self.kl_weight * gaussian_prior_kl(*moments[-1])
+        return losses
+
+    @staticmethod
+    def aux_loss(hierarchy: dict[str, Any]) -> Tensor:
+        """The sum of the weighted auxiliary losses in what :meth:`forward_with_hierarchy` gives; add it to the task's
+        loss."""
+        return sum(hierarchy["losses"].values())
+
+    @torch.jit.ignore
+    def freeze(self, mode: str) -> None:
+        """Switch off gradients of a part of the backbone.
+
+        Args:
+            mode: ``"none"``; ``"patch_embed"``, the patch embedding or stem (the official recipe of DeiT);
+                ``"attention"``, all but attention layers, position embeddings, the classifier and the mapper;
+                ``"backbone"``, all but the classifier and the mapper.
+
+        Raises:
+            HypvisionError: no such mode, or nothing to freeze or to train by these names in this backbone.
+        """
+        check_option("freeze", mode, ("none", "patch_embed", "attention", "backbone"))
+        classifier = self.get_classifier()
+        heads = {
+            id(p)
+            for head in (classifier if isinstance(classifier, tuple) else (classifier,))
+            for p in head.parameters()
+        }
+        found = False
+        for name, parameter in self.trunk.named_parameters():
+            attention = re.search(r"(^|\.)(\w*attn\w*|attention|pos_embed\w*|relative_position\w*)(\.|$)", name)
+            frozen = {
+                "none": False,
+                "patch_embed": bool(re.match(r"patch_embed|stem|conv_stem|conv1\.|bn1\.", name)),
+                "attention": not attention,
+                "backbone": True,
+            }[mode] and id(parameter) not in heads
+            parameter.requires_grad_(not frozen)
+            found |= bool(attention) if mode == "attention" else frozen
+        if mode != "none" and not found:
+            raise HypvisionError(
+                f"freeze={mode!r} does not fit the backbone {type(self.trunk).__name__}: it has no parameters of such "
+                "names. Take 'none' or 'backbone'."
+            )
+
+
+def _no_backbone(name: str) -> str:
+    close = difflib.get_close_matches(name.partition(".")[0], timm.list_models(), n=3, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    return f"There is no backbone '{name}'.{hint} timm.list_models() lists all (after import hypvision)."
+
+
+def _create_trunk(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    if not timm.is_model(name.partition(".")[0]):
+        raise HypvisionError(_no_backbone(name))
+    try:
+        return timm.create_model(name, pretrained=pretrained, **kwargs)
+    except (OSError, RuntimeError) as error:
+        offline = isinstance(error, OSError) or "download" in str(error).lower() or "offline" in str(error).lower()
+        if not (pretrained and offline):
+            raise
+        raise HypvisionError(
+            f"The weights of the backbone '{name}' cannot be fetched ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}). Check the connection, or create the model with pretrained=False "
+            "and load weights from a file: pretrained_cfg_overlay=dict(file=FILE) with pretrained=True."
+        ) from error
+
+
+def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: HiMapper) -> dict[str, Tensor]:
+    """Accept official checkpoints as they are, the zoo's small files, and weights of the backbone alone (the mapper
+    and, for another number of classes, the head then keep their values)."""
+    from hypvision.zoo.convert import himapper_from_official, is_official_himapper
+    from hypvision.zoo.weights import unpack
+
+    for wrapper in ("state_dict", "model"):
+        if isinstance(state_dict.get(wrapper), dict):
+            state_dict = state_dict[wrapper]
+    state_dict = unpack(state_dict)
+    own = model.state_dict()
+    if is_official_himapper(state_dict):
+        state_dict = himapper_from_official(state_dict)
+    elif not any(name.startswith(("trunk.", "mapper.")) for name in state_dict):
+        fitting = {f"trunk.{name}": value for name, value in state_dict.items()}
+        alone = {n: v for n, v in fitting.items() if n in own and own[n].shape == v.shape}
+        if alone:
+            state_dict = {**own, **alone}
+    # Weights of the preset "official" have no scale of the lift.
+    for name in ("mapper.lift.scale",):
+        if name in own and name not in state_dict:
+            state_dict = {**state_dict, name: own[name]}
+    return {name: value for name, value in state_dict.items() if name in own or not name.startswith("mapper.")}
+
+
+class _Levels(FeatureGetterNet):
+    """Maps of the last level of each resolution; of a network of one resolution those of the last three blocks."""
+
+    def __init__(self, model: HiMapper, out_indices: Any = None, **kwargs: Any):
+        if out_indices is None:
+            count = len(model.feature_info)
+            out_indices = list(range(count)) if count <= 5 else 3
+        super().__init__(model, out_indices, **kwargs)
+
+
+# Entry points
+
+BACKBONES = {
+    "deit_tiny_patch16_224": "fb_in1k",
+    "deit_small_patch16_224": "fb_in1k",
+    "deit_base_patch16_224": "fb_in1k",
+    "swin_tiny_patch4_window7_224": "ms_in1k",
+    "swin_small_patch4_window7_224": "ms_in1k",
+    "resnet50": "tv_in1k",
+    "efficientnet_b4": "ra2_in1k",
+}
+"""The backbones of the paper, which have names of their own in timm's registry, and the weights they start from."""
+
+
+def _prefixed(names: Any) -> Any:
+    return tuple(f"trunk.{n}" for n in names) if isinstance(names, (tuple, list)) else f"trunk.{names}"
+
+
+def _cfg(backbone: str, **kwargs: Any) -> dict[str, Any]:
+    """The backbone's, with our names and without its weights, which are not those of the whole network."""
+    cfg = get_pretrained_cfg(backbone)
+    if cfg is None:
+        raise HypvisionError(_no_backbone(backbone))
+    cfg = cfg.to_dict()
+    cfg.update(
+        url="",
+        file=None,
+        hf_hub_id=None,
+        architecture=None,
+        tag=None,
+        first_conv=_prefixed(cfg["first_conv"]) if cfg.get("first_conv") else None,
+        classifier=_prefixed(cfg["classifier"]) if cfg.get("classifier") else None,
+        paper_name="Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping",
+        paper_ids="arXiv:2404.00974",
+        origin_url="https://github.com/kwonjunn01/Hi-Mapper",
+        **kwargs,
+    )
+    return cfg
+
+
+default_cfgs = generate_default_cfgs(
+    {
+        f"{name}.{tag}": _cfg(f"{backbone}.{tag}")
+        for backbone, tag in BACKBONES.items()
+        for name in (f"himapper_{backbone}", f"{backbone}_himapper")
+    }
+)
+
+
+def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, **kwargs: Any) -> nn.Module:
+    """``pretrained`` loads the backbone's weights; the whole network's where an overlay says where they are."""
+    overlay = kwargs.get("pretrained_cfg_overlay") or {}
+    whole = pretrained and any(overlay.get(key) for key in ("file", "url", "hf_hub_id", "state_dict"))
+    if not kwargs.get("pretrained_cfg"):
+        if isinstance(backbone, str):
+            try:
+                cfg = _cfg(backbone)
+            except RuntimeError as error:  # timm's own words for a tag that does not exist
+                raise HypvisionError(f"The backbone '{backbone}' has no such weights: {error}") from error
+        else:
+            cfg = {
+                key: v for key, v in getattr(backbone, "pretrained_cfg", {}).items() if key not in ("url", "hf_hub_id")
+            }
+        kwargs["pretrained_cfg"] = cfg
+    if kwargs.get("features_only"):
+        kwargs.setdefault("dense", "fuse")
+        kwargs.setdefault("feature_cls", _Levels)
+    return build_model_with_cfg(
+        HiMapper,
+        variant,
+        whole,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg=dict(out_indices=None),
+        backbone=backbone,
+        pretrained_backbone=pretrained and not whole,
+        **kwargs,
+    )
+
+
+@register_model
+def himapper(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """Hi-Mapper on the timm backbone that the argument ``backbone`` names."""
+    if "backbone" not in kwargs:
+        raise HypvisionError(
+            "The model 'himapper' needs a backbone: timm.create_model('himapper', backbone='resnet50'). "
+            "timm.list_models() lists what there is."
+        )
+    return _create_himapper("himapper", pretrained, **kwargs)
+
+
+def _register(name: str, backbone: str, tag: str) -> None:
+    def entry(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+        return _create_himapper(name, pretrained, f"{backbone}.{tag}", **kwargs)
+
+    entry.__name__ = entry.__qualname__ = name
+    entry.__doc__ = f"Hi-Mapper on timm's {backbone}."
+    register_model(entry)
+
+
+for _backbone, _tag in BACKBONES.items():
+    _register(f"himapper_{_backbone}", _backbone, _tag)
+    _register(f"{_backbone}_himapper", _backbone, _tag)
