@@ -50,3 +50,20 @@ def test_one_model_passes_timms_tests(suite):
 @pytest.mark.slow
 def test_all_models_pass_timms_tests(suite):
     assert "64 passed" in run(suite, FAMILIES)
+
+
+# Names as timm names DeiT: it tests networks of that name as those without a map of two dimensions. Networks that wrap
+# another do not become TorchScript.
+HIMAPPER = "({}) and not torchscript"
+
+
+def test_hi_mapper_passes_timms_tests(suite):
+    names = "deit_tiny_patch16_224_himapper or himapper_swin_tiny_patch4_window7_224"
+    assert "11 passed" in run(suite, HIMAPPER.format(names))
+
+
+@pytest.mark.slow
+def test_all_hi_mappers_pass_timms_tests(suite):
+    names = "himapper_swin or himapper_resnet50 or himapper_efficientnet_b4 or (deit_ and _himapper)"
+    output = run(suite, HIMAPPER.format(names))
+    assert int(output.rpartition(" passed")[0].rpartition("\n")[2].split()[-1]) >= 40

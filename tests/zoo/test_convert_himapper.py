@@ -1,0 +1,91 @@
+"""Official Hi-Mapper checkpoints: outputs of the literal form, both directions, old names of Swin, what is told."""
+
+import pytest
+import timm
+import torch
+from himapper_reference import LiteralHiMapper
+
+from hypvision.errors import HypvisionError
+from hypvision.zoo.convert import convert_file, himapper_from_official, himapper_to_official, himapper_variant
+
+
+@pytest.fixture(scope="module")
+def literal():
+    torch.manual_seed(0)
+    return LiteralHiMapper(timm.create_model("deit_tiny_patch16_224", num_classes=7), 192).eval()
+
+
+def test_a_converted_file_gives_the_official_outputs(tmp_path, literal):
+    weights = {f"module.{name}": value for name, value in literal.official_state_dict().items()}
+    weights["module.last_l.Llinear.bias"] = torch.zeros(128)
+    torch.save({"model": weights, "epoch": 3, "scaler": {}}, tmp_path / "in.pth")
+    done = convert_file("himapper", tmp_path / "in.pth", tmp_path / "out.safetensors")
+    assert (done.model, done.arguments) == (
+        "himapper_deit_tiny_patch16_224", {"preset": "official", "num_classes": 7}
+    )  # fmt: skip
+    model = eval(done.usage(), {"timm": timm}).eval()
+    x, noise = torch.randn(2, 3, 224, 224), literal.draws()
+    with torch.no_grad():
+        found, expected = model.forward_with_hierarchy(x, noise)["logits"], literal(x, noise)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_there_and_back(tmp_path, literal):
+    official = literal.official_state_dict()
+    torch.save(official, tmp_path / "in.pth")
+    convert_file("himapper", tmp_path / "in.pth", tmp_path / "ours.pth")
+    convert_file("himapper", tmp_path / "ours.pth", tmp_path / "back.pth", to_official=True)
+    back = torch.load(tmp_path / "back.pth", weights_only=True)
+    assert set(back) == set(official) and all(torch.equal(back[name], value) for name, value in official.items())
+    # a classifier of our own training holds the network under "backbone."
+    ours = torch.load(tmp_path / "ours.pth", weights_only=True)
+    torch.save({"state_dict": {f"backbone.{name}": v for name, v in ours.items()}}, tmp_path / "trained.pth")
+    convert_file("himapper", tmp_path / "trained.pth", tmp_path / "again.pth", to_official=True)
+    assert set(torch.load(tmp_path / "again.pth", weights_only=True)) == set(official)
+
+
+@pytest.mark.parametrize("backbone", ["resnet50", "swin_tiny_patch4_window7_224", "efficientnet_b4"])
+def test_variants_are_recognised(backbone):
+    model = timm.create_model(f"himapper_{backbone}", device="meta", leaves=16, levels=3)
+    assert himapper_variant(model.state_dict()) == (f"himapper_{backbone}", {"leaves": 16, "levels": 3})
+
+
+def test_distilled_backbones_are_recognised():
+    name = "deit_tiny_distilled_patch16_224"
+    model = timm.create_model("himapper", backbone=name, preset="official", device="meta")
+    assert himapper_variant(model.state_dict()) == ("himapper", {"backbone": name, "preset": "official"})
+
+
+def test_swin_of_old_timm():
+    model = timm.create_model("himapper_swin_tiny_patch4_window7_224", preset="official", device="meta")
+    official = himapper_to_official(model.state_dict())
+    old = {}
+    for name, value in official.items():
+        if name.startswith("head.fc."):
+            name = name.replace("head.fc.", "head.")
+        elif ".downsample." in name:
+            stage = int(name.split(".")[1])
+            name = name.replace(f"layers.{stage}.", f"layers.{stage - 1}.")
+        old[name] = value
+    old["layers.0.blocks.0.attn.relative_position_index"] = torch.zeros(49, 49)
+    old["layers.0.blocks.1.attn_mask"] = torch.zeros(64, 49, 49)
+    assert set(himapper_from_official(old)) == set(model.state_dict())
+
+
+def test_mistakes_are_explained(tmp_path, literal):
+    official = literal.official_state_dict()
+    proper = timm.create_model("himapper_deit_tiny_patch16_224", device="meta").state_dict()
+    with pytest.raises(HypvisionError, match="lift='exp0'.*preset='official'"):
+        himapper_to_official(proper)
+    with pytest.raises(HypvisionError, match="no Hi-Mapper checkpoint has"):
+        himapper_from_official({**official, "mix_m.weight": torch.ones(1), "last_l.more": torch.ones(1)})
+    with pytest.raises(HypvisionError, match="no hypvision Hi-Mapper checkpoint"):
+        himapper_to_official({"mapper.dense.out_proj.1.weight": torch.ones(1)})
+    with pytest.raises(HypvisionError, match="only a part"):
+        himapper_variant({"mapper.tree.mean": torch.ones(32, 8)})
+    other = timm.create_model("himapper", backbone="resnet10t", device="meta", preset="official")
+    with pytest.raises(HypvisionError, match="none of those that Hi-Mapper was published with"):
+        himapper_variant(other.state_dict())
+    torch.save(himapper_from_official(official), tmp_path / "ours.pth")
+    with pytest.raises(HypvisionError, match="hypvision's names already"):
+        convert_file("himapper", tmp_path / "ours.pth", tmp_path / "out.pth")
