@@ -9,6 +9,7 @@ from hypvision.errors import require
 require("mmengine", "mm")
 
 from .classification import ImageClassifier, TopKAccuracy  # noqa: E402 - after the check that says how to install it
+from .himapper import HierarchyClassifier  # noqa: E402
 from .hooks import (  # noqa: E402
     CheckClassesHook,
     InterruptHook,
@@ -23,6 +24,7 @@ from .optim import BFloat16OptimWrapper, TimmParamGroups  # noqa: E402
 __all__ = [
     "BFloat16OptimWrapper",
     "CheckClassesHook",
+    "HierarchyClassifier",
     "ImageClassifier",
     "InterruptHook",
     "PredictionPainterHook",

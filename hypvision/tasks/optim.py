@@ -31,14 +31,18 @@ class TimmParamGroups:
     no weight decay. With ``layer_decay`` the learning rate falls by that factor from one layer of the timm backbone to
     the one before it; what a task adds (heads, necks) has the full rate.
 
+    With ``lr_mult`` parts of the model have a rate of their own, e.g. what fine-tuning adds to a pretrained network.
+
     Config: ``optim_wrapper=dict(constructor="TimmParamGroups", paramwise_cfg=dict(layer_decay=0.75), ...)``.
 
     Args:
         optim_wrapper_cfg: ``type`` and arguments of the wrapper, with ``optimizer``.
-        paramwise_cfg: ``layer_decay`` in (0, 1], default none.
+        paramwise_cfg: ``layer_decay`` in (0, 1], default none; ``lr_mult``, factors by the name of a module, e.g.
+            ``{"backbone.mapper": 10.0}``.
 
     Raises:
-        HypvisionError: an unknown key, or ``layer_decay`` for a model without a timm backbone.
+        HypvisionError: an unknown key, ``layer_decay`` for a model without a timm backbone, or a name in ``lr_mult``
+            that the model does not have.
     """
 
     def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None):
@@ -47,16 +51,17 @@ class TimmParamGroups:
         self.optimizer_cfg = dict(self.optim_wrapper_cfg.pop("optimizer"))
         options = dict(paramwise_cfg or {})
         self.layer_decay = options.pop("layer_decay", None)
+        self.lr_mult: dict[str, float] = dict(options.pop("lr_mult", None) or {})
         if options:
             raise HypvisionError(
                 f"optim_wrapper.paramwise_cfg has {', '.join(map(repr, options))}, but TimmParamGroups knows "
-                "'layer_decay' alone. Correct the config."
+                "'layer_decay' and 'lr_mult' alone. Correct the config."
             )
 
     def __call__(self, model: nn.Module) -> OptimWrapper:
         if is_model_wrapper(model):
             model = model.module
-        groups = self._groups(model)
+        groups = self._scaled(self._groups(model), model) if self.lr_mult else self._groups(model)
         optimizer = OPTIMIZERS.build(dict(self.optimizer_cfg, params=groups))
         return OPTIM_WRAPPERS.build(self.optim_wrapper_cfg, default_args=dict(optimizer=optimizer))
 
@@ -83,6 +88,25 @@ class TimmParamGroups:
         return groups + param_groups_weight_decay(
             SimpleNamespace(named_parameters=lambda: rest), decay, no_weight_decay_list=_no_weight_decay(model)
         )
+
+    def _scaled(self, groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
+        """Each group cut into those of equal factor of the learning rate."""
+        factors: dict[int, float] = {}
+        for place, factor in self.lr_mult.items():
+            inside = [p for name, p in model.named_parameters() if f"{name}.".startswith(f"{place}.")]
+            if not inside:
+                raise HypvisionError(
+                    f"optim_wrapper.paramwise_cfg.lr_mult names '{place}', but the model has no parameter in a module "
+                    f"of that name. It has {', '.join(name for name, _ in model.named_children())}, ... Correct it."
+                )
+            factors.update((id(p), factor) for p in inside)
+        base, found = self.optimizer_cfg["lr"], []
+        for group in groups:
+            params = list(group["params"])
+            for factor in sorted({factors.get(id(p), 1.0) for p in params}):
+                part = [p for p in params if factors.get(id(p), 1.0) == factor]
+                found.append({**group, "params": part, "lr": group.get("lr", base) * factor})
+        return found
 
 
 def _no_weight_decay(model: nn.Module) -> set[str]:
