@@ -34,6 +34,7 @@ from .numerics import (
     dot,
     log_sinhc_sqrt,
     safe_sqrt,
+    same_list,
     saturate,
     saturate_gradient,
     sinhc_sqrt,
@@ -378,6 +379,7 @@ def _move(qx: Tensor, radial: Tensor, ahead: Tensor, perp: Tensor, chord: Tensor
 # Points
 
 
+@stable()
 def origin(n: int, c: Curvature, *, dtype: torch.dtype | None = None, device=None) -> Tensor:
     """The origin ``(1 / sqrt(c), 0, ..., 0)`` of the ``n``-dimensional model, shape ``(n + 1,)``."""
     out = torch.zeros(n + 1, dtype=dtype, device=device)
@@ -385,8 +387,11 @@ def origin(n: int, c: Curvature, *, dtype: torch.dtype | None = None, device=Non
     return out
 
 
+@stable("space")
 def time_from_space(space: Tensor, c: Curvature) -> Tensor:
     """Time coordinate ``(..., 1)`` of the points with the given space parts ``(..., n)``."""
+    if torch.jit.is_scripting():
+        return torch.sqrt((space * space).sum(-1, keepdim=True) + 1 / c)
     _, q = _bound(space, c, torch.finfo(space.dtype).max)
     return torch.sqrt(q + 1) / _root(c)
 
@@ -410,6 +415,7 @@ def projx(x: Tensor, c: Curvature) -> Tensor:
     return _from_space(x[..., 1:], c)
 
 
+@stable("x", "y")
 def minkowski_inner(x: Tensor, y: Tensor) -> Tensor:
     """``-x_0 y_0 + x_s . y_s`` of any vectors ``(..., n + 1)``, shape ``(..., 1)``."""
     largest = torch.finfo(x.dtype).max / x.shape[-1]
@@ -689,7 +695,7 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     return _join(dot(pair.y * (root / pair.ty), out), out)
 
 
-@stable("x")
+@stable("x", space=("u",))
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Parallel transport from the origin to ``x`` ``(..., n + 1)`` of ``u`` ``(..., n)``; returns ``(..., n + 1)``."""
     space, q = _scaled(x[..., 1:], c)
@@ -746,7 +752,7 @@ def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return _from_space(_perpendicular(pair.delta, pair.x, far) + pair.x * keep, c)
 
 
-@stable("x")
+@stable("x", space=("matrix",))
 def rotate(x: Tensor, matrix: Tensor, c: Curvature) -> Tensor:
     """Points whose space parts are ``R x_s``; ``matrix`` ``(m, n)`` with orthonormal columns leaves distances as they
     are."""
@@ -763,7 +769,7 @@ def scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
     return _expmap0(saturate(saturate_gradient(log) * r), c)
 
 
-@stable("x")
+@stable("x", space=("matrix",))
 def matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
     r"""Moebius matrix-vector product :math:`\exp_0(M \log_0 x)`; ``matrix`` ``(m, n)``, ``x`` ``(..., n + 1)``."""
     return _expmap0(torch.matmul(logmap0(x, c), matrix.transpose(-1, -2)), c)
@@ -838,6 +844,10 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
     Returns:
         Points ``(..., M, n + 1)``.
     """
+    if weights.shape[-1] != x.shape[-2]:
+        raise ValueError(
+            f"weighted_centroids: weights must end in the number of points {x.shape[-2]}, got {weights.shape[-1]}."
+        )
     space, q = _scaled(x[..., 1:], c)
     return _weighted_centroids(weights, space, q, c)
 
@@ -874,9 +884,14 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
         for _ in range(steps - 1):
             step = _newton(mean, x, weights, c)
             mean = boost(mean, _expmap0(step, c), c)
-            if not torch.compiler.is_compiling() and not step.abs().max() > 4 * torch.finfo(x.dtype).eps:
+            if _answers(step) and not step.abs().max() > 4 * torch.finfo(x.dtype).eps:
                 break
     return boost(mean.detach(), _expmap0(_newton(mean, x, weights, c), c), c)
+
+
+def _answers(x: Tensor) -> bool:
+    """Whether a condition on numbers of ``x`` can be asked: not while tracing, nor under ``vmap``."""
+    return not (torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 def _newton(mean: Tensor, x: Tensor, weights: Tensor, c) -> Tensor:
@@ -897,6 +912,7 @@ def _newton(mean: Tensor, x: Tensor, weights: Tensor, c) -> Tensor:
 # Hyperplanes, horospheres, cones
 
 
+@stable("x", space=("z",))
 def dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bool = True) -> Tensor:
     r"""Distance ``(...)`` of points ``(..., n + 1)`` from hyperplanes (Bdeir et al., ICLR 2024).
 
@@ -914,7 +930,6 @@ def dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bo
     return out if signed else out.abs()
 
 
-@stable("x")
 def _dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature) -> Tensor:
     root = _root(c)
     space, q = _scaled(x[..., 1:], c)
@@ -939,7 +954,7 @@ def _offset(a, root, z: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cosh(a), torch.sinh(a)
 
 
-@stable("x")
+@stable("x", space=("z",))
 def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     """Signed distances from ``K`` hyperplanes, each times the length of its normal: the logits of Lorentz MLR.
 
@@ -959,7 +974,7 @@ def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     return asinh(torch.matmul(_lift_scaled(x, c), planes.t())) * (length.squeeze(-1) / root)
 
 
-@stable("x")
+@stable("x", space=("p",))
 def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
     r"""Busemann function :math:`\tfrac{1}{\sqrt c} \log(\sqrt c(x_t - x_s \cdot p))`, ``(...)``.
 
@@ -1021,6 +1036,7 @@ def entailment_loss(x: Tensor, y: Tensor, c: Curvature, min_radius: float = 0.1,
 # Sizes and curvatures
 
 
+@stable()
 def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
     r"""Radius :math:`\mathrm{arcosh}(c\, t) / \sqrt c` at which the time coordinate is ``largest`` (8.29 for c = 1).
 
@@ -1075,6 +1091,7 @@ def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
     return expmap0(logmap0(x, c_old), c_new)
 
 
+@stable("x")
 def scale_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
     """Points ``x * sqrt(c_old / c_new)`` of curvature ``c_new``: all distances scale by that factor, angles stay."""
     return from_space(x[..., 1:] * _root(c_old / c_new), c_new)
@@ -1082,9 +1099,11 @@ def scale_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
 
 def concat(points: list[Tensor], c: Curvature) -> Tensor:
     """Direct concatenation (Qu and Zou, 2022): the space parts of ``(..., n_i + 1)`` side by side, time anew."""
+    same_list("concat", points)
     return from_space(torch.cat([x[..., 1:] for x in points], -1), c)
 
 
+@stable("x")
 def split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
     """Points whose space parts are slices of the space part of ``x``; ``sizes`` must add up to ``n``.
 
@@ -1100,6 +1119,7 @@ def split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
 # Wrapped normal distribution
 
 
+@stable("mean")
 def wrapped_normal(
     mean: Tensor,
     std: Tensor | float,

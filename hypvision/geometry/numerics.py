@@ -27,6 +27,7 @@ __all__ = [
     "log_sinhc",
     "log_sinhc_sqrt",
     "safe_sqrt",
+    "same_list",
     "saturate",
     "saturate_gradient",
     "sinhc",
@@ -44,7 +45,7 @@ HALF = (torch.float16, torch.bfloat16)
 # The border of the public functions
 
 
-def stable(*points: str) -> Callable[[Callable], Callable]:
+def stable(*points: str, fits: tuple[str, ...] = (), space: tuple[str, ...] = ()) -> Callable[[Callable], Callable]:
     """Make a function of tensors safe to call in half precision and under autocast, and check its arguments.
 
     Half tensors are computed in float32 and the result is rounded once, to the widest dtype among the tensors named in
@@ -53,72 +54,109 @@ def stable(*points: str) -> Callable[[Callable], Callable]:
 
     Args:
         points: names of the arguments that hold vectors; they must be floating point and end in the same dimension.
+        fits: names of further arguments that must end in that dimension.
+        space: names of arguments that must end in one dimension less, without time.
 
     Raises:
         TypeError: such an argument is not a tensor of floating point numbers.
-        ValueError: their last dimensions differ, or the curvature is a number that is not positive.
+        ValueError: their last dimensions differ, or a curvature is a number that is not positive.
     """
 
     def decorate(function: Callable) -> Callable:
+        name = function.__name__.lstrip("_")
         names = list(inspect.signature(function).parameters)
-        places = [(names.index(name), name) for name in points]
-        curvature = names.index("c") if "c" in names else -1
+        places = [(names.index(argument), argument) for argument in points]
+        others = [(names.index(argument), argument, 0) for argument in fits]
+        others += [(names.index(argument), argument, 1) for argument in space]
+        curvatures = [(names.index(argument), argument) for argument in ("c", "c_old", "c_new") if argument in names]
 
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
-            dtype, size = None, 0
-            for place, name in places:
-                value = args[place] if place < len(args) else kwargs.get(name)
+            dtype, size, device = None, 0, "meta"
+            for place, argument in places:
+                value = args[place] if place < len(args) else kwargs.get(argument)
                 if value is None:
                     continue
-                if not isinstance(value, Tensor) or not value.is_floating_point():
-                    found = value.dtype if isinstance(value, Tensor) else type(value).__name__
-                    raise TypeError(
-                        f"{function.__name__}: {name} must be a tensor of floating point numbers, got {found}."
-                    )
-                if value.dim() == 0:
-                    raise ValueError(f"{function.__name__}: {name} must have at least one dimension, the vector's.")
+                if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
+                    _refuse(name, argument, value)
                 if dtype is None:
                     dtype, size = value.dtype, value.shape[-1]
-                    first, device = name, value.device.type
+                    first, device = argument, value.device.type
                 else:
                     if value.shape[-1] != size:
                         raise ValueError(
-                            f"{function.__name__}: {first} and {name} must have the same last dimension, "
+                            f"{name}: {first} and {argument} must have the same last dimension, "
                             f"got {size} and {value.shape[-1]}."
                         )
                     if value.dtype != dtype:
                         dtype = torch.promote_types(dtype, value.dtype)
-            if curvature >= 0:
-                c = args[curvature] if curvature < len(args) else kwargs.get("c")
-                if isinstance(c, (int, float)) and not c > 0:
+            for place, argument, less in others:
+                value = args[place] if place < len(args) else kwargs.get(argument)
+                if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
+                    _refuse(name, argument, value)
+                if value.shape[-1] != size - less:
                     raise ValueError(
-                        f"{function.__name__}: the curvature c must be positive "
-                        f"(the sectional curvature is -c), got {c}."
+                        f"{name}: the last dimension of {argument} must be {size - less} to fit {first}, "
+                        f"which ends in {size}; got {value.shape[-1]}."
                     )
-                if dtype == torch.float64 and isinstance(c, Tensor) and c.dtype != dtype:
+            for place, argument in curvatures:
+                c = args[place] if place < len(args) else kwargs.get(argument)
+                if isinstance(c, (int, float)):
+                    if not c > 0:
+                        raise ValueError(
+                            f"{name}: the curvature {argument} must be positive "
+                            f"(the sectional curvature is -{argument}), got {c}."
+                        )
+                elif dtype == torch.float64 and isinstance(c, Tensor) and c.dtype != dtype:
                     # learned in float32: its root and inverse must not be rounded to that
-                    if curvature < len(args):
-                        args = (*args[:curvature], c.double(), *args[curvature + 1 :])
+                    if place < len(args):
+                        args = (*args[:place], c.double(), *args[place + 1 :])
                     else:
-                        kwargs = {**kwargs, "c": c.double()}
+                        kwargs = {**kwargs, argument: c.double()}
             if any(isinstance(a, Tensor) and a.dtype in HALF for a in (*args, *kwargs.values())):
                 args = tuple(_single(a) for a in args)
-                kwargs = {name: _single(a) for name, a in kwargs.items()}
+                kwargs = {argument: _single(a) for argument, a in kwargs.items()}
             elif device == "meta" or not torch.is_autocast_enabled(device):
                 return function(*args, **kwargs)
-            with torch.autocast(device, enabled=False):
+            if device == "meta":
                 out = function(*args, **kwargs)
+            else:
+                with torch.autocast(device, enabled=False):
+                    out = function(*args, **kwargs)
             if dtype not in HALF:
                 return out
-            if isinstance(out, tuple):
-                return tuple(None if o is None else o.to(dtype) for o in out)
+            if isinstance(out, (tuple, list)):
+                return type(out)(None if o is None else o.to(dtype) for o in out)
             return out.to(dtype)
 
         wrapper.__prepare_scriptable__ = lambda: function
         return wrapper
 
     return decorate
+
+
+def _refuse(function: str, argument: str, value) -> None:
+    """Say what is wrong with an argument that must be vectors."""
+    if isinstance(value, Tensor) and value.is_floating_point():
+        raise ValueError(f"{function}: {argument} must have at least one dimension, the vector's.")
+    found = value.dtype if isinstance(value, Tensor) else type(value).__name__
+    raise TypeError(f"{function}: {argument} must be a tensor of floating point numbers, got {found}.")
+
+
+def same_list(function: str, points: list[Tensor]) -> None:
+    """Check that the argument ``points`` of a function is a list of tensors of floating point numbers.
+
+    Raises:
+        TypeError: it is not.
+        ValueError: it is empty.
+    """
+    if not isinstance(points, (list, tuple)):
+        raise TypeError(f"{function}: points must be a list of tensors, got {type(points).__name__}.")
+    if not points:
+        raise ValueError(f"{function}: points must hold at least one tensor, got an empty list.")
+    for i, value in enumerate(points):
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
+            _refuse(function, f"points[{i}]", value)
 
 
 def _single(value):

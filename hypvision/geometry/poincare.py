@@ -28,6 +28,7 @@ from .numerics import (
     distance_from_square,
     dot,
     safe_sqrt,
+    same_list,
     saturate,
     saturate_gradient,
     sinhc_sqrt,
@@ -369,7 +370,7 @@ def mobius_scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
     return _expmap0(saturate(saturate_gradient(_logmap0(x, c)) * r), c)
 
 
-@stable("x")
+@stable("x", fits=("matrix",))
 def mobius_matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
     r""":math:`M \otimes x = \exp_0(M \log_0 x)`; ``matrix`` ``(m, n)``, ``x`` ``(..., n)``."""
     return _expmap0(torch.matmul(_logmap0(x, c), matrix.transpose(-1, -2)), c)
@@ -473,6 +474,7 @@ def entailment_loss(x: Tensor, y: Tensor, c: Curvature, min_radius: float = 0.1,
     return torch.relu(exterior_angle(x, y, c) - aperture_scale * half_aperture(x, c, min_radius))
 
 
+@stable("mean")
 def wrapped_normal(
     mean: Tensor,
     std: Tensor | float,
@@ -487,6 +489,7 @@ def wrapped_normal(
     return from_lorentz(lorentz.wrapped_normal(to_lorentz(mean, c), std, c, size, generator), c)
 
 
+@stable("x", "mean")
 def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Curvature) -> Tensor:
     """Log density ``(...)`` at ``x`` of :func:`wrapped_normal`, with respect to the Riemannian volume."""
     return lorentz.wrapped_normal_log_prob(to_lorentz(x, c), to_lorentz(mean, c), std, c)
@@ -523,7 +526,7 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     return out if signed else out.abs()
 
 
-@stable("x")
+@stable("x", fits=("p", "a"))
 def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
     r"""Logits :math:`\lambda_p |a|\, d(x, H_{p,a})` of multinomial logistic regression (Ganea et al., eq. 25).
 
@@ -548,7 +551,7 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
     return logits * (2 * length / _root(c)).squeeze(-1)
 
 
-@stable("x")
+@stable("x", fits=("v",))
 def hyperplane_logits(x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor | None = None) -> Tensor:
     r"""Unidirectional logits of HNN++ (Shimizu et al., ICLR 2021, eq. 6).
 
@@ -592,6 +595,7 @@ def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
     return expmap0(logmap0(x, c_old), c_new)
 
 
+@stable("x")
 def scale_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
     """Points ``x * sqrt(c_old / c_new)``: all distances scale by that factor, angles stay."""
     return x * _root(c_old / c_new)
@@ -604,11 +608,13 @@ def _log_beta(n: int) -> float:
 
 def beta_concat(points: list[Tensor], c: Curvature) -> Tensor:
     """Beta-concatenation ``(..., sum n_i)`` of HNN++: keeps the expected radius of random points."""
+    same_list("beta_concat", points)
     n = sum(x.shape[-1] for x in points)
     parts = [logmap0(x, c) * math.exp(_log_beta(n) - _log_beta(x.shape[-1])) for x in points]
     return expmap0(torch.cat(parts, -1), c)
 
 
+@stable("x")
 def beta_split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
     """Beta-split of HNN++, the inverse of :func:`beta_concat`; ``sizes`` must add up to ``n``.
 

@@ -53,19 +53,29 @@ def tame_(gradient: Tensor) -> Tensor:
     return norm.mul_(norm)
 
 
-def _turn_(m: Tensor, x: Tensor, b: Tensor, xx: Tensor, xb: Tensor, bb: Tensor, share: Tensor, xy, yy, c) -> None:
-    r"""Rotate ``m`` in place by the gyration of ``x`` and ``y = share b + (...) x``.
+def _sound(scale: Tensor) -> Tensor:
+    """Denominators of a gyration, infinite where only rounding errors are left of them.
 
-    That is what parallel transport from ``x`` to :math:`x \oplus y` does to a vector in its frame. ``xx, xb, bb`` are
-    products of the vectors given; ``xx c, xy, yy`` are those of x and y as points of the ball of curvature 1.
+    That is where a step leads back over the origin from far away, in the direction of which nothing turns.
     """
-    mx, mb = _product(m, x), _product(m, b)
-    scale = 1 + 2 * xy + xx * c * yy
-    # with the skew A = x b^T - b x^T:  m + k1 A m + k2 A (A m)
-    k1, k2 = 2 * share * (1 + xy) / scale, 2 * share * share / scale
-    ax, ab = xx * mb - xb * mx, xb * mb - bb * mx  # products of x and b with A m
-    m.addcmul_(x, (k1 * mb + k2 * ab).to(m.dtype).unsqueeze(1))
-    m.addcmul_(b, (k1 * mx + k2 * ax).neg_().to(m.dtype).unsqueeze(1))
+    return scale.masked_fill_(scale < 64 * torch.finfo(scale.dtype).eps, math.inf)
+
+
+def _turn_(m: Tensor, x: Tensor, b: Tensor, size_x: Tensor | float, size_b: Tensor, products: tuple, xy, yy) -> None:
+    r"""Rotate ``m`` in place by the gyration of ``X = size_x x`` and ``Y = B + (...) X``, ``B = size_b b``.
+
+    That is what parallel transport from ``X`` to :math:`X \oplus Y` does to a vector in its frame. X and Y are points of
+    the unit ball, ``products`` are those of X and X, X and B, B and B; ``xy, yy`` those of Y. The vectors as they are may
+    be so long that products of theirs overflow.
+    """
+    xx, xb, bb = products
+    mx, mb = _product(m, x) * size_x, _product(m, b) * size_b
+    scale = _sound(1 + 2 * xy + xx * yy)
+    # with the skew A = X B^T - B X^T:  m + k1 A m + k2 A (A m)
+    k1, k2 = 2 * (1 + xy) / scale, 2 / scale
+    ax, ab = xx * mb - xb * mx, xb * mb - bb * mx  # products of X and B with A m
+    m.addcmul_(x, ((k1 * mb + k2 * ab) * size_x).to(m.dtype).unsqueeze(1))
+    m.addcmul_(b, ((k1 * mx + k2 * ax) * size_b).neg_().to(m.dtype).unsqueeze(1))
 
 
 class Kernel:
@@ -134,21 +144,33 @@ class LorentzKernel(Kernel):
         factor = cap / reached.clamp_(min=cap)
         return (ahead * factor).unsqueeze(1), (aside * factor).unsqueeze(1)
 
+    @staticmethod
+    def _arrive_(x: Tensor, c) -> None:
+        """The time of points that have moved, and the cap for those whose step has lost all digits on its way."""
+        space = x[:, 1:]
+        square = _square(space)
+        limit = lorentz._LIMIT[x.dtype] / c
+        if x.device.type != "cpu" or not square.max() <= limit:  # a GPU must not wait for the answer
+            wide = space.double()
+            norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+            longest = limit**0.5
+            space.copy_(torch.where(norm > longest, wide * (longest / norm), wide))
+            square = _square(space)
+        x[:, 0] = torch.sqrt(square + 1 / c)
+
     def step_(self, x: Tensor, d: Tensor, m: Tensor | None, where: tuple, c) -> None:
         space, (q, cosh) = x[:, 1:], where
         dd, xd = _square(d), _product(space, d)
         sinhc, cosh_step = self._length(dd * c)
         if m is not None:
-            # both as points of the ball: x / (1 + cosh r), times sqrt(c)
-            share_x, share_d = 1 / (cosh + 1), sinhc / (cosh_step + 1)
-            _turn_(
-                m, space, d, q, xd, dd, share_x * share_d * c, xd * (c * share_x * share_d),
-                dd * (c * share_d * share_d) * share_x * share_x, c,
-            )  # fmt: skip
+            # both as points of the unit ball: sqrt(c) x / (1 + cosh r)
+            size_x, size_d = c**0.5 / (cosh + 1), c**0.5 * sinhc / (cosh_step + 1)
+            products = q * size_x * size_x, xd * size_x * size_d, dd * size_d * size_d
+            _turn_(m, space, d, size_x, size_d, products, *products[1:])
         side = xd * sinhc * c
         ahead, aside = self._capped(x, side / (cosh + 1) + cosh_step, sinhc, cosh * cosh_step + side)
         space.mul_(ahead).addcmul_(d, aside)
-        x[:, 0] = torch.sqrt(_square(space) + 1 / c)
+        self._arrive_(x, c)
 
     def step_along_(self, x: Tensor, m: Tensor, scale: Tensor | float, where: tuple, c) -> None:
         space, (q, cosh) = x[:, 1:], where
@@ -159,17 +181,17 @@ class LorentzKernel(Kernel):
         tilt = aside * c / (cosh + 1)
         # Nothing happens outside the plane of x and m, so that the gyration is two numbers.
         kappa = tilt / (cosh_step + 1)
-        along, across = kappa * xm + 1, kappa * mm
+        along, across = kappa * xm, kappa * mm
         area = kappa * across * q
-        norm = 2 * along - 1 + area
-        keep, add = (1 - area) / norm, 2 * along * across / norm
+        norm = _sound(2 * along + 1 + area)
+        keep, add = 1 - 2 * (area + along) / norm, 2 * (along + 1) * across / norm
         ahead, aside = self._capped(
             x, torch.addcmul(cosh_step, tilt, xm), aside, torch.addcmul(cosh * cosh_step, aside * c, xm)
         )
         torch.mul(m, aside, out=buffer)
         m.mul_(keep.unsqueeze(1)).addcmul_(space, add.unsqueeze(1))
         space.mul_(ahead).add_(buffer)
-        x[:, 0] = torch.sqrt(_square(space) + 1 / c)
+        self._arrive_(x, c)
 
     def decay_(self, x: Tensor, share: float, c) -> None:
         """The centroid of ``x``, weighted ``1 - share``, and the origin, weighted ``share``."""
@@ -239,7 +261,8 @@ class BallKernel(Kernel):
         dd, xd = _square(d), _product(x, d)
         share, xy, yy, keep, add = self._move(x, q * c, gap, dd * c, xd * c)
         if m is not None:
-            _turn_(m, x, d, q, xd, dd, share * c, xy, yy, c)
+            products = q * c, xd * c * share, dd * c * share * share
+            _turn_(m, x, d, c**0.5, share * c**0.5, products, xy, yy)
         x.mul_(keep.unsqueeze(1)).addcmul_(d, add.unsqueeze(1))
 
     def step_along_(self, x: Tensor, m: Tensor, scale: Tensor | float, where: tuple, c) -> None:
@@ -252,7 +275,7 @@ class BallKernel(Kernel):
         share = share * scale * c
         one, across, along = xy + 1, share * mm, share * xm
         square = torch.addcmul(share * across * q, along, along, value=-1)
-        norm = torch.addcmul(square, one, one)
+        norm = _sound(torch.addcmul(square, one, one))
         one = 2 * one / norm
         keep_m, add_x = torch.addcmul(1 - 2 * square / norm, one, along, value=-1), one * across
         torch.mul(m, (add * scale).unsqueeze(1), out=buffer)
