@@ -104,7 +104,7 @@ def _check_weights(runner: Runner, path: str, resume: bool = False, exact: bool 
     """Refuse a checkpoint of another architecture before it is loaded."""
     from hypvision.mm.checkpoint import check_compatible, load_checkpoint_file
     from hypvision.mm.pretrained import load_from_zoo
-    from hypvision.zoo.resolve import is_address
+    from hypvision.zoo.sources import is_address
 
     if "://" in str(path) or Path(path).is_dir():  # on the net, or sharded: their loaders check them
         return
@@ -200,7 +200,12 @@ def _evaluators(config: Config) -> list[dict]:
 
 def _write_predictions(config: Config, out: Path) -> None:
     """Tell the metric of the task where to write; each has its own argument and format."""
-    argument = {"TopKAccuracy": "out_file", "IoUMetric": "output_dir", "CocoMetric": "outfile_prefix"}
+    argument = {
+        "TopKAccuracy": "out_file",
+        "RetrievalMetric": "out_file",
+        "IoUMetric": "output_dir",
+        "CocoMetric": "outfile_prefix",
+    }
     for evaluator in _evaluators(config):
         if evaluator.get("type", "").rpartition(".")[2] in argument:
             value = out.with_suffix("") if evaluator.type.endswith("CocoMetric") else out

@@ -79,8 +79,7 @@ def test_a_trained_checkpoint_is_measured_again(data, tmp_path):
     config.param_scheduler = []
     said = train(config, tmp_path / "run").message_hub.get_scalar("val/recall@1").current()
     out = tmp_path / "embeddings.npz"
-    config = tiny("lhier_resnet10t_cifar10.py", data, **{"test_evaluator.out_file": str(out)})
-    found = run_test(config, tmp_path / "run/epoch_1.pth", tmp_path / "test")
+    found = run_test(tiny("lhier_resnet10t_cifar10.py", data), tmp_path / "run/epoch_1.pth", tmp_path / "test", out=out)
     assert found["recall@1"] == pytest.approx(said)
     assert {"r_precision", "map@r", "mistake_height"} <= set(found)
     with np.load(out) as file:
