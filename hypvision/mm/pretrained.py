@@ -1,6 +1,6 @@
 """Weights of the zoo in mmengine: ``checkpoint="zoo:NAME"`` wherever a config or a command takes a checkpoint.
 
-``zoo:NAME`` and ``hf-hub:USER/REPO`` (see :func:`hypvision.zoo.resolve.find`) work in ``init_cfg``, ``load_from``,
+``zoo:NAME`` and ``hf-hub:USER/REPO`` (see :func:`hypvision.zoo.sources.find`) work in ``init_cfg``, ``load_from``,
 ``TimmBackbone(checkpoint_path=...)`` and ``hypvision test CONFIG zoo:NAME``. :func:`build_model` makes the whole
 segmenter or detector of a record, for :func:`hypvision.load`.
 """
@@ -20,7 +20,7 @@ from torch import nn
 from hypvision.errors import HypvisionError, require
 from hypvision.mm.checkpoint import check_compatible
 from hypvision.zoo.index import Record
-from hypvision.zoo.resolve import find, resolve
+from hypvision.zoo.sources import find, resolve
 from hypvision.zoo.weights import read_header, read_weights
 
 __all__ = ["build_model", "install", "load_from_zoo"]

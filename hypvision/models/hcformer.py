@@ -507,7 +507,7 @@ _TAG_ARGS: dict[str, dict[str, Any]] = {
 def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwargs: Any) -> HCFormer:
     """``kwargs`` are the caller's and come before what the tag and the variant say."""
     if pretrained:
-        from hypvision.zoo.load import pretrained_overlay
+        from hypvision.zoo.loading import pretrained_overlay
 
         overlay = kwargs.pop("pretrained_cfg_overlay", None)
         kwargs["pretrained_cfg_overlay"] = pretrained_overlay(variant, kwargs.get("pretrained_cfg"), overlay)

@@ -5,8 +5,8 @@ describes it all.
 """
 
 from .index import Index, Metric, Record, WeightFile, builtin_index, read_index
-from .load import load
-from .resolve import find, resolve
+from .loading import load
+from .sources import find, resolve
 from .weights import read_weights
 
 __all__ = [

@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from hypvision.errors import HypvisionError
 from hypvision.zoo.index import Index
-from hypvision.zoo.resolve import cache_folder, home, lock_path
+from hypvision.zoo.sources import cache_folder, home, lock_path
 
 __all__ = ["CachedFile", "clean", "list_cache"]
 

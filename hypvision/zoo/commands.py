@@ -11,7 +11,7 @@ from hypvision.zoo.cache import clean, list_cache
 from hypvision.zoo.download import SourceError, copy_verified, verify_file
 from hypvision.zoo.index import TASKS, Index, Record, builtin_index, write_text
 from hypvision.zoo.render import count_text, input_text, metric_text, model_card, readme, size_text, table
-from hypvision.zoo.resolve import cache_folder, find, locate, resolve
+from hypvision.zoo.sources import cache_folder, find, locate, resolve
 
 __all__ = [
     "add_cache_arguments",

@@ -182,9 +182,10 @@ def _transfer(
     headers = {"Accept-Encoding": "identity", **(headers or {})}
     try:
         # _nb_retries: the retries here know how much has come and when to stop.
-        http_get(
-            url, sink, resume_size=have, headers=headers, expected_size=size, displayed_filename=name, _nb_retries=0
-        )
+        with _small_chunks():
+            http_get(
+                url, sink, resume_size=have, headers=headers, expected_size=size, displayed_filename=name, _nb_retries=0
+            )
     except SourceError:
         raise
     except Exception as error:  # huggingface_hub raises requests' errors or httpx's, by its version
@@ -207,6 +208,23 @@ def _transfer(
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         return f"the connection broke ({reason})", None
     return None
+
+
+@contextmanager
+def _small_chunks() -> Iterator[None]:
+    """Let http_get hand over what has come in pieces of 16 kB.
+
+    It collects 10 MB first, and a break loses what is collected: all of a small file, so that nothing could be resumed.
+    The setting is that of the process; other downloads at the same time are as right with small pieces.
+    """
+    from huggingface_hub import constants
+
+    before = constants.DOWNLOAD_CHUNK_SIZE
+    constants.DOWNLOAD_CHUNK_SIZE = 2**14
+    try:
+        yield
+    finally:
+        constants.DOWNLOAD_CHUNK_SIZE = before
 
 
 def _retry_after(error: Exception) -> float | None:

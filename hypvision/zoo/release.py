@@ -21,9 +21,9 @@ from pathlib import Path
 from hypvision.errors import HypvisionError
 from hypvision.zoo.download import SourceError, copy_verified, verify_file
 from hypvision.zoo.index import Index, Record, write_index, write_text
-from hypvision.zoo.load import timm_cfg
+from hypvision.zoo.loading import timm_cfg
 from hypvision.zoo.render import model_card
-from hypvision.zoo.resolve import resolve
+from hypvision.zoo.sources import resolve
 
 __all__ = ["push_to_folder", "push_to_hub", "write_release"]
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from hypvision.errors import HypvisionError
 from hypvision.zoo.index import Index, Record, builtin_index
-from hypvision.zoo.resolve import find, resolve
+from hypvision.zoo.sources import find, resolve
 
 __all__ = ["load", "pretrained_overlay"]
 
@@ -31,7 +31,7 @@ def load(
 
     Args:
         name: ``hypvision models`` lists them, e.g. ``"hcformer_nano.cifar10"``; or a release, see
-            :func:`hypvision.zoo.resolve.find`: ``"hf-hub:USER/REPO"``, ``"file:///folder#NAME"``.
+            :func:`hypvision.zoo.sources.find`: ``"hf-hub:USER/REPO"``, ``"file:///folder#NAME"``.
         device: where to put it.
         dtype: cast it to this type; default float32.
         **overrides: for a classifier, arguments of :func:`timm.create_model` that differ from the trained model's, such

@@ -1,0 +1,111 @@
+"""A tiny model in a zoo of its own, a cache of its own, and a server that misbehaves."""
+
+import hashlib
+from time import time
+from types import SimpleNamespace
+
+import huggingface_hub.constants
+import huggingface_hub.file_download
+import pytest
+import timm
+import torch
+from server import Server
+
+import hypvision
+import hypvision.zoo.download
+from hypvision.zoo.index import Index, parse_record, write_index
+from hypvision.zoo.weights import write_weights
+
+MICRO = dict(
+    layers=[1, 1, 1, 1], dims=[8, 16, 24, 32], heads=[2, 2, 2, 2], head_dim=4, img_size=32, patch_size=2,
+    fold=[4, 2, 1, 1], prop=[2, 2, 4, 2], pad="minimal", layer_scale=0.5,
+)  # fmt: skip
+NAME = "hcformer_nano.micro"
+
+
+def make_item(path, **changes):
+    """A valid record, as plain values, for a file."""
+    data = path.read_bytes()
+    return {
+        "name": NAME,
+        "task": "classification",
+        "model": "hcformer_nano",
+        "arguments": dict(MICRO),
+        "config": "configs/hcformer/hcformer-nano_cifar10.py",
+        "file": {
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "bytes": len(data),
+            "storage": "float32",
+            "path": "weights/micro.safetensors",
+        },
+        "parameters": 1000,
+        "input": {
+            "size": [3, 32, 32], "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "crop_pct": 1.0,
+            "interpolation": "bilinear",
+        },
+        "classes": ["one", "two", "three"],
+        "metrics": [{"name": "top1", "value": 50.0, "data": "none", "measured": "us", "command": "hypvision test"}],
+        "licence": "Apache-2.0",
+        "date": "2026-01-31",
+        "description": "A network for tests.",
+        "intended_use": "Tests.",
+        "data": "None.",
+        "training": "none",
+        "limits": ["Knows nothing."],
+        **changes,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def micro(tmp_path_factory):
+    """A tiny HCFormer with random weights, and the file that holds them."""
+    torch.manual_seed(0)
+    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()}
+    model = timm.create_model("hcformer_nano", num_classes=3, **arguments).eval()
+    path = tmp_path_factory.mktemp("micro") / "micro.safetensors"
+    write_weights(model.state_dict(), path)
+    return model, path
+
+
+@pytest.fixture
+def item(micro):
+    """A valid record as plain values."""
+    return make_item(micro[1])
+
+
+@pytest.fixture
+def record(item):
+    """The record of the tiny model, packaged nowhere: only sources can give it."""
+    return parse_record({**item, "file": {**item["file"], "path": None, "urls": ["file:///nowhere/x.safetensors"]}})
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """A cache of its own, no mirrors, short waits."""
+    for name in ("HYPVISION_WEIGHTS", "HYPVISION_OFFLINE", "HF_HUB_OFFLINE", "HYPVISION_INDEX", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(hypvision.zoo.download, "WAIT", 0.01)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
+    # http_get waits a second after each break.
+    monkeypatch.setattr(huggingface_hub.file_download, "time", SimpleNamespace(sleep=lambda seconds: None, time=time))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def server(micro, record):
+    """Serves the tiny model under the name that mirrors use."""
+    server = Server({record.filename: micro[1].read_bytes()})
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def zoo(tmp_path, micro, item, monkeypatch):
+    """A zoo with the tiny model packaged, which is the built-in one for this test."""
+    folder = tmp_path / "zoo"
+    (folder / "weights").mkdir(parents=True)
+    (folder / "weights" / "micro.safetensors").write_bytes(micro[1].read_bytes())
+    write_index(Index({NAME: parse_record(item)}), folder / "index.yml")
+    monkeypatch.setenv("HYPVISION_INDEX", str(folder / "index.yml"))
+    return folder

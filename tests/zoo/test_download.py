@@ -1,0 +1,276 @@
+"""Downloads from a server that misbehaves: what arrives is right, or nothing arrives and the message helps."""
+
+import multiprocessing
+import os
+import pickle
+import time
+import zipfile
+
+import pytest
+import torch
+from server import Server
+
+import hypvision.zoo.download
+import hypvision.zoo.sources
+from hypvision.errors import HypvisionError
+from hypvision.zoo.index import parse_record
+from hypvision.zoo.sources import cache_folder, resolve
+from hypvision.zoo.weights import read_weights
+
+
+def fetch(record, server, monkeypatch, *modes):
+    monkeypatch.setenv("HYPVISION_WEIGHTS", ",".join(f"{server.url}/{mode}" for mode in modes))
+    return resolve(record)
+
+
+def in_cache():
+    folder = cache_folder()
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+@pytest.mark.parametrize("mode", ["good", "moved", "busy2", "later", "cut", "stall", "norange", "cutting"])
+def test_what_recovers_arrives(record, server, micro, monkeypatch, mode):
+    path = fetch(record, server, monkeypatch, mode)
+    assert path == cache_folder() / record.filename
+    assert path.read_bytes() == micro[1].read_bytes()
+    assert in_cache() == [record.filename]
+    requests = len(server.log)
+    assert resolve(record) == path and len(server.log) == requests  # the second time from the cache
+
+
+def test_a_broken_transfer_is_resumed_where_it_broke(record, server, micro, monkeypatch):
+    fetch(record, server, monkeypatch, "cut")
+    half = micro[1].stat().st_size // 2
+    first, second = server.ranges("cut")
+    assert first is None and half - 2**14 < int(second.removeprefix("bytes=").rstrip("-")) <= half
+
+
+def test_many_breaks_with_progress_are_survived(record, server, monkeypatch):
+    fetch(record, server, monkeypatch, "cutting")
+    assert len(server.log) > hypvision.zoo.download.ATTEMPTS + 3
+
+
+def test_a_part_left_by_another_run_is_continued(record, server, micro, monkeypatch):
+    data = micro[1].read_bytes()
+    cache_folder().mkdir(parents=True)
+    (cache_folder() / f"{record.filename}.part").write_bytes(data[:1000])
+    fetch(record, server, monkeypatch, "good")
+    assert server.ranges("good") == ["bytes=1000-"]
+
+
+@pytest.mark.parametrize("left", [b"\0" * 1000, "whole", "longer"])
+def test_a_part_with_wrong_bytes_is_thrown_away(record, server, micro, monkeypatch, left):
+    size = micro[1].stat().st_size
+    cache_folder().mkdir(parents=True)
+    part = cache_folder() / f"{record.filename}.part"
+    part.write_bytes({"whole": bytes(size), "longer": bytes(size + 7)}.get(left, left))
+    path = fetch(record, server, monkeypatch, "good")
+    assert path.read_bytes() == micro[1].read_bytes()
+    assert server.ranges("good")[-1] is None  # from the beginning
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("missing", "404"),
+        ("forbidden", "403"),
+        ("busy", "503"),
+        ("dead", "connection"),
+        ("wrong", "sha256"),
+        ("longer", "more than"),
+        ("page", "connection"),
+        ("loop", "connection"),
+    ],
+)
+def test_what_does_not_recover_is_explained(record, server, monkeypatch, mode, message):
+    with pytest.raises(HypvisionError) as caught:
+        fetch(record, server, monkeypatch, mode)
+    text = str(caught.value)
+    assert message in text and record.name in text and server.url in text
+    assert "HYPVISION_WEIGHTS" in text and record.filename in text  # what to do
+    assert not any(name.endswith(".safetensors") for name in in_cache())
+
+
+def test_errors_that_stay_are_not_asked_for_again(record, server, monkeypatch):
+    for mode in ("missing", "forbidden", "longer"):
+        with pytest.raises(HypvisionError):
+            fetch(record, server, monkeypatch, mode)
+        assert len(server.ranges(mode)) == 1
+    with pytest.raises(HypvisionError):
+        fetch(record, server, monkeypatch, "busy")
+    assert len(server.ranges("busy")) == hypvision.zoo.download.ATTEMPTS
+
+
+def test_the_next_mirror_is_asked(record, server, micro, monkeypatch):
+    path = fetch(record, server, monkeypatch, "missing", "wrong", "longer", "cut")
+    assert path.read_bytes() == micro[1].read_bytes()
+
+
+def test_nobody_listens(record, monkeypatch):
+    server = Server({})
+    server.close()
+    with pytest.raises(HypvisionError, match="connection"):
+        fetch(record, server, monkeypatch, "good")
+
+
+def evil(kind, path):
+    """A file that is no safetensors, of the kinds that PyTorch would open."""
+    if kind == "zip":
+        torch.save({"a": torch.zeros(3)}, path)
+        assert zipfile.is_zipfile(path)
+    elif kind == "legacy":
+        torch.save({"a": torch.zeros(3)}, path, _use_new_zipfile_serialization=False)
+    elif kind == "pickle":
+        path.write_bytes(pickle.dumps({"a": 1}))
+    elif kind == "page":
+        path.write_bytes(b"<html>")
+    elif kind == "pointer":
+        path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    elif kind == "header":
+        path.write_bytes((2**62).to_bytes(8, "little") + b"{}")
+    elif kind == "empty_json":
+        path.write_bytes((4).to_bytes(8, "little") + b"[12]")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("zip", "zip archive"),
+        ("legacy", "pickle"),
+        ("pickle", "pickle"),
+        ("page", "web page"),
+        ("pointer", "git lfs pull"),
+        ("header", "damaged"),
+        ("empty_json", "damaged"),
+    ],
+)
+def test_other_formats_are_refused_even_with_the_right_sum(item, tmp_path, monkeypatch, kind, message):
+    """A record whose sum is that of a pickle must not make anybody open the pickle."""
+    from conftest import make_item
+
+    evil(kind, tmp_path / "evil")
+    made = make_item(tmp_path / "evil")
+    made["file"] = {**made["file"], "path": None, "urls": ["file:///nowhere"]}
+    record = parse_record(made)
+    server = Server({record.filename: (tmp_path / "evil").read_bytes()})
+    try:
+        with pytest.raises(HypvisionError, match=message):
+            fetch(record, server, monkeypatch, "good")
+    finally:
+        server.close()
+    assert in_cache() == []
+    with pytest.raises(HypvisionError, match=message):
+        read_weights(tmp_path / "evil")
+
+
+def test_a_full_disk_is_noticed_before_and_while_writing(record, server, monkeypatch):
+    usage = type("usage", (), {"free": 1000})
+    monkeypatch.setattr(hypvision.zoo.download.shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(HypvisionError, match="disk is full.*HYPVISION_HOME"):
+        fetch(record, server, monkeypatch, "good")
+    assert server.log == []
+
+
+def test_a_disk_that_fills_up(record, server, monkeypatch):
+    def write(self, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(hypvision.zoo.download._Sink, "write", write)
+    with pytest.raises(HypvisionError, match="disk is full"):
+        fetch(record, server, monkeypatch, "good")
+
+
+def start(record):
+    """A process of its own that downloads the record and sends where it lies, or the error."""
+
+    def work():
+        try:
+            pipe.send(str(resolve(record)))
+        except BaseException as error:
+            pipe.send(repr(error))
+
+    # Forked: starting Python and torch anew would take most of the time of the tests.
+    context = multiprocessing.get_context("fork")
+    here, pipe = context.Pipe()
+    process = context.Process(target=work)
+    process.start()
+    return process, here
+
+
+def test_kill_in_the_middle_then_go_on(record, server, micro, monkeypatch):
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/slow")
+    process, _ = start(record)
+    part = cache_folder() / f"{record.filename}.part"
+    deadline = time.time() + 60
+    while not (part.exists() and part.stat().st_size > 0):
+        assert process.is_alive() and time.time() < deadline
+        time.sleep(0.005)
+    process.kill()
+    process.join()
+    left = part.stat().st_size
+    assert 0 < left < micro[1].stat().st_size and not (cache_folder() / record.filename).exists()
+    path = fetch(record, server, monkeypatch, "good")  # the lock of the killed process is free
+    assert path.read_bytes() == micro[1].read_bytes()
+    assert server.ranges("good") == [f"bytes={left}-"]
+
+
+def test_two_processes_download_once(record, server, micro, monkeypatch):
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/slow")
+    processes = [start(record) for _ in range(3)]
+    found = {pipe.recv() for _, pipe in processes if pipe.poll(60)}
+    for process, _ in processes:
+        process.join()
+    assert found == {str(cache_folder() / record.filename)}
+    assert (cache_folder() / record.filename).read_bytes() == micro[1].read_bytes()
+    assert len(server.log) == 1
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_read_only_cache(record, server, micro, home, there, monkeypatch):
+    """What is in it is used; what is not is an error that says what to do."""
+    (home / "weights").mkdir(parents=True)
+    if there:
+        (home / "weights" / record.filename).write_bytes(micro[1].read_bytes())
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good")
+
+    def forbid(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    # A folder without write permission does not stop root, as whom containers run tests.
+    monkeypatch.setattr(hypvision.zoo.sources.Path, "mkdir", forbid)
+    if there:
+        assert resolve(record) == home / "weights" / record.filename
+    else:
+        with pytest.raises(HypvisionError, match=f"HYPVISION_HOME.*hypvision download {record.name}"):
+            resolve(record)
+
+
+def test_a_read_only_folder(record, server, home, monkeypatch):
+    """The same with the permissions of a real folder, for users other than root."""
+    if os.getuid() == 0:
+        pytest.skip("root may write anywhere")
+    home.mkdir()
+    home.chmod(0o500)
+    with pytest.raises(HypvisionError, match="HYPVISION_HOME"):
+        fetch(record, server, monkeypatch, "good")
+    home.chmod(0o700)
+
+
+def test_offline_uses_no_network_but_everything_else(record, server, micro, tmp_path, monkeypatch):
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    with pytest.raises(HypvisionError, match="HYPVISION_OFFLINE"):
+        fetch(record, server, monkeypatch, "good")
+    assert server.log == []
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / record.filename).write_bytes(micro[1].read_bytes())
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good {tmp_path / 'mirror'}")
+    assert resolve(record) == tmp_path / "mirror" / record.filename
+
+
+def test_a_damaged_file_in_the_cache_is_replaced(record, server, micro, monkeypatch):
+    path = fetch(record, server, monkeypatch, "good")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert resolve(record).read_bytes() == micro[1].read_bytes()
+    assert len(server.log) == 2
