@@ -316,6 +316,13 @@ CONVERTERS = {
     "himapper": Converter(
         "Hi-Mapper", is_official_himapper, himapper_from_official, himapper_to_official, himapper_variant
     ),
+    "hyperboliccv": Converter(
+        "HyperbolicCV ResNet",
+        is_official_hyperboliccv,
+        hyperboliccv_from_official,
+        hyperboliccv_to_official,
+        hyperboliccv_variant,
+    ),
 }
 
 

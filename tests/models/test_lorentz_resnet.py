@@ -1,0 +1,434 @@
+"""Lorentz ResNets: equal to the published form, converted checkpoints, switches, timm's contract beyond its tests."""
+
+import math
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from lorentz_cnn_reference import ReferenceLorentzResNet
+from torch import nn
+
+from hypvision.errors import HypvisionError
+from hypvision.geometry import CurvatureParameter, Lorentz, lorentz
+from hypvision.models import LorentzResNet
+from hypvision.nn import ChangeManifold, EfficientLorentzConv2d, LorentzConv2d, ToLorentz, ToTangent
+from hypvision.optim import RiemannianSGD, param_groups
+from hypvision.zoo.convert import convert_file
+from hypvision.zoo.hyperboliccv import (
+    hyperboliccv_from_official,
+    hyperboliccv_to_official,
+    hyperboliccv_variant,
+    is_official_hyperboliccv,
+)
+
+TOOL = Path(__file__).parents[2] / "tools" / "convert_checkpoint.py"
+WIDTHS = (6, 8, 12, 16)
+MICRO = dict(widths=WIDTHS, num_classes=5)
+# name: (our model, its arguments, arguments of the reference)
+PUBLISHED = {
+    "L-ResNet-18": ("hcnn_resnet18", {}, {}),
+    "L-ResNet-50": ("hcnn_resnet50", dict(layers=(1, 2, 1, 1)), dict(depth=50, layers=(1, 2, 1, 1))),
+    "EL-ResNet-18": ("hecnn_resnet18", {}, dict(hybrid=True)),
+    "L-ResNet-18, k": ("hcnn_resnet18", {}, dict(k=1.7, head_k=0.6)),
+    "EL-ResNet-18, k": ("hecnn_resnet18", {}, dict(hybrid=True, head_k=0.6)),
+}
+# every switch of the constructor at least once
+VARIANTS = {
+    "hcnn18": ("hcnn_resnet18", {}),
+    "hcnn18+": ("hcnn_resnet18", dict(plus=True)),
+    "hcnn50+": ("hcnn_resnet50", dict(plus=True, layers=(1, 1, 1, 1))),
+    "hecnn18": ("hecnn_resnet18", {}),
+    "hecnn18-": ("hecnn_resnet18", dict(plus=False)),
+    "hecnn50": ("hecnn_resnet50", dict(layers=(1, 1, 1, 1))),
+    "hecnn50-exact": ("hecnn_resnet50", dict(layers=(1, 1, 1, 1), conv="exact", rescale=False)),
+    "per stage": ("hcnn_resnet18", dict(plus=True, curvature_per_stage=True, curvature=0.7, head_curvature=1.3)),
+    "no boost": ("hecnn_resnet18", dict(boost="none", norm_match="none", slope=3.0)),
+    "full boost": ("hecnn_resnet18", dict(boost="full", norm_match="sum")),
+    "linear head": ("hcnn_resnet18", dict(head_type="linear")),
+    "Euclidean": ("hecnn_resnet18", dict(hyperbolic_stages=(), head_type="linear")),
+    "imagenet": ("hcnn_resnet18", dict(stem="imagenet")),
+}
+
+
+def shake(reference):
+    """Weights and statistics without special values."""
+    with torch.no_grad():
+        for name, value in reference.state_dict().items():
+            if name.endswith("beta"):
+                space = 0.1 * torch.randn_like(value[1:])
+                k = reference.enc_manifold.k
+                value.copy_(torch.cat([(k + space.square().sum()).sqrt().view(1), space]))
+            elif name.endswith("gamma") or (name.endswith("weight") and value.dim() == 1):
+                value.uniform_(0.8, 1.4)
+        for _ in range(5):  # statistics that fit, or radii pass 10, where the official code cuts them
+            reference(torch.randn(8, 3, 16, 16))
+    return reference
+
+
+def published(name, **options):
+    model, arguments, given = PUBLISHED[name]
+    reference = shake(ReferenceLorentzResNet(num_classes=5, widths=WIDTHS, **given))
+    converted = hyperboliccv_from_official(reference.state_dict())
+    found, arguments = hyperboliccv_variant(converted)
+    assert found == model
+    ours = timm.create_model(found, **arguments)
+    ours.load_state_dict(converted)
+    return ours, reference
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("training", [True, False])
+def test_equals_the_published_form(name, training):
+    """Logits, gradients of the image and running statistics, in float64."""
+    ours, reference = published(name)
+    ours, reference = ours.double().train(training), reference.double().train(training)
+    x = torch.randn(4, 3, 16, 16, dtype=torch.float64, requires_grad=True)
+    out, expected = ours(x), reference(x)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-6)
+    weight = torch.randn_like(out)
+    grads = [torch.autograd.grad((y * weight).sum(), x)[0] for y in (out, expected)]
+    torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4 * grads[1].abs().max().item())
+    after = hyperboliccv_from_official(reference.state_dict())
+    for key, value in ours.state_dict().items():
+        if "running" in key:
+            torch.testing.assert_close(value, after[key], rtol=1e-5, atol=1e-6)
+
+
+def test_float32_is_close_to_the_published_form_in_float64():
+    ours, reference = published("L-ResNet-18")
+    x = torch.randn(4, 3, 16, 16)
+    torch.testing.assert_close(ours(x).double(), reference.double()(x.double()), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_conversion_there_and_back(name, tmp_path):
+    _, reference = published(name)
+    weights = reference.state_dict()
+    assert is_official_hyperboliccv(weights)
+    torch.save({"model": {f"module.{key}": value for key, value in weights.items()}, "epoch": 3}, tmp_path / "in.pth")
+    done = convert_file("hyperboliccv", tmp_path / "in.pth", tmp_path / "ours.safetensors")
+    model = eval(done.usage(), {"timm": timm})  # the line that the user is told
+    x = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(model.eval()(x), reference.eval()(x), rtol=1e-3, atol=1e-4)
+    done = convert_file("hyperboliccv", tmp_path / "ours.safetensors", tmp_path / "back.pth", to_official=True)
+    back = torch.load(done.path, weights_only=True)
+    x = torch.randn(2, 3, 16, 16)
+    twin = ReferenceLorentzResNet(num_classes=5, widths=WIDTHS, **PUBLISHED[name][2])
+    missing, unexpected = twin.load_state_dict(back, strict=False)
+    assert not unexpected and all(key.endswith("manifold.k") for key in missing)
+    torch.testing.assert_close(twin.eval()(x), reference(x), rtol=1e-4, atol=1e-5)
+
+
+def test_bare_official_networks_and_timm_load_them(tmp_path):
+    """Without the classifier's wrapper the names have other prefixes; timm takes the official names as they are."""
+    _, reference = published("L-ResNet-18")
+    weights = reference.state_dict()
+    bare = {
+        key.removeprefix("encoder.").replace("decoder.", "predictor."): value
+        for key, value in weights.items()
+        if "_manifold" not in key
+    }
+    one, two = hyperboliccv_from_official(bare), hyperboliccv_from_official(weights)
+    assert one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
+    torch.save(weights, tmp_path / "official.pth")
+    overlay = dict(file=str(tmp_path / "official.pth"), num_classes=5)
+    model = timm.create_model("hcnn_resnet18", pretrained=True, pretrained_cfg_overlay=overlay, **MICRO)
+    x = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(model.eval()(x), reference.eval()(x), rtol=1e-3, atol=1e-4)
+
+
+def test_mistakes_in_checkpoints_are_explained():
+    weights = published("L-ResNet-18")[1].state_dict()
+    with pytest.raises(HypvisionError, match="entry 'encoder.conv6.weight'"):
+        hyperboliccv_from_official({**weights, "encoder.conv6.weight": torch.ones(1)})
+    with pytest.raises(HypvisionError, match="no Lorentz head"):
+        hyperboliccv_from_official({key: value for key, value in weights.items() if "decoder" not in key})
+    part = {key: value for key, value in weights.items() if "conv3_x" not in key}
+    with pytest.raises(HypvisionError, match="only a part"):
+        hyperboliccv_variant(hyperboliccv_from_official(part))
+    with pytest.raises(HypvisionError, match="boost_weight"):
+        hyperboliccv_to_official(timm.create_model("hcnn_resnet18", plus=True, **MICRO).state_dict())
+
+
+def test_command_line(tmp_path, monkeypatch, capsys):
+    torch.save(published("L-ResNet-18")[1].state_dict(), tmp_path / "in.pth")
+    monkeypatch.setattr(
+        sys, "argv", [TOOL.name, "--from", "hyperboliccv", str(tmp_path / "in.pth"), str(tmp_path / "out.pth")]
+    )
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(TOOL), run_name="__main__")
+    assert end.value.code == 0
+    assert 'timm.create_model("hcnn_resnet18", num_classes=5' in capsys.readouterr().out
+
+
+def test_parameter_counts_are_the_published_ones():
+    """100 classes: L-ResNet-18 without its dead rows and scales, and those of the "+" models."""
+    dead = {18: 11_256_015 - 11_224_972, 50: 23_784_787 - 23_731_918}
+    for depth, expected in dead.items():
+        reference = ReferenceLorentzResNet(depth).state_dict()
+        rows = [v for k, v in reference.items() if k.endswith("linearized_kernel.weight.weight")]
+        assert expected == sum(v.shape[1] + 1 for v in rows)
+    for name, arguments, expected in (
+        ("hcnn_resnet18", {}, 11_224_972),
+        ("hcnn_resnet50", {}, 23_731_918),
+        ("hcnn_resnet18", dict(plus=True), 11_215_394),
+        ("hecnn_resnet18", {}, 11_218_625),
+        ("hecnn_resnet50", {}, 23_701_526),
+    ):
+        model = timm.create_model(name, num_classes=100, device="meta", **arguments)
+        assert sum(p.numel() for p in model.parameters()) == expected, name
+
+
+def build(name, **options):
+    model, arguments = VARIANTS[name]
+    model = timm.create_model(model, **{**MICRO, **arguments, **options})
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if parameter.dim() == 1 and key.endswith(("gamma", "boost_weight")):
+                parameter.add_(0.1)
+    return model
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_train_and_script(name):
+    model, x = build(name), torch.randn(4, 3, 32, 32)
+    for _ in range(3):  # running statistics
+        out = model(x)
+    assert out.shape == (4, 5)
+    out.square().sum().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), key
+    model.eval()
+    scripted = torch.jit.script(model)
+    torch.testing.assert_close(scripted(x), model(x), rtol=1e-3, atol=1e-4)
+    assert isinstance(model.stem.conv, (nn.Conv2d, LorentzConv2d, EfficientLorentzConv2d))  # untouched by scripting
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hcnn18", "hecnn18", "hecnn50"])
+def test_compiled_training_step_without_graph_breaks(name):
+    model, x = build(name), torch.randn(2, 3, 32, 32)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    torch._dynamo.reset()
+    grads = []
+    for network in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
+        model.load_state_dict(state)
+        model.zero_grad()
+        network(x).square().sum().backward()
+        grads.append({key: p.grad.clone() for key, p in model.named_parameters()})
+    for key, eager in grads[0].items():
+        torch.testing.assert_close(grads[1][key], eager, rtol=1e-2, atol=2e-3 * eager.abs().max().item() + 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hcnn18", "hecnn18", "hecnn50"])
+def test_export_with_dynamic_batch(name):
+    model = build(name).eval()
+    x = torch.randn(2, 3, 32, 32)
+    program = torch.export.export(model, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch", min=2)}}).module()
+    x = torch.randn(5, 3, 32, 32)
+    torch.testing.assert_close(program(x), model(x), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hcnn18", "hecnn50"])
+def test_onnx(name, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model, path, x = build(name).eval(), tmp_path / "model.onnx", torch.randn(2, 3, 32, 32)
+    torch.onnx.export(model, (x,), path, dynamo=True, verbose=False)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (out,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(out), model(x), rtol=1e-3, atol=1e-4)
+
+
+def test_features_are_tangent_vectors_at_the_origin():
+    model = build("hcnn18").eval()
+    x = torch.randn(2, 3, 32, 32)
+    final, maps = model.forward_intermediates(x)
+    points = Lorentz(1.0).from_space(final.movedim(1, -1))
+    torch.testing.assert_close(maps[-1].movedim(1, -1), lorentz.logmap0(points, 1.0), rtol=1e-5, atol=1e-6)
+    getter = timm.create_model("hcnn_resnet18", features_only=True, stem="imagenet", widths=WIDTHS)
+    assert [m.shape for m in getter(torch.randn(1, 3, 64, 96))] == [
+        (1, width, 64 // r, 96 // r) for width, r in zip(WIDTHS, getter.feature_info.reduction())
+    ]
+    assert getter.feature_info.reduction() == [4, 8, 16, 32]
+
+
+@pytest.mark.parametrize("name", ["hcnn18+", "hecnn18", "hecnn50", "per stage"])
+@pytest.mark.parametrize("index", [0, 1, 3])
+def test_pruned_networks_use_all_their_parameters(name, index):
+    model, x = build(name).eval(), torch.randn(2, 3, 32, 32)
+    (expected,) = model.forward_intermediates(x, [index], intermediates_only=True)
+    kept = model.prune_intermediate_layers([index])
+    (found,) = model.forward_intermediates(x, kept, intermediates_only=True)
+    torch.testing.assert_close(found, expected)
+    (found.square().sum() + model(x).square().sum()).backward()
+    assert [key for key, p in model.named_parameters() if p.grad is None] == []
+
+
+def test_heads():
+    model, x = build("hcnn18+").eval(), torch.randn(2, 3, 32, 32)
+    pooled = model.forward_head(model.forward_features(x), pre_logits=True)
+    model.reset_classifier(7, head_type="linear")
+    assert isinstance(model.head, nn.Linear) and model(x).shape == (2, 7) and model.head_manifold is None
+    tangent = lorentz.logmap0(model.manifolds[0].from_space(pooled), model.manifolds[0].c)
+    torch.testing.assert_close(model(x), model.head(tangent), rtol=1e-4, atol=1e-5)
+    model.reset_classifier(3, head_type="lorentz")
+    assert model(x).shape == (2, 3) and model.curvatures()["head_manifold"] == 1.0
+    model.reset_classifier(0)
+    torch.testing.assert_close(model(x), pooled)
+    with pytest.raises(ValueError, match="head_type"):
+        model.reset_classifier(3, head_type="poincare")
+
+
+def test_shared_curvatures_are_saved_once():
+    model = build("hcnn18+")
+    names = [key for key in model.state_dict() if key.endswith("log_c")]
+    assert names == ["manifolds.0.log_c", "head_manifold.log_c"]
+    with torch.no_grad():
+        model.manifolds[0].log_c.fill_(0.3)
+    other = build("hcnn18+")
+    wrapped = nn.ModuleDict({"backbone": other})
+    wrapped.load_state_dict({f"backbone.{key}": value for key, value in model.state_dict().items()})
+    assert other.stages[2].blocks[0].conv1.manifold.log_c is other.manifolds[0].log_c
+    assert other.curvatures() == {"manifolds.0": pytest.approx(math.exp(0.3)), "head_manifold": 1.0}
+
+
+def test_parameter_groups():
+    model = build("hecnn18")
+    groups = {group["name"]: group for group in param_groups(model, 0.1, 5e-4, 0.2, curvature_lr=0.01)}
+    assert len(groups["curvatures"]["params"]) == 2 and groups["curvatures"]["weight_decay"] == 0
+    assert len(groups["points"]["params"]) == 9 and groups["points"]["lr"] == pytest.approx(0.02)
+    assert all(p.dim() > 1 for p in groups["weights"]["params"])
+
+
+def test_transitions():
+    manifold, other = Lorentz(0.5), Lorentz(2.0)
+    x = 3 * torch.randn(4, 6, 3, 3)
+    entered = ToLorentz(manifold, clip=1.0)(x)
+    unit = x / x.norm(dim=1, keepdim=True).clamp(min=1)
+    expected = lorentz.expmap0(unit.movedim(1, -1), 0.5)[..., 1:]
+    torch.testing.assert_close(entered.movedim(1, -1), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ToTangent(manifold)(entered), unit, rtol=1e-5, atol=1e-6)
+    moved = ChangeManifold(manifold, other)(entered)
+    torch.testing.assert_close(ToTangent(other)(moved), unit, rtol=1e-5, atol=1e-6)
+    limit = lorentz.max_distance(0.5)
+    rescaled = ToLorentz(manifold, slope=2.0)(x)
+    expected = lorentz.rescale_tangent(x.movedim(1, -1), limit)
+    torch.testing.assert_close(rescaled.movedim(1, -1), expected, rtol=1e-5, atol=1e-6)
+    for layer in (ToLorentz(manifold, 2.0), ToLorentz(manifold), ToTangent(manifold), ChangeManifold(manifold, other)):
+        layer = layer.double()
+        y = (0.7 * torch.randn(2, 3, 2, dtype=torch.float64)).requires_grad_()
+        assert torch.autograd.gradcheck(layer, y)
+
+
+def test_gradient_checkpointing_gives_equal_gradients():
+    x, grads = torch.randn(2, 3, 32, 32), []
+    for enable in (False, True):
+        torch.manual_seed(0)
+        model = build("hecnn18")
+        model.set_grad_checkpointing(enable)
+        model(x).square().sum().backward()
+        grads.append([p.grad for p in model.parameters()])
+    for one, two in zip(*grads):
+        torch.testing.assert_close(one, two)
+
+
+def train(model, steps, dtype, move="tangent", lr=0.1):
+    """A few classes of noisy blobs, learned by the papers' optimiser under autocast; losses."""
+    optimizer = RiemannianSGD(
+        param_groups(model, lr, 5e-4, 0.2, curvature_lr=lr), lr=lr, momentum=0.9, nesterov=True, move=move
+    )
+    generator, losses = torch.Generator().manual_seed(0), []
+    centres = torch.randn(5, 3, 8, 8, generator=generator)
+    scaler = torch.amp.GradScaler("cpu", enabled=dtype == torch.float16)
+    for _ in range(steps):
+        label = torch.randint(5, (16,), generator=generator)
+        x = centres[label] + 0.5 * torch.randn(16, 3, 8, 8, generator=generator)
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            loss = F.cross_entropy(model(x).float(), label)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    return losses
+
+
+def check_points(model):
+    """Every point lies on its hyperboloid, and every number is finite."""
+    found = 0
+    for module in model.modules():
+        beta = getattr(module, "beta", None)
+        if beta is not None:
+            module.manifold.check_point(beta, "beta", 1e-5)
+            found += 1
+    assert found and all(value.isfinite().all() for value in model.state_dict().values())
+
+
+TINY = dict(layers=(1, 1, 1, 1), widths=(8, 8, 12, 12), num_classes=5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_training_with_learned_curvature_is_stable(dtype):
+    model = timm.create_model("hecnn_resnet18", plus=True, **TINY)
+    losses = train(model, 30, dtype)
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+    check_points(model)
+    assert all(abs(c - 1) > 1e-4 for c in model.curvatures().values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["hcnn_resnet18", "hecnn_resnet18"])
+def test_long_training_with_learned_curvature_is_stable(name, dtype):
+    model = timm.create_model(name, plus=True, **TINY)
+    losses = train(model, 2000, dtype)
+    assert all(math.isfinite(loss) for loss in losses)
+    assert sum(losses[-100:]) / 100 < 0.5
+    check_points(model)
+
+
+def test_points_follow_the_curvature_unless_told_not_to():
+    """The ablation: without the aware update the distance of beta from the origin changes with the curvature."""
+    shifts = {}
+    for move in ("tangent", "project"):
+        torch.manual_seed(0)
+        model = timm.create_model("hcnn_resnet18", plus=True, **TINY)
+        norm = model.stages[0].blocks[0].norm1
+        with torch.no_grad():
+            norm.beta.copy_(norm.manifold.expmap0(torch.full((8,), 0.5)))
+        before = norm.manifold.dist0(norm.beta).item()
+        curvature = [p for p in model.parameters() if isinstance(p, CurvatureParameter)]
+        optimizer = RiemannianSGD([dict(params=[norm.beta], lr=0.0), dict(params=curvature, lr=1.0)], lr=1.0, move=move)
+        for p in (norm.beta, *curvature):
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        norm.manifold.check_point(norm.beta)
+        shifts[move] = abs(norm.manifold.dist0(norm.beta).item() - before)
+    assert shifts["tangent"] < 1e-5 < 0.05 < shifts["project"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(block="wide"), "block must be one of 'basic'"),
+        (dict(stem="tiny"), "stem must be one of"),
+        (dict(conv="fast"), "conv must be one of"),
+        (dict(head_type="poincare"), "head_type must be one of"),
+        (dict(layers=(1, 1)), "one entry for each of 4 stages"),
+        (dict(hyperbolic_stages=(0,)), "numbers from 1 to 4"),
+        (dict(clip=0.0), "clip must be positive"),
+        (dict(curvature=-1.0), "must be positive"),
+        (dict(global_pool="max"), "centroid"),
+        (dict(block="core"), "hyperbolic_stem=False"),
+    ],
+)
+def test_mistakes_are_explained(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        LorentzResNet(**arguments)
