@@ -1,3 +1,0 @@
-# HECNN+ ResNet-18 (stages 1 and 3 hyperbolic, learned curvature), otherwise as hcnn-resnet18-quarter_2e_cifar10.py.
-_base_ = ["./hcnn-resnet18-quarter_2e_cifar10.py"]
-model = dict(backbone=dict(model_name="hecnn_resnet18"))

@@ -1,3 +1,0 @@
-# The Euclidean twin of hcnn-resnet18-quarter_2e_cifar10.py: same architecture, data, steps and optimiser.
-_base_ = ["./hcnn-resnet18-quarter_2e_cifar10.py"]
-model = dict(backbone=dict(model_name="hecnn_resnet18", hyperbolic_stages=(), head_type="linear"))
