@@ -11,6 +11,7 @@ from hypvision.errors import guard
 # Sub-command -> module in tools/bench with add_arguments(parser) and run(args), and what it measures.
 BENCHMARKS = {
     "hcformer": ("hcformer", "HCFormer against its literal formulation and timm's models"),
+    "lorentz-cnn": ("lorentz_cnn", "Lorentz ResNets against Euclidean twins and the published form"),
     "hier": ("hier", "HIER's and LHIER's loss against the published form"),
 }
 

@@ -1,0 +1,307 @@
+"""Lorentz ResNets against their Euclidean twins and the published form: time and memory, with the split by layer.
+
+A step is forward, cross-entropy and backward. Networks of one depth are measured in turns (A B C A B C ...) in one
+process, so that whatever else the machine does slows all; least and median times are given. Peak memory is what is
+allocated at the worst moment of a step: weights, gradients, activations and temporaries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import timm
+import torch
+import torch.nn.functional as F
+from hcformer import MIB, held_bytes, machine, peak_bytes
+from lorentz_cnn_reference import BatchNorm, Conv, Hyperboloid, ReferenceLorentzResNet
+from torch import Tensor, nn
+
+import hypvision
+from hypvision.errors import HypvisionError
+from hypvision.files import replacing
+from hypvision.geometry import Lorentz
+from hypvision.nn import (
+    EfficientLorentzConv2d,
+    LorentzBatchNorm2d,
+    LorentzConv2d,
+    LorentzGlobalAvgPool2d,
+    LorentzResidual,
+    ToLorentz,
+    ToTangent,
+)
+
+MARKS = ("<!-- lorentz-cnn:begin -->", "<!-- lorentz-cnn:end -->")
+FLAT = dict(hyperbolic_stages=(), head_type="linear")
+# depth -> rows: name of the model and its arguments; the first is the Euclidean twin. None is the published form.
+NETWORKS: dict[int, dict[str, tuple[str, dict] | None]] = {
+    18: {
+        "ResNet-18, Euclidean": ("hecnn_resnet18", FLAT),
+        "hcnn_resnet18": ("hcnn_resnet18", {}),
+        "hcnn_resnet18, plus": ("hcnn_resnet18", dict(plus=True)),
+        "hecnn_resnet18": ("hecnn_resnet18", {}),
+        "L-ResNet-18, published": None,
+    },
+    50: {
+        "ResNet-50, Euclidean": ("hecnn_resnet50", FLAT),
+        "hecnn_resnet50": ("hecnn_resnet50", {}),
+    },
+}
+TARGETS = """Targets: hcnn_resnet18 <= 1.6x the Euclidean time, >= 3.5x faster than the published form in <= 0.25x its
+memory; hecnn_resnet50 <= 1.6x; batch norm <= 2.5x."""
+
+INTRODUCTION = f"""
+## Lorentz ResNets
+
+`published` is the network as its authors' code computes it, written down step by step
+(`tools/bench/lorentz_cnn_reference.py`): ours gives the same logits from the same weights
+(`tests/models/test_lorentz_resnet.py`). The Euclidean twin is the same network without hyperbolic layers.
+
+{MARKS[0]}
+{MARKS[1]}
+"""
+
+
+class Times(NamedTuple):
+    """Least and median seconds."""
+
+    least: float
+    median: float
+
+
+def in_turns(steps: list[Callable[[], object]], repeats: int, device: str, slow: int = 2) -> list[Times]:
+    """Times of each step, in turns, after a first call that does not count; the last is the slow one.
+
+    Args:
+        steps: what to measure.
+        repeats: timed calls of each.
+        device: ``"cpu"`` or ``"cuda"``.
+        slow: timed calls at most of a step whose first call takes over a second.
+    """
+    times: list[list[float]] = [[] for _ in steps]
+    limits = [repeats] * len(steps)
+    for turn in range(repeats + 1):
+        for i, step in enumerate(steps):
+            if len(times[i]) >= limits[i]:
+                continue
+            if device == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            step()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            elapsed = time.perf_counter() - start
+            if turn:
+                times[i].append(elapsed)
+            elif elapsed > 1:
+                limits[i] = min(slow, repeats)
+    return [Times(min(found), statistics.median(found)) for found in times]
+
+
+def network_rows(depth: int, batch: int, repeats: int, device: str) -> list[str]:
+    """Rows of the table of training steps."""
+    images = torch.randn(batch, 3, 32, 32, device=device)
+    labels = torch.zeros(batch, dtype=torch.long, device=device)
+    names = NETWORKS[depth]
+    networks = [
+        (timm.create_model(given[0], num_classes=100, **given[1]) if given else ReferenceLorentzResNet(depth))
+        .to(device)
+        .train()
+        for given in names.values()
+    ]
+
+    def step(network: nn.Module) -> Callable[[], None]:
+        def run() -> None:
+            network.zero_grad(set_to_none=True)
+            F.cross_entropy(network(images), labels).backward()
+
+        return run
+
+    steps = [step(network) for network in networks]
+    times = in_turns(steps, repeats, device)
+    memory = []
+    for network, run in zip(networks, steps):
+        network.zero_grad(set_to_none=True)
+        memory.append((held_bytes(network) + peak_bytes(run, device)) / MIB)
+        network.zero_grad(set_to_none=True)
+    rows = []
+    for i, name in enumerate(names):
+        ratios = [f"{times[i].least / times[0].least:.2f}x", f"{memory[i] / memory[0]:.2f}x"]
+        if None in names.values():
+            ratios += [f"{times[-1].least / times[i].least:.1f}x", f"{memory[i] / memory[-1]:.2f}x"]
+        else:
+            ratios += ["", ""]
+        cells = [f"{times[i].least:.3f}", f"{times[i].median:.3f}", f"{memory[i]:.0f}", *ratios]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return rows
+
+
+class ChannelsLast(nn.Module):
+    """A layer of the published form on space parts ``(B, C, H, W)`` that it gets as points, channels last."""
+
+    def __init__(self, layer: nn.Module, x: Tensor):
+        super().__init__()
+        self.layer = layer
+        self.points = layer.manifold.points(x.detach().permute(0, 2, 3, 1)).requires_grad_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.points)
+
+
+def layer_rows(batch: int, repeats: int, device: str) -> list[str]:
+    """Rows of the table of single layers, 64 channels of 32 x 32 pixels, forward and backward."""
+    x = torch.randn(batch, 64, 32, 32, device=device, requires_grad=True)
+    manifold, published = Lorentz(), Hyperboloid()
+    groups = {
+        "convolution 3x3": {
+            "Euclidean": nn.Conv2d(64, 64, 3, padding=1, bias=False),
+            "exact": LorentzConv2d(64, 64, 3, manifold, padding=1),
+            "efficient": EfficientLorentzConv2d(64, 64, 3, manifold, padding=1),
+            "published": ChannelsLast(Conv(published, 64, 64, 3), x.cpu()),
+        },
+        "batch norm": {
+            "Euclidean": nn.BatchNorm2d(64),
+            "exact": LorentzBatchNorm2d(64, manifold),
+            "with rescaling": LorentzBatchNorm2d(64, manifold, slope=2.0),
+            "published": ChannelsLast(BatchNorm(published, 64), x.cpu()),
+        },
+    }
+    rows = []
+    for kind, layers in groups.items():
+        layers = {name: layer.to(device) for name, layer in layers.items()}
+        steps = []
+        for layer in layers.values():
+            points = getattr(layer, "points", None)
+            if points is not None and device != "cpu":
+                layer.points = points.detach().to(device).requires_grad_()
+            grad = torch.randn_like(layer(x))
+            steps.append(lambda layer=layer, grad=grad: layer(x).backward(grad))
+        times = in_turns(steps, 3 * repeats, device)
+        for name, found, step in zip(layers, times, steps):
+            cells = [f"{1000 * found.least:.1f}", f"{1000 * found.median:.1f}", f"{peak_bytes(step, device) / MIB:.0f}"]
+            rows.append(f"| {kind} | {name} | {' | '.join(cells)} | {found.least / times[0].least:.2f}x |")
+    return rows
+
+
+KINDS = {
+    "convolutions": (nn.Conv2d, LorentzConv2d, EfficientLorentzConv2d),
+    "batch norms": (nn.BatchNorm2d, LorentzBatchNorm2d),
+    "residual connections": (LorentzResidual,),
+    "activations": (nn.ReLU,),
+    "into and out of the manifold": (ToLorentz, ToTangent),
+    "pooling and head": (LorentzGlobalAvgPool2d, nn.Linear, nn.AdaptiveAvgPool2d),
+}
+
+
+def split(name: str, arguments: dict, batch: int, device: str) -> dict[str, float]:
+    """Milliseconds of forward and backward by kind of layer: each alone, on the input that it has in the network."""
+    network = timm.create_model(name, num_classes=100, **arguments).to(device).train()
+    inputs: list[tuple[str, nn.Module, tuple]] = []
+
+    def keep(kind: str) -> Callable:
+        return lambda layer, given: inputs.append((kind, layer, tuple(t.detach().clone() for t in given)))
+
+    hooks = [
+        layer.register_forward_pre_hook(keep(kind))
+        for layer in network.modules()
+        for kind, types in KINDS.items()
+        if isinstance(layer, types)
+    ]
+    network(torch.randn(batch, 3, 32, 32, device=device))
+    for hook in hooks:
+        hook.remove()
+    found: dict[str, float] = defaultdict(float)
+    for kind, layer, given in inputs:
+        given = tuple(t.requires_grad_() for t in given)
+        if isinstance(layer, nn.ReLU):
+            layer = nn.ReLU()  # leaves cannot be changed in place
+        grad = torch.randn_like(layer(*given))
+
+        def step(layer=layer, given=given, grad=grad) -> None:
+            torch.autograd.grad(layer(*given), given, grad)
+
+        found[kind] += 1000 * in_turns([step], 2, device)[0].least
+    return found
+
+
+def split_rows(batch: int, device: str) -> list[str]:
+    """Rows of the split by kind of layer."""
+    chosen = {name: given for rows in NETWORKS.values() for name, given in rows.items() if given}
+    rows = []
+    for name, given in chosen.items():
+        found = split(*given, batch, device)
+        total = sum(found.values())
+        cells = [f"{found[kind]:.0f} ({100 * found[kind] / total:.0f} %)" if kind in found else "" for kind in KINDS]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return rows
+
+
+def write_section(path: Path, text: str) -> None:
+    """Replace what stands between the marks in a Markdown file; the section is appended where there is none yet.
+
+    Raises:
+        HypvisionError: the file cannot be written.
+    """
+    page = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n"
+    if MARKS[0] not in page:
+        page = page.rstrip("\n") + "\n" + INTRODUCTION
+    begin, end = page.index(MARKS[0]), page.index(MARKS[1])
+    with replacing(path) as temporary:
+        temporary.write_text(f"{page[: begin + len(MARKS[0])]}\n{text}\n{page[end:]}", encoding="utf-8")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--depths", nargs="+", type=int, choices=list(NETWORKS), default=list(NETWORKS))
+    parser.add_argument("--batch", type=int, default=16, help="images a step (default: 16)")
+    parser.add_argument("--repeats", type=int, default=5, help="timed steps; a slow step gets 2 (default: 5)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="write the tables into this Markdown file, too")
+
+
+def run(args: argparse.Namespace) -> None:
+    for name in ("batch", "repeats", "threads"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise HypvisionError(f"--{name} must be at least 1, got {value}.")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    tables = [
+        "| training step | least s | median s | peak MiB | time / Euclidean | memory / Euclidean "
+        "| faster than published | memory / published |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        *(row for depth in args.depths for row in network_rows(depth, args.batch, args.repeats, args.device)),
+        "",
+        TARGETS,
+        "",
+        "One layer, 64 channels of 32 x 32 pixels, forward and backward:",
+        "",
+        "| layer | form | least ms | median ms | peak MiB | time / Euclidean |",
+        "|---|---|--:|--:|--:|--:|",
+        *layer_rows(args.batch, args.repeats, args.device),
+        "",
+        "Where a training step goes: least ms of the layers of a kind, each alone on its input in the network:",
+        "",
+        f"| network | {' | '.join(KINDS)} |",
+        "|---|" + "--:|" * len(KINDS),
+        *split_rows(args.batch, args.device),
+    ]
+    command = f"tools/benchmark.py lorentz-cnn --depths {' '.join(map(str, args.depths))} --batch {args.batch}"
+    command += f" --repeats {args.repeats} --device {args.device}"
+    if args.device == "cpu":
+        command += f" --threads {torch.get_num_threads()}"
+    text = (
+        f"`{command}`\n\n{machine(args.device)}; timm {timm.__version__}, hypvision {hypvision.__version__}. Batch "
+        f"{args.batch}, 32 x 32 pixels, 100 classes, float32; ratios of least times.\n\n" + "\n".join(tables)
+    )
+    print(text)
+    if args.write:
+        write_section(args.write, text)
+        print(f"\nWritten to {args.write}")
