@@ -1,6 +1,6 @@
 """Losses of hyperbolic learning."""
 
-from .hier import HIERLoss, clip_to_ball, lca_triplet_loss, mutual_neighbours, sample_triplets
+from .hier import HIERLoss, clip_to_ball, lca_triplet_loss, mutual_neighbours, rescale_radii, sample_triplets
 from .metric_learning import MetricLoss, hyperbolic_distance
 from .proxy_anchor import ProxyAnchorLoss
 
@@ -12,5 +12,6 @@ __all__ = [
     "hyperbolic_distance",
     "lca_triplet_loss",
     "mutual_neighbours",
+    "rescale_radii",
     "sample_triplets",
 ]

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, poincare
+from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.geometry.numerics import clip_norm
 
-__all__ = ["HIERLoss", "clip_to_ball", "lca_triplet_loss", "mutual_neighbours", "sample_triplets"]
+__all__ = ["HIERLoss", "clip_to_ball", "lca_triplet_loss", "mutual_neighbours", "rescale_radii", "sample_triplets"]
 
 # Rows of a block: all of its tensors together fit into the cache of a CPU core; a GPU wants fewer, longer calls.
 _ROWS = {"cpu": 256}
@@ -65,6 +65,17 @@ def clip_to_ball(x: Tensor, manifold: PoincareBall, radius: float | None = 2.3, 
         x = clip_norm(x, radius)
     y = manifold.expmap0(x)
     return _RiemannianGradient.apply(y, manifold._value()) if riemannian else y
+
+
+def rescale_radii(x: Tensor, manifold: Lorentz, slope: float = 2.0, limit: float | None = None) -> Tensor:
+    """Maximum-distance rescaling of points of a hyperboloid (:func:`hypvision.geometry.lorentz.rescale`).
+
+    The default limit follows the curvature but gives it no gradient (Bdeir et al.).
+    """
+    if limit is None:
+        c = manifold.c
+        limit = lorentz.max_distance(c.detach() if isinstance(c, Tensor) else c)
+    return manifold.rescale(x, limit=limit, slope=slope)
 
 
 # Triplets
@@ -351,7 +362,7 @@ class HIERLoss(nn.Module):
     def points(self) -> Tensor:
         """The proxies on the manifold, ``(num_proxies, dim)`` or ``(num_proxies, dim + 1)``."""
         if isinstance(self.manifold, Lorentz):
-            return self.manifold.rescale(self.proxies, limit=self.limit, slope=self.slope)
+            return rescale_radii(self.proxies, self.manifold, self.slope, self.limit)
         return clip_to_ball(self.proxies, self.manifold, self.clip_radius)
 
     def forward(

@@ -23,7 +23,7 @@ from torch.autograd import Function
 
 from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter, Euclidean, Lorentz, Manifold, PoincareBall
-from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball
+from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
 from hypvision.nn import LorentzLinear
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD
 
@@ -147,7 +147,7 @@ class EmbeddingNeck(nn.Module):
             if self.geometry == "poincare":
                 return clip_to_ball(x, self.manifold, self.clip_radius, riemannian=not self.manifold.learnable)
             if self.geometry == "lorentz":
-                return self.manifold.rescale(self.manifold.from_space(x), limit=self.limit, slope=self.slope)
+                return rescale_radii(self.manifold.from_space(x), self.manifold, self.slope, self.limit)
             return x
 
 

@@ -53,7 +53,7 @@ def test_three_modes(geometry):
     else:  # points of unit curvature whose distances are those of the model, up to the unit
         found = torch.stack([p["embedding"] for p in predictions])
         manifold = model.neck.manifold
-        expected = manifold.cdist(points, points) * float(manifold.c) ** 0.5
+        expected = manifold.cdist(points, points) * manifold._value() ** 0.5
         torch.testing.assert_close(Lorentz(1.0).cdist(found, found), expected, atol=2e-3, rtol=1e-3)
     with pytest.raises(ValueError, match="mode"):
         model(**batch(), mode="guess")
@@ -67,6 +67,20 @@ def test_lorentz_neck_after_its_definition():
     manifold = Lorentz(0.5)
     torch.testing.assert_close(neck(x), manifold.rescale(manifold.from_space(s)))
     manifold.check_point(neck(x))
+
+
+def test_the_limit_follows_the_curvature_without_gradient():
+    neck = EmbeddingNeck(6, 4, "lorentz", c=0.5)
+    far = nn.functional.pad(torch.full((1, 4), 1e4), (1, 0))
+    from hypvision.losses import rescale_radii
+
+    radius = neck.manifold.dist0(rescale_radii(far, neck.manifold))
+    limit = neck.manifold.max_distance()
+    assert 0.9 * limit < radius < limit
+    (grad,) = torch.autograd.grad(limit, neck.manifold.log_c)
+    (found,) = torch.autograd.grad(radius.sum(), neck.manifold.log_c)
+    # of the two ways that c has into the radius only that through the distance before is left
+    assert found.abs() < 0.3 * grad.abs()
 
 
 def test_radii_of_both_necks_are_those_of_the_papers():
@@ -130,7 +144,7 @@ def test_steps_lower_the_loss(geometry):
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
     if geometry == "lorentz":
         model.neck.manifold.check_point(model.hier_loss.proxies)
-        assert float(model.neck.manifold.c) != 1.0
+        assert model.neck.manifold._value() != 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -69,7 +69,7 @@ def test_config_trains_and_measures(name, data, tmp_path):
     if config.model.neck.geometry == "lorentz":
         manifold = runner.model.neck.manifold
         manifold.check_point(runner.model.hier_loss.proxies)
-        assert float(manifold.c) != 1.0
+        assert manifold._value() != 1.0
 
 
 def test_a_trained_checkpoint_is_measured_again(data, tmp_path):
@@ -84,6 +84,40 @@ def test_a_trained_checkpoint_is_measured_again(data, tmp_path):
     assert {"r_precision", "map@r", "mistake_height"} <= set(found)
     with np.load(out) as file:
         assert file["embeddings"].shape == (32, 65) and list(file["classes"]) == ["frog", "horse", "ship", "truck"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model.neck.learnable": False},
+        {"model.neck.slope": 3.0, "model.neck.limit": 6.0},
+        {"optim_wrapper.optimizer.type": "RiemannianAdam"},
+        {"optim_wrapper.optimizer.move": "project"},
+        {"optim_wrapper.paramwise_cfg.curvature_lr": 1e-4},
+        {"model.metric_loss.name": "MultiSimilarityLoss", "model.metric_loss.distance": "hyperbolic"},
+        {"model.hier_loss.exclude_anchor": True},
+        {"model.neck.dim": 16},
+    ],
+    ids=lambda options: " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in options.items()),
+)
+def test_switches_that_the_readme_names_take_a_step(options, data):
+    """Without a Runner: the learner and its optimiser are built from the config, and the loss is finite."""
+    import torch
+    from mmengine.optim import build_optim_wrapper
+    from mmengine.registry import MODELS
+
+    import hypvision.tasks.retrieval  # noqa: F401 - registers the learner
+
+    if "model.metric_loss.name" in options:
+        pytest.importorskip("pytorch_metric_learning")
+    config = tiny("lhier_resnet10t_cifar10.py", data, **options)
+    model = MODELS.build(config.model)
+    optim = build_optim_wrapper(model, config.optim_wrapper)
+    batch = dict(inputs=torch.randn(8, 3, 32, 32), label=torch.arange(8) // 2)
+    losses = [model.train_step(batch, optim)["loss"] for _ in range(2)]
+    assert all(torch.isfinite(loss) for loss in losses)
+    moved = model.neck.manifold._value() != 1.0
+    assert moved == (options.get("model.neck.learnable") is not False)
 
 
 def test_there_is_a_config_for_every_data_set_backbone_and_method():
