@@ -12,6 +12,7 @@ from hypvision.errors import guard
 BENCHMARKS = {
     "hcformer": ("hcformer", "HCFormer against its literal formulation and timm's models"),
     "lorentz-cnn": ("lorentz_cnn", "Lorentz ResNets against Euclidean twins and the published form"),
+    "himapper": ("himapper", "Hi-Mapper on the backbones of the paper, and against a loop over its levels"),
     "hier": ("hier", "HIER's and LHIER's loss against the published form"),
 }
 

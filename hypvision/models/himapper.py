@@ -504,10 +504,9 @@ def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: HiMapper) -> dict
         alone = {n: v for n, v in fitting.items() if n in own and own[n].shape == v.shape}
         if alone:
             state_dict = {**own, **alone}
-    # Weights of the preset "official" have no scale of the lift.
-    for name in ("mapper.lift.scale",):
-        if name in own and name not in state_dict:
-            state_dict = {**state_dict, name: own[name]}
+    # What only one preset has, and what no classifier has.
+    extra = {name: v for name, v in own.items() if name.startswith(("mapper.lift.scale", "mapper.dense."))}
+    state_dict = {**extra, **state_dict}
     return {name: value for name, value in state_dict.items() if name in own or not name.startswith("mapper.")}
 
 

@@ -1,0 +1,6 @@
+# Ours: the tree is kept while training, and its losses added.
+_base_ = ["./upernet_himapper-swin-tiny_8xb2-160k_ade20k-512x512.py"]
+custom_imports = dict(
+    imports=["hypvision.mm", "hypvision.mm.auxiliary_seg", "hypvision.tasks", "hypvision.mm.seg_datasets"]
+)
+model = dict(type="BackboneLossSegmentor", backbone=dict(dense="aux"))

@@ -1,0 +1,78 @@
+"""A feature pyramid for networks of one resolution, such as plain ViTs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from mmengine.model import BaseModule
+from mmengine.registry import MODELS
+from timm.layers import LayerNorm2d
+from torch import Tensor, nn
+
+from hypvision.errors import HypvisionError
+
+__all__ = ["SimpleFeaturePyramid"]
+
+
+def _branch(dim: int, scale: float) -> tuple[nn.Module, int]:
+    """What brings a map to ``scale`` times its size, and the channels then."""
+    if scale == 4:
+        half = nn.ConvTranspose2d(dim, dim // 2, 2, stride=2)
+        return nn.Sequential(
+            half, LayerNorm2d(dim // 2), nn.GELU(), nn.ConvTranspose2d(dim // 2, dim // 4, 2, 2)
+        ), dim // 4
+    if scale == 2:
+        return nn.ConvTranspose2d(dim, dim // 2, 2, stride=2), dim // 2
+    return (nn.Identity() if scale == 1 else nn.MaxPool2d(2, stride=2)), dim
+
+
+@MODELS.register_module()
+class SimpleFeaturePyramid(BaseModule):
+    """Maps of four resolutions from the last map alone, by transposed convolutions and pooling (ViTDet, Li et al., ECCV
+    2022).
+
+    Args:
+        in_channels: of the maps that the backbone returns; the last is used.
+        out_channels: of every map returned.
+        scales: sizes of the maps relative to that of the backbone, out of 4, 2, 1 and 0.5.
+        num_outs: maps to return; those beyond ``scales`` are the last one pooled further (5 for FPN-like detectors).
+
+    Raises:
+        HypvisionError: another scale, or fewer outputs than scales.
+    """
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        out_channels: int = 256,
+        scales: Sequence[float] = (4, 2, 1, 0.5),
+        num_outs: int = 4,
+        init_cfg: dict | None = None,
+    ):
+        super().__init__(init_cfg)
+        if not set(scales) <= {4, 2, 1, 0.5} or num_outs < len(scales):
+            raise HypvisionError(
+                "model.neck takes scales out of 4, 2, 1, 0.5 and num_outs of at least as many; got "
+                f"{tuple(scales)} and {num_outs}."
+            )
+        self.in_channels, self.out_channels, self.num_outs = list(in_channels), out_channels, num_outs
+        self.levels = nn.ModuleList()
+        for scale in scales:
+            resize, dim = _branch(self.in_channels[-1], scale)
+            self.levels.append(
+                nn.Sequential(
+                    resize,
+                    nn.Conv2d(dim, out_channels, 1, bias=False),
+                    LayerNorm2d(out_channels),
+                    nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False),
+                    LayerNorm2d(out_channels),
+                )
+            )
+
+    def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Maps ``(B, out_channels, H_i, W_i)``, the largest first, from the last of ``inputs``."""
+        found = [level(inputs[-1]) for level in self.levels]
+        while len(found) < self.num_outs:
+            found.append(F.max_pool2d(found[-1], 1, stride=2))
+        return tuple(found)

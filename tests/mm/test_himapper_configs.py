@@ -1,0 +1,95 @@
+"""Configs of Hi-Mapper build and take a step; its backbones in segmenters and detectors."""
+
+import pytest
+import timm
+import torch
+import yaml
+from test_configs import ROOT, data, shrink  # noqa: F401 - a fixture
+
+from hypvision.errors import HypvisionError
+from hypvision.mm.auxiliary import backbone_losses
+from hypvision.mm.backbone import TimmBackbone
+from hypvision.mm.engine import train
+from hypvision.mm.pyramid import SimpleFeaturePyramid
+
+CONFIGS = sorted(path.name for path in (ROOT / "himapper").glob("*.py"))
+QUICK = (  # the others are slow
+    "himapper-vit-micro_250i_cifar10.py",
+    "upernet-sfp_himapper-deit-tiny_8xb2-80k_ade20k-512x512.py",
+    "mask-rcnn_himapper-deit-tiny_8xb2-1x_coco.py",
+)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in CONFIGS])
+def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
+    config = shrink(ROOT / "himapper" / name, name, data)
+    config.load_from = None
+    config.model.pop("checkpoint", None)
+    backbone, small = config.model.backbone, {}
+    if "in1k" in name:
+        backbone.pretrained = False
+        small = {} if "resnet" in name or "efficientnet" in name else dict(img_size=64)
+        small.update(dict(window_size=2) if "swin" in name else {})
+    elif "deit" in name:  # one step shows what twelve blocks of 800 x 1333 pixels would
+        small = dict(img_size=64)
+    backbone.update(small)
+    if "coco" in name:
+        classes = ("person", "bicycle", "car", "motorcycle")
+        config.train_dataloader.dataset.metainfo = config.val_dataloader.dataset.metainfo = dict(classes=classes)
+        config.model.roi_head.bbox_head.num_classes = config.model.roi_head.mask_head.num_classes = len(classes)
+    for key in ("decode_head", "auxiliary_head"):
+        if key in config.model:
+            config.model[key].channels = 32
+    runner = train(config, tmp_path)
+    assert runner.iter == 1
+    scalars = runner.message_hub.log_scalars
+    assert scalars["train/loss"].current() > 0
+    assert ("train/loss_contrastive" in scalars) == (name.startswith("himapper") or "-aux-" in name or "-fuse-" in name)
+
+
+def test_metafile_names_files_that_exist():
+    meta = yaml.safe_load((ROOT / "himapper/metafile.yml").read_text())
+    assert len(meta["Models"]) >= 14
+    for model in meta["Models"]:
+        assert (ROOT.parent / model["Config"]).is_file(), model["Config"]
+
+
+SMALL = dict(model_name="himapper", backbone="vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=2,
+             num_heads=2)  # fmt: skip
+
+
+def test_weights_of_a_classifier_reach_the_backbone(tmp_path):
+    arguments = {k: v for k, v in SMALL.items() if k != "model_name"}
+    classifier = timm.create_model("himapper", num_classes=5, **arguments)
+    torch.save({"state_dict": {f"backbone.{n}": v for n, v in classifier.state_dict().items()}}, tmp_path / "whole.pth")
+    torch.save(classifier.trunk.state_dict(), tmp_path / "bare.pth")
+    for dense in ("init", "fuse", "aux"):
+        for file in ("whole.pth", "bare.pth"):
+            backbone = TimmBackbone(**SMALL, dense=dense, out_indices=(0, 1), checkpoint_path=str(tmp_path / file))
+            mine = backbone.timm_model.model
+            assert torch.equal(mine.trunk.pos_embed, classifier.trunk.pos_embed)
+            if dense != "init":
+                same = torch.equal(mine.mapper.tree.mean, classifier.mapper.tree.mean)
+                assert same == (file == "whole.pth")
+    maps = backbone(torch.randn(1, 3, 40, 56))
+    assert [tuple(level.shape[1:]) for level in maps] == [(48, 5, 7)] * 2
+
+
+def test_losses_of_the_backbone():
+    backbone = TimmBackbone(**SMALL, dense="aux", out_indices=(1,))
+    backbone(torch.randn(1, 3, 32, 32))
+    losses = backbone_losses(backbone)
+    assert set(losses) == {"loss_contrastive", "loss_kl"} and backbone_losses(backbone) == {}
+    with pytest.raises(HypvisionError, match="no losses of its own"):
+        backbone_losses(torch.nn.Linear(1, 1))
+
+
+def test_pyramid():
+    neck = SimpleFeaturePyramid([8, 16], out_channels=12, num_outs=5)
+    maps = neck([torch.randn(2, 8, 6, 10), torch.randn(2, 16, 6, 10)])
+    assert [tuple(level.shape) for level in maps] == [
+        (2, 12, 24, 40), (2, 12, 12, 20), (2, 12, 6, 10), (2, 12, 3, 5), (2, 12, 2, 3)
+    ]  # fmt: skip
+    for arguments in (dict(scales=(8, 1)), dict(num_outs=2)):
+        with pytest.raises(HypvisionError, match="scales out of"):
+            SimpleFeaturePyramid([16], **arguments)

@@ -1,0 +1,176 @@
+"""Hi-Mapper: what it adds to each backbone of the paper at inference, and its fused form against a loop over the levels.
+
+A pass of the bare backbone and one with the mapper follow each other (A B A B ...), and the median of the differences
+counts, so that whatever else the machine does slows both. The mapper alone, on the map and feature of the same
+backbone, is timed in its two evaluation modes (means, and samples as in training and in the released code), and against
+the literal form (``tools/bench/himapper_reference.py``): levels one after the other, all samples, every projection at every
+level.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import timm
+import torch
+from hcformer import machine
+from himapper_reference import LiteralHiMapper
+from torch import nn
+from tqdm import tqdm
+
+import hypvision
+from hypvision.errors import HypvisionError
+from hypvision.files import replacing
+from hypvision.models.himapper import BACKBONES
+from hypvision.zoo.convert import himapper_from_official
+
+# Largest overhead over these backbones, in percent.
+TARGETS = {"deit_tiny_patch16_224": 8, "deit_small_patch16_224": 8}
+MARKS = ("<!-- himapper:begin -->", "<!-- himapper:end -->")
+
+INTRODUCTION = f"""
+## Hi-Mapper
+
+Inference with the mapper against the bare backbone, and the mapper alone: fused over levels (without noise, and with
+all samples), and as a loop over the levels (`tools/bench/himapper_reference.py`, the same numbers).
+
+{MARKS[0]}
+{MARKS[1]}
+"""
+
+
+class Result(NamedTuple):
+    """Parameters, and milliseconds a batch: the bare backbone, what the mapper adds to it, the mapper alone."""
+
+    backbone: int
+    total: int
+    bare: float
+    added: float
+    fused: float
+    sampled: float
+    loop: float
+
+
+def in_turns(steps: list[Callable[[], object]], repeats: int, device: str, bar: tqdm) -> list[list[float]]:
+    """Milliseconds of each call of each step, called in turns; the first turn does not count."""
+    times: list[list[float]] = [[] for _ in steps]
+    for turn in range(repeats + 1):
+        for step, found in zip(steps, times):
+            if device == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            step()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if turn:
+                found.append(1000 * (time.perf_counter() - start))
+        bar.update()
+    return times
+
+
+def parameters(module: nn.Module) -> int:
+    """How many numbers a network learns."""
+    return sum(p.numel() for p in module.parameters())
+
+
+@torch.inference_mode()
+def measure(name: str, batch: int, size: int, repeats: int, device: str, bar: tqdm) -> Result:
+    """One backbone; the fused mapper has the weights of the literal one."""
+    arguments = {} if "resnet" in name or "efficientnet" in name else {"img_size": size}
+    model = timm.create_model(f"himapper_{name}", preset="official", **arguments)
+    literal = LiteralHiMapper(model.trunk, model.num_features)
+    model.load_state_dict(himapper_from_official(literal.official_state_dict()))
+    model, literal = model.eval().to(device), literal.eval().to(device)
+    images = torch.randn(batch, 3, size, size, device=device)
+    model.mapper.eval_noise = "mean"
+    whole = in_turns([lambda: model.trunk(images), lambda: model(images)], repeats, device, bar)
+    features = model.forward_features(images)
+    pooled, memory = model._pool(features), literal.memory(features)
+    noise = [eps.to(device) for eps in literal.draws()]
+
+    def alone(mode: str) -> None:
+        model.mapper.eval_noise = mode
+        model.mapper(features, pooled)
+
+    steps = [
+        lambda: alone("mean"),
+        lambda: alone("sample"),
+        lambda: literal.encode(pooled, literal.last_l(memory, noise)),
+    ]
+    fused, sampled, loop = map(statistics.median, in_turns(steps, repeats, device, bar))
+    added = statistics.median(b - a for a, b in zip(*whole))
+    return Result(parameters(model.trunk), parameters(model), statistics.median(whole[0]), added, fused, sampled, loop)
+
+
+def table(results: dict[str, Result]) -> str:
+    """The Markdown table."""
+    lines = [
+        "| backbone | parameters | with Hi-Mapper | bare, ms | added, ms | overhead | target | mapper alone: means, ms "
+        "| samples, ms | loop, ms | loop / means | loop / samples |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, r in results.items():
+        target = f"<= {TARGETS[name]} %" if name in TARGETS else ""
+        cells = [
+            name, f"{r.backbone:,}", f"{r.total:,}", f"{r.bare:.1f}", f"{r.added:.1f}", 
+            f"{100 * r.added / r.bare:.1f} %", target, f"{r.fused:.1f}", f"{r.sampled:.1f}", f"{r.loop:.1f}", f"{r.loop / r.fused:.1f}x",
+            f"{r.loop / r.sampled:.1f}x",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_section(path: Path, text: str) -> None:
+    """Replace what stands between the marks in a Markdown file; the section is appended where there is none yet."""
+    page = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n"
+    if MARKS[0] not in page:
+        page = page.rstrip("\n") + "\n" + INTRODUCTION
+    begin, end = page.index(MARKS[0]), page.index(MARKS[1])
+    with replacing(path) as temporary:
+        temporary.write_text(f"{page[: begin + len(MARKS[0])]}\n{text}\n{page[end:]}", encoding="utf-8")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--models", nargs="+", choices=list(BACKBONES), default=list(BACKBONES), help="default: all")
+    parser.add_argument("--batch", type=int, default=8, help="images a pass (default: 8)")
+    parser.add_argument("--size", type=int, default=224, help="side of the images, a multiple of 32 (default: 224)")
+    parser.add_argument("--repeats", type=int, default=7, help="timed passes of each kind (default: 7)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+
+
+def run(args: argparse.Namespace) -> None:
+    for name in ("batch", "repeats", "threads"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise HypvisionError(f"--{name} must be at least 1, got {value}.")
+    if args.size < 32 or args.size % 32:
+        raise HypvisionError(f"--size must be a multiple of 32, got {args.size}.")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    results = {}
+    with tqdm(total=2 * len(args.models) * (args.repeats + 1), desc="benchmark", unit="turn", disable=None) as bar:
+        for name in args.models:
+            bar.set_description(name)
+            results[name] = measure(name, args.batch, args.size, args.repeats, args.device, bar)
+    command = f"tools/benchmark.py himapper --models {' '.join(args.models)} --batch {args.batch} --size {args.size}"
+    command += f" --repeats {args.repeats} --device {args.device}"
+    if args.device == "cpu":
+        command += f" --threads {torch.get_num_threads()}"
+    text = (
+        f"`{command}`\n\n{machine(args.device)}; timm {timm.__version__}, hypvision {hypvision.__version__}. Medians "
+        f"of {args.repeats}; batch {args.batch}, {args.size} x {args.size} pixels, float32. Parameters with the preset "
+        f"`official`.\n\n{table(results)}"
+    )
+    print(text)
+    if args.write:
+        write_section(args.write, text)
+        print(f"\nWritten to {args.write}")
