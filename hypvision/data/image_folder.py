@@ -24,7 +24,7 @@ require("mmengine", "mm")
 
 from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
 
-__all__ = ["CIFARDataset", "ImageFolderDataset", "build_transform"]
+__all__ = ["CIFARDataset", "ImageFolderDataset", "build_transform", "check_root"]
 
 CIFAR_LAYOUT = {
     "cifar10": (tv_datasets.CIFAR10, "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"),
@@ -67,6 +67,21 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
         tv_transforms.RandomHorizontalFlip(config.get("hflip", 0.5)),
     ]
     return _with_safe_posterize(tv_transforms.Compose([*primary, *secondary.transforms, *final.transforms]))
+
+
+def check_root(root: str | Path) -> None:
+    """Check that the folder of an :class:`ImageFolderDataset` is there.
+
+    Raises:
+        HypvisionError: it is not; says what is expected there.
+    """
+    root = Path(root).expanduser()
+    if not root.is_dir():
+        raise HypvisionError(
+            f"The data folder '{root}' does not exist. Expected there: one folder a class with its images, e.g. "
+            f"'{root}/cat/0001.jpg'. Put the data there, or give its place with --cfg-options data_root=FOLDER (see "
+            "docs/data.md)."
+        )
 
 
 def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
@@ -135,12 +150,7 @@ class ImageFolderDataset(_ImageDataset):
     ):
         super().__init__(transform)
         self.root = Path(root).expanduser()
-        if not self.root.is_dir():
-            raise HypvisionError(
-                f"The data folder '{self.root}' does not exist. Expected there: one folder a class with its images, "
-                f"e.g. '{self.root}/cat/0001.jpg'. Put the data there, or give its place with "
-                "--cfg-options data_root=FOLDER (see docs/data.md)."
-            )
+        check_root(self.root)
         samples, found = self._scan_folders(classes) if ann_file is None else self._scan_list(Path(ann_file), classes)
         if indices is not None:
             samples = [samples[i] for i in indices]

@@ -42,7 +42,7 @@ def close_configs(path: str | Path) -> str:
 def datasets_of(config: Any) -> Iterator[dict]:
     """Every data set described in a config, also inside wrappers (RepeatDataset, ConcatDataset, ...)."""
     if isinstance(config, dict):
-        if "data_root" in config or "data_prefix" in config or "ann_file" in config:
+        if any(key in config for key in ("data_root", "data_prefix", "ann_file", "root")):
             yield config
         for key in ("dataset", "datasets"):
             if key in config:
@@ -53,9 +53,9 @@ def datasets_of(config: Any) -> Iterator[dict]:
 
 
 def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test")) -> None:
-    """Check that the files and folders that mmseg and mmdet data sets name are there.
+    """Check that the files and folders that data sets name are there, before anything is built.
 
-    Our own data sets check themselves when they are built; those of mmseg and mmdet fail deep inside.
+    Those of mmseg and mmdet would fail deep inside; our own check the rest themselves when they are built.
 
     Args:
         config: the whole configuration.
@@ -64,11 +64,14 @@ def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test"))
     Raises:
         HypvisionError: something is missing; names it and the layout expected.
     """
+    from hypvision.data.image_folder import check_root  # brings PyTorch, which other uses of this module do not need
+
     for phase in phases:
         for dataset in datasets_of(config.get(f"{phase}_dataloader")):
-            if dataset.get("type") in ("ImageFolderDataset", "CIFARDataset"):
-                continue
-            _check_dataset(dataset, phase)
+            if dataset.get("type") == "ImageFolderDataset":
+                check_root(dataset["root"])
+            elif dataset.get("type") != "CIFARDataset":
+                _check_dataset(dataset, phase)
 
 
 def _check_dataset(dataset: dict, phase: str) -> None:

@@ -163,8 +163,10 @@ def test_unknown_names(capsys, tmp_path, data):
 
 def test_missing_data(capsys, tmp_path, data):
     config = write_config(tmp_path / "moved.py", data)
-    said = fails(capsys, "train", config, "--work-dir", tmp_path, "--cfg-options", f"data_root={tmp_path / 'nowhere'}")
+    run = tmp_path / "run"
+    said = fails(capsys, "train", config, "--work-dir", run, "--cfg-options", f"data_root={tmp_path / 'nowhere'}")
     assert "nowhere/train' does not exist" in said and "docs/data.md" in said
+    assert not run.exists()  # told before anything was begun
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -219,11 +221,15 @@ def test_errors_from_below():
 
 def test_check_data_looks_into_wrappers(tmp_path):
     (tmp_path / "img").mkdir()
+    (tmp_path / "img" / "1.jpg").touch()
     inner = dict(type="ADE20KDataset", data_root=str(tmp_path), data_prefix=dict(img_path="img", seg_map_path="ann"))
     config = dict(train_dataloader=dict(dataset=dict(type="ConcatDataset", datasets=[inner])))
     with pytest.raises(HypvisionError, match=r"ann' of the train data \(ADE20KDataset\) does not exist.*label maps"):
         check_data(config)
     (tmp_path / "ann").mkdir()
+    with pytest.raises(HypvisionError, match=r"folder '.*ann' of the train data \(ADE20KDataset\) is empty"):
+        check_data(config)
+    (tmp_path / "ann" / "1.png").touch()
     check_data(config)
     inner["data_root"] = str(tmp_path / "gone")
     with pytest.raises(HypvisionError, match="folder '.*gone'"):
