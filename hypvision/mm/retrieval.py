@@ -89,9 +89,12 @@ def load_learner(config: str | Path, weights: str | Path):
 
 
 def load_embedder(
-    config: str | Path | None = None, weights: str | Path | None = None, model: str | None = None
+    config: str | Path | None = None,
+    weights: str | Path | None = None,
+    model: str | None = None,
+    device: str = "cpu",
 ) -> Embedder:
-    """A metric learner (``config`` and ``weights``), or a timm ``model`` (with ``weights`` if given).
+    """A metric learner (``config`` and ``weights``), or a timm ``model`` (with ``weights`` if given), on a device.
 
     Raises:
         HypvisionError: neither or both; what :func:`load_learner` and timm say.
@@ -102,6 +105,7 @@ def load_embedder(
         if weights is None:
             raise HypvisionError("--config needs --weights, the checkpoint of its training.")
         learner, settings = load_learner(config, weights)
+        learner.to(device)
         from hypvision.data.image_folder import build_transform
 
         transform = build_transform(settings.test_dataloader.dataset.transform.to_dict())
@@ -114,7 +118,7 @@ def load_embedder(
     if weights is not None:
         load_weights(network, weights)
     settings = resolve_data_config({}, model=network)
-    return Embedder(network, create_transform(**settings), "cosine")
+    return Embedder(network.to(device), create_transform(**settings), "cosine")
 
 
 @torch.inference_mode()
@@ -221,6 +225,7 @@ def _add_model_arguments(parser: ArgumentParser, timm: bool = True) -> None:
     if timm:
         parser.add_argument("--model", metavar="NAME", help="a timm model instead; its features compare by cosine")
     parser.add_argument("--batch", type=int, default=32, metavar="N", help="pictures at a time (default: 32)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU, if there is one")
 
 
 def add_embed_arguments(parser: ArgumentParser) -> None:
@@ -234,10 +239,10 @@ def add_embed_arguments(parser: ArgumentParser) -> None:
 
 def run_embed(args: Namespace) -> None:
     """``embed`` from parsed arguments: writes ``embeddings``, ``paths`` and ``space`` into a NumPy archive."""
-    _check_batch(args)
-    embedder = load_embedder(args.config, args.weights, args.model)
+    device = _check(args)
+    embedder = load_embedder(args.config, args.weights, args.model, device)
     paths = find_images(args.images)
-    found = embed_images(embedder, paths, args.batch)
+    found = embed_images(embedder, paths, args.batch, device)
     out = Path(args.out)
     out = out.with_name(out.name if out.suffix == ".npz" else out.name + ".npz")
     paths_written = np.array([str(path) for path in paths])
@@ -259,16 +264,16 @@ def run_search(args: Namespace) -> None:
     """``search`` from parsed arguments: prints the nearest pictures and draws them."""
     from hypvision.tasks.retrieval_metrics import nearest
 
-    _check_batch(args)
+    device = _check(args)
     if args.k < 1:
         raise HypvisionError(f"-k must be at least 1, got {args.k}.")
     query = open_image(args.image).convert("RGB")
     paths = [path for path in _gallery(args.gallery) if path.resolve() != Path(args.image).resolve()]
     if not paths:
         raise HypvisionError(f"The folder '{args.gallery}' has no other picture than the one to look for.")
-    embedder = load_embedder(args.config, args.weights, args.model)
-    gallery = embed_images(embedder, paths, args.batch)
-    point = embed_images(embedder, [Path(args.image)])
+    embedder = load_embedder(args.config, args.weights, args.model, device)
+    gallery = embed_images(embedder, paths, args.batch, device)
+    point = embed_images(embedder, [Path(args.image)], device=device)
     ((_, numbers),) = nearest(point, gallery, args.k, embedder.space)
     distances = _distance(point[0], gallery[numbers[0]], embedder.space)
     results = []
@@ -295,11 +300,12 @@ def run_hierarchy(args: Namespace) -> None:
     centres), ``proxies.png`` (that of the proxies with the classes nearest to them) and ``hierarchy.json``.
     """
     require("matplotlib", "viz")
-    _check_batch(args)
+    device = _check(args)
     if args.per_class < 1:
         raise HypvisionError(f"--per-class must be at least 1, got {args.per_class}.")
     learner, config = load_learner(args.config, args.weights)
-    points, labels, classes, ancestors, examples = _embed_data(learner, config, args)
+    points, labels, classes, ancestors, examples = _embed_data(learner.to(device), config, args, device)
+    learner.cpu()
     if len(classes) < 2:
         raise HypvisionError("A hierarchy needs at least two classes of data.")
     report: dict[str, object] = dict(classes=list(classes), pictures=len(points))
@@ -325,7 +331,7 @@ def _hyperbolic(points: Tensor, learner) -> Tensor:
 
 
 @torch.inference_mode()
-def _embed_data(learner, config, args: Namespace):
+def _embed_data(learner, config, args: Namespace, device: str):
     """Points, labels, class names, their ancestors and an example of each, from the data of a config."""
     from mmengine.registry import DATASETS
 
@@ -347,7 +353,7 @@ def _embed_data(learner, config, args: Namespace):
             chosen = members[np.linspace(0, len(members) - 1, min(args.per_class, len(members))).astype(int)].tolist()
             for start in range(0, len(chosen), args.batch):
                 images = torch.stack([data[i]["inputs"] for i in chosen[start : start + args.batch]])
-                points.append(learner.comparable(learner.embed(images)))
+                points.append(learner.comparable(learner.embed(images.to(device))).cpu())
             labels += [len(classes)] * len(chosen)
             classes.append(data.metainfo["classes"][label])
             ancestors.append(above[label] if above else ())
@@ -394,6 +400,10 @@ def _save(figure, path: Path) -> None:
         figure.savefig(temporary, format="png", dpi=120)
 
 
-def _check_batch(args: Namespace) -> None:
+def _check(args: Namespace) -> str:
+    """Check what the commands share; the device to use."""
     if args.batch < 1:
         raise HypvisionError(f"--batch must be at least 1, got {args.batch}.")
+    if args.device and args.device.startswith("cuda") and not torch.cuda.is_available():
+        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to use the CPU.")
+    return args.device or ("cuda" if torch.cuda.is_available() else "cpu")

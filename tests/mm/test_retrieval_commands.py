@@ -145,6 +145,7 @@ def test_recovered_hierarchy_of_known_places():
         ("embed {data}/cat --model test_vot", "no model 'test_vot'"),
         ("embed {data}/cow --model test_vit", "no picture"),
         ("embed {data}/cat --model test_vit --batch 0", "--batch must be at least 1"),
+        ("embed {data}/cat --model test_vit --device cuda", "finds no GPU"),
         ("search {data}/cat/0000.png --gallery nowhere --model test_vit", "no folder 'nowhere'"),
         ("search {data}/cat/0000.png --gallery {empty} --model test_vit", "has no pictures"),
         ("search {data}/cat/0000.png --gallery {data} --model test_vit -k 0", "-k must be at least 1"),
@@ -153,6 +154,7 @@ def test_recovered_hierarchy_of_known_places():
     ],
 )
 def test_mistakes_are_explained(command, said, learner, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.chdir(Path(__file__).parents[2])
     names = dict(
         data=learner / "data", config=learner / "learner.py", weights=learner / "weights.pth", empty=tmp_path

@@ -17,7 +17,7 @@ from hypvision.mm.engine import train
 
 ROOT = Path(__file__).parents[2] / "configs" / "lhier"
 CONFIGS = sorted(path.name for path in ROOT.glob("*.py"))
-QUICK = ("lhier_resnet50_2xb90-100e_cub200.py", "hier_deit-small_2xb90-150e_inshop.py")
+QUICK = ("lhier_dino-small_2xb90-100e_cub200.py", "hier_deit-small_2xb90-150e_inshop.py")
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*published are"),
