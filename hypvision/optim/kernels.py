@@ -64,9 +64,9 @@ def _sound(scale: Tensor) -> Tensor:
 def _turn_(m: Tensor, x: Tensor, b: Tensor, size_x: Tensor | float, size_b: Tensor, products: tuple, xy, yy) -> None:
     r"""Rotate ``m`` in place by the gyration of ``X = size_x x`` and ``Y = B + (...) X``, ``B = size_b b``.
 
-    That is what parallel transport from ``X`` to :math:`X \oplus Y` does to a vector in its frame. X and Y are points of
-    the unit ball, ``products`` are those of X and X, X and B, B and B; ``xy, yy`` those of Y. The vectors as they are may
-    be so long that products of theirs overflow.
+    That is what parallel transport from ``X`` to :math:`X \oplus Y` does to a vector in its frame. X and Y are points
+    of the unit ball, ``products`` are those of X and X, X and B, B and B; ``xy, yy`` those of Y. The vectors as they
+    are may be so long that products of theirs overflow.
     """
     xx, xb, bb = products
     mx, mb = _product(m, x) * size_x, _product(m, b) * size_b

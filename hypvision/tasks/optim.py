@@ -9,14 +9,18 @@ from typing import Any
 import torch
 from mmengine.device import get_device
 from mmengine.model import is_model_wrapper
-from mmengine.optim import OptimWrapper
+from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, OPTIMIZERS
 from timm.optim import Muon, param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
 from hypvision.errors import HypvisionError
+from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, clip_grad_norm_
 
-__all__ = ["BFloat16OptimWrapper", "TimmParamGroups"]
+__all__ = ["BFloat16OptimWrapper", "RiemannianAmpOptimWrapper", "RiemannianOptimWrapper", "TimmParamGroups"]
+
+for _optimizer in (RiemannianSGD, RiemannianAdam, RiemannianAdamW):
+    OPTIMIZERS.register_module(module=_optimizer, force=True)
 
 # timm's Muon (Jordan et al., 2024) steps along orthogonalised gradients for weight matrices and kernels, and is AdamW
 # for all else. PyTorch has one of the same name, for matrices alone.
@@ -127,3 +131,23 @@ class BFloat16OptimWrapper(OptimWrapper):
     def optim_context(self, model: nn.Module):
         with super().optim_context(model), torch.autocast(get_device(), dtype=torch.bfloat16):
             yield
+
+
+class _RiemannianClip:
+    """``clip_grad=dict(max_norm=...)`` clips by :func:`hypvision.optim.clip_grad_norm_`, in which the gradients of
+    points count by their Riemannian norms."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if getattr(self, "clip_func", None) is torch.nn.utils.clip_grad_norm_:
+            self.clip_func = clip_grad_norm_
+
+
+@OPTIM_WRAPPERS.register_module()
+class RiemannianOptimWrapper(_RiemannianClip, OptimWrapper):
+    """mmengine's wrapper, for models with manifold parameters: clips gradients by their Riemannian norm."""
+
+
+@OPTIM_WRAPPERS.register_module()
+class RiemannianAmpOptimWrapper(_RiemannianClip, AmpOptimWrapper):
+    """The same with automatic mixed precision and loss scaling; needs a GPU, as mmengine's does."""
