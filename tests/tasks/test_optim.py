@@ -15,10 +15,10 @@ from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, get_
 
 
 class Model(nn.Module):
-    def __init__(self):
+    def __init__(self, radius: float = 0.5):
         super().__init__()
         torch.manual_seed(0)
-        self.points = ManifoldParameter(Lorentz(1.0).from_tangent0(3 * torch.randn(6, 3)), Lorentz(1.0))
+        self.points = ManifoldParameter(Lorentz(1.0).from_tangent0(radius * torch.randn(6, 3)), Lorentz(1.0))
         self.linear = nn.Linear(4, 2)
 
     def loss(self):
@@ -28,7 +28,7 @@ class Model(nn.Module):
 @pytest.mark.parametrize("kind", [RiemannianSGD, RiemannianAdam, RiemannianAdamW])
 def test_optimisers_by_name(kind):
     model = Model()
-    config = dict(type="RiemannianOptimWrapper", optimizer=dict(type=kind.__name__, lr=1e-4))
+    config = dict(type="RiemannianOptimWrapper", optimizer=dict(type=kind.__name__, lr=1e-2))
     wrapper = build_optim_wrapper(model, config)
     assert type(wrapper.optimizer) is kind
     before = model.loss().item()
@@ -39,7 +39,7 @@ def test_optimisers_by_name(kind):
 
 
 def test_gradients_are_clipped_by_their_riemannian_norm():
-    model = Model()
+    model = Model(radius=3.0)
     config = dict(
         type="RiemannianOptimWrapper", optimizer=dict(type="RiemannianSGD", lr=0.0), clip_grad=dict(max_norm=0.5)
     )
