@@ -160,6 +160,7 @@ def draw_tree(
             image = boxes.OffsetImage(np.asarray(picture.convert("RGB").resize((32, 32))), zoom=0.75)
             axes.add_artist(boxes.AnnotationBbox(image, (-0.045 * top, place[leaf]), frameon=False))
     axes.set_xlim(1.05 * top, -0.45 * top)
+    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1.05 * top])  # names stand at the negative ones
     axes.set_ylim(-0.7, count - 0.3)
     axes.set_yticks([])
     axes.set_xlabel("distance")

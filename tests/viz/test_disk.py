@@ -138,6 +138,7 @@ def test_trees_are_drawn_with_names_and_pictures():
     figure = draw_tree(linkage, ["cat", "dog", "ship"], pictures=[Image.new("RGB", (8, 8), "red")] * 3, title="tree")
     axes = figure.axes[0]
     assert {text.get_text() for text in axes.texts} >= {"cat", "dog", "ship"} and len(axes.lines) == 2
+    assert min(axes.get_xticks()) >= 0
     assert (pixels(figure) == [255, 0, 0]).all(1).any()
     with pytest.raises(ValueError, match="3 leaves needs 3 labels"):
         draw_tree(linkage, ["cat"])
