@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from hypvision.errors import HypvisionError
-from hypvision.zoo.weights import check_format
+from hypvision.zoo.weights import format_problem
 
 __all__ = ["SourceError", "download", "download_text", "file_sha256", "locked", "verify_file"]
 
@@ -60,17 +60,13 @@ def verify_file(path: str | Path, sha256: str, size: int) -> None:
         SourceError: it is not, or cannot be read.
     """
     try:
-        found = Path(path).stat().st_size
+        found, what = Path(path).stat().st_size, format_problem(path)
         if found != size:
-            with suppress(HypvisionError):  # a format error says more than a size: a pointer, a web page, ...
-                check_format(path)
-                raise SourceError(f"has {found} bytes instead of {size}")
-            raise SourceError(f"has {found} bytes instead of {size} and is no complete safetensors file")
+            raise SourceError(f"has {found} bytes instead of {size}" + (f" and is {what}" if what else ""))
         if (digest := file_sha256(path)) != sha256:
             raise SourceError(f"is another file: its sha256 begins with {digest[:8]} instead of {sha256[:8]}")
-        check_format(path)
-    except HypvisionError as error:
-        raise SourceError(str(error)) from error
+        if what:
+            raise SourceError(f"is no safetensors file: it is {what}")
     except OSError as error:
         raise SourceError(f"cannot be read ({error.strerror or error})") from error
 

@@ -55,7 +55,9 @@ def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
             rows = value.float().flatten(1)
             # 1 for rows of zeros; a subnormal scale would divide to infinity.
             scale = (rows.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
-            out[name] = (rows / scale[:, None]).round().clamp(-127, 127).to(torch.int8).reshape(value.shape)
+            out[name] = (
+                (rows / scale[:, None]).round().clamp(-127, 127).to(torch.int8).reshape(value.shape).contiguous()
+            )
             out[name + _SCALE] = scale
         else:
             dtype = torch.float32 if storage == "int8" else getattr(torch, storage)
@@ -93,39 +95,43 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
+def format_problem(path: str | Path) -> str | None:
+    """What a file is instead of safetensors, to complete "it is ..."; None if its header is one of safetensors."""
+    path = Path(path)
+    with open(path, "rb") as file:
+        start = file.read(64)
+        length = int.from_bytes(start[:8], "little")
+        if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+            return "a zip archive, as torch.save writes it"
+        if len(start) > 1 and start[0] == 0x80 and start[1] <= 5:
+            return "a Python pickle, which can run code when it is loaded"
+        if start.startswith(b"version https://git-lfs"):
+            return "a Git LFS pointer instead of the file (run: git lfs pull)"
+        if start.lstrip()[:1] == b"<":
+            return "a web page"
+        if not start:
+            return "empty"
+        if len(start) < 9 or length > min(path.stat().st_size - 8, _LARGEST_HEADER) or start[8:9] != b"{":
+            return "damaged, or in another format"
+        file.seek(8)
+        with suppress(ValueError):  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+            if isinstance(json.loads(file.read(length)), dict):
+                return None
+        return "damaged"
+
+
 def check_format(path: str | Path) -> None:
     """Refuse a file that is not safetensors, before a reader touches it.
 
     Raises:
         HypvisionError: it is a pickle, a zip archive (as PyTorch writes), a web page, a Git LFS pointer, or cut off.
     """
-    path = Path(path)
-    with open(path, "rb") as file:
-        start = file.read(64)
-        length = int.from_bytes(start[:8], "little")
-        size = path.stat().st_size
-        if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-            what = "a zip archive, as torch.save writes it"
-        elif len(start) > 1 and start[0] == 0x80 and start[1] <= 5:
-            what = "a Python pickle, which can run code when it is loaded"
-        elif start.startswith(b"version https://git-lfs"):
-            what = "a Git LFS pointer instead of the file (run: git lfs pull)"
-        elif start.lstrip()[:1] == b"<":
-            what = "a web page"
-        elif not start:
-            what = "empty"
-        elif len(start) < 9 or length > min(size - 8, _LARGEST_HEADER) or start[8:9] != b"{":
-            what = "damaged, or in another format"
-        else:
-            file.seek(8)
-            with suppress(ValueError):  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-                if isinstance(json.loads(file.read(length)), dict):
-                    return
-            what = "damaged"
-    raise HypvisionError(
-        f"'{path}' is not a safetensors file: it is {what}. The zoo reads safetensors only, which cannot run code; "
-        "convert other checkpoints with tools/publish_weights.py or tools/convert_checkpoint.py."
-    )
+    what = format_problem(path)
+    if what is not None:
+        raise HypvisionError(
+            f"'{path}' is not a safetensors file: it is {what}. The zoo reads safetensors only, which cannot run code; "
+            "convert other checkpoints with tools/publish_weights.py or tools/convert_checkpoint.py."
+        )
 
 
 def read_header(path: str | Path) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Server:
-    """Serves ``files`` under ``/MODE/NAME``; ``log`` holds ``(method, mode, range header)`` of every request.
+    """Serves ``files`` under ``/MODE/NAME``; ``log`` holds ``(method, mode, range header)`` of every request, and
+    ``tokens`` ``(mode, authorization)``.
 
     Modes: ``good``; ``missing`` 404; ``forbidden`` 403; ``busy`` 503 always; ``busy2`` 503 twice, then good; ``later``
     503 with Retry-After, once; ``cut`` closes in the middle, once; ``cutting`` always closes after a fifth, whatever is
@@ -20,6 +21,7 @@ class Server:
     def __init__(self, files):
         self.files = files
         self.log = []
+        self.tokens = []
         self.seen = Counter()
         server = self
 
@@ -51,6 +53,7 @@ class Server:
         mode, _, name = request.path.lstrip("/").partition("/")
         header = request.headers.get("Range")
         self.log.append((request.command, mode, header))
+        self.tokens.append((mode, request.headers.get("Authorization")))
         first = self.seen[mode] == 0
         self.seen[mode] += 1
         if mode in ("missing", "forbidden") or mode == "busy" or (mode == "busy2" and self.seen[mode] <= 2):

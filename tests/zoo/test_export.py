@@ -1,0 +1,99 @@
+"""Exported files compute what PyTorch computes, or there is no file."""
+
+import pytest
+import torch
+from conftest import NAME
+from torch import nn
+
+import hypvision.zoo.export
+from hypvision.errors import HypvisionError
+from hypvision.zoo.export import export_model, export_network
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["onnx", "torchexport"])
+def test_dynamic_batch_and_size(zoo, micro, tmp_path, kind):
+    if kind == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+    path = tmp_path / "out" / "model"
+    report = export_model(NAME, kind, path)
+    assert report.difference < 1e-4 and "multiples of 32" in str(report)
+    x = torch.randn(5, 3, 160, 224)  # a batch and a size that the check did not use
+    if kind == "onnx":
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        assert [i.name for i in session.get_inputs()] == ["images"]
+        got = torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
+    else:
+        got = torch.export.load(path).module()(x)
+    torch.testing.assert_close(got, micro[0](x), rtol=1e-3, atol=1e-4)
+    assert [p.name for p in path.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["torchexport", "torchscript"])
+def test_a_segmenter(tmp_path, kind):
+    pytest.importorskip("mmseg")
+    path = tmp_path / "model"
+    report = export_model("semantic-fpn_hcformer_nano.shapes", kind, path, dynamic_size=False)
+    assert report.difference < 1e-4 and "sizes are fixed" in str(report)
+    run = torch.export.load(path).module() if kind == "torchexport" else torch.jit.load(path)
+    assert run(torch.randn(2, 3, 96, 96)).shape == (2, 5, 96, 96)
+
+
+class Drifting(nn.Module):
+    """Computes something else after it has been exported."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean((2, 3)) * self.weight
+
+
+def test_a_file_that_differs_is_not_kept(tmp_path, monkeypatch):
+    model = Drifting().eval()
+    assert export_network(model, (3, 32, 32), "torchscript", tmp_path / "good.pt").difference == 0
+
+    write = hypvision.zoo.export._write_torchscript
+
+    def drift(*args):
+        run = write(*args)
+        return lambda x: run(x) * 1.01
+
+    monkeypatch.setitem(hypvision.zoo.export._WRITERS, "torchscript", drift)
+    with pytest.raises(HypvisionError, match="computes something else"):
+        export_network(model, (3, 32, 32), "torchscript", tmp_path / "bad.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["good.pt"]
+
+
+class Unscriptable(nn.Module):
+    def forward(self, x):
+        return x.sum((1, 2, 3)) if hash(str(x.shape)) else exec("")
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "kind", "message"),
+    [
+        (Drifting(), (3, 32, 32), "tflite", "no format"),
+        (Drifting(), (3, 40, 40), "torchscript", "--fixed-size"),
+        (Unscriptable(), (3, 32, 32), "torchscript", "cannot be exported"),
+    ],
+)
+def test_mistakes_are_explained(tmp_path, model, size, kind, message):
+    with pytest.raises(HypvisionError, match=message):
+        export_network(model, size, kind, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_detectors_are_refused(tmp_path):
+    with pytest.raises(HypvisionError, match="detector"):
+        export_model("mask-rcnn_hcformer_nano.shapes", "onnx", tmp_path / "model")
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(HypvisionError, match="onnxscript.*hypvision.export"):
+        export_network(Drifting(), (3, 32, 32), "onnx", tmp_path / "model")

@@ -1,0 +1,246 @@
+"""Models with weights of the zoo: through timm, hypvision.load, releases and the hub."""
+
+import json
+import os
+import subprocess
+import sys
+
+import huggingface_hub.constants
+import pytest
+import timm
+import torch
+from conftest import MICRO, NAME
+from server import Server
+
+import hypvision
+from hypvision.data import ShapesClassification
+from hypvision.errors import HypvisionError
+from hypvision.zoo.index import builtin_index, read_index
+from hypvision.zoo.release import hub_folder, push_to_folder, push_to_hub
+from hypvision.zoo.sources import resolve
+
+X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+CLEAN = """
+import json, timm, torch
+import hypvision
+model = timm.create_model("hcformer_nano.cifar10", pretrained=True).eval()
+x = torch.linspace(-1, 1, 3 * 32 * 32).reshape(1, 3, 32, 32)
+print(json.dumps([model(x)[0].tolist(), hypvision.load("hcformer_nano.cifar10")(x)[0].tolist()]))
+"""
+
+
+def test_a_clean_process_without_a_network_loads_what_ships(tmp_path):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("HYPVISION", "HF_"))}
+    environment.update(HOME=str(tmp_path), HYPVISION_OFFLINE="1", HF_HUB_OFFLINE="1")
+    command = [sys.executable, "-W", "ignore", "-c", CLEAN]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    timms, ours = json.loads(done.stdout.strip().splitlines()[-1])
+    assert timms == ours and len(ours) == 10 and max(ours) - min(ours) > 0.5
+    assert list(tmp_path.iterdir()) == []  # nothing was downloaded or written
+
+
+def test_the_shipped_classifier_knows_its_shapes():
+    """The metric of the record, on the first of its pictures: 79.8 % of 640, chance is 6 %."""
+    model = hypvision.load("hcformer_nano.shapes")
+    assert not model.training and all(p.dtype == torch.float32 for p in model.parameters())
+    data = ShapesClassification("val", length=640, size=64, seed=0, level="shape")
+    assert tuple(model.pretrained_cfg["label_names"]) == tuple(data.classes)
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+    pictures, labels = zip(*(data[i] for i in range(160)))
+    with torch.no_grad():
+        found = model(torch.stack([transform(picture) for picture in pictures])).argmax(1)
+    assert (found == torch.tensor(labels)).float().mean() > 0.7
+
+
+def test_the_weights_are_those_of_the_file(zoo, micro):
+    model = hypvision.load(NAME)
+    assert torch.equal(model(X), micro[0](X))
+    assert model.pretrained_cfg["mean"] == (0.5, 0.5, 0.5) and model.num_classes == 3
+    assert hypvision.load(f"zoo:{NAME}", dtype=torch.float64).stem.weight.dtype == torch.float64
+
+
+def test_overrides_change_the_model(zoo, micro):
+    other = hypvision.load(NAME, num_classes=7)
+    assert other(X).shape == (2, 7)
+    assert torch.equal(other.forward_features(X), micro[0].forward_features(X))
+    maps = hypvision.load(NAME, features_only=True, out_indices=(1, 3))(X)
+    assert [m.shape[1] for m in maps] == [16, 32]
+    assert hypvision.load(NAME, in_chans=1)(X[:, :1]).shape == (2, 3)
+    larger = hypvision.load(NAME, img_size=64)  # position biases are resized
+    assert larger(torch.randn(1, 3, 64, 64)).shape == (1, 3)
+
+
+@pytest.mark.parametrize("overrides", [dict(hedas=3), dict(dims=(8, 16, 24, 40))])
+def test_overrides_that_do_not_fit(zoo, overrides):
+    with pytest.raises(HypvisionError, match=next(iter(overrides))):
+        hypvision.load(NAME, **overrides)
+
+
+def test_names_without_weights_are_explained(zoo):
+    # The tag cifar10 is timm's, but not in this test's zoo; nonsense is in neither.
+    for name in ("hcformer_nano", "hcformer_nano.untrained", "hcformer_nano.cifar10", "hcformer_nano.nonsense"):
+        with pytest.raises(HypvisionError, match=f"The zoo has no weights for.*{NAME}"):
+            timm.create_model(name, pretrained=True)
+    with pytest.raises(HypvisionError, match="checkpoint_path"):
+        timm.create_model("hcformer_small", pretrained=True)
+    with pytest.raises(RuntimeError, match="Invalid pretrained tag"):
+        timm.create_model("hcformer_nano.nonsense")
+    with pytest.raises(HypvisionError, match=NAME):
+        hypvision.load("hcformer_nano.macro")
+
+
+def test_a_place_that_the_caller_names_comes_first(zoo, micro):
+    """timm's own ways of saying where weights lie go on working."""
+    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()}
+    for overlay in (dict(file=str(micro[1])), dict(state_dict=micro[0].state_dict())):
+        model = timm.create_model(
+            "hcformer_nano",
+            pretrained=True,
+            num_classes=3,
+            **arguments,
+            pretrained_cfg_overlay=overlay | {"num_classes": 3},
+        ).eval()
+        assert torch.equal(model(X), micro[0](X))
+
+
+def test_untagged_names_build_the_published_network():
+    """Tags of small pictures change nothing for those who ask for the paper's model."""
+    model = timm.create_model("hcformer_nano")
+    assert model.pretrained_cfg["tag"] == "untrained" and model.num_classes == 1000
+    assert model.stem.stride == (4, 4) and timm.create_model("hcformer_nano.cifar10").stem.stride == (2, 2)
+    assert timm.create_model("hcformer_nano.cifar10", patch_size=1).stem.stride == (1, 1)  # the caller's word is last
+
+
+# Sources
+
+
+def test_mirrors_of_every_kind(record, micro, server, tmp_path, monkeypatch):
+    folder = tmp_path / "a mirror"
+    folder.mkdir()
+    (folder / record.filename).write_bytes(micro[1].read_bytes())
+    monkeypatch.setenv("HYPVISION_WEIGHTS", (folder.as_uri()))
+    assert resolve(record) == folder / record.filename
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good/")
+    assert resolve(record).is_relative_to(tmp_path / "home")
+    for wrong in ("ftp://host", "no/such/folder", "file://host/share"):
+        monkeypatch.setenv("HYPVISION_WEIGHTS", wrong)
+        (tmp_path / "home" / "weights" / record.filename).unlink(missing_ok=True)
+        with pytest.raises(HypvisionError, match=wrong):
+            resolve(record)
+
+
+def test_the_hub_with_a_token_that_goes_nowhere_else(record, server, micro, monkeypatch):
+    monkeypatch.setattr(
+        huggingface_hub.constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        server.url + "/hub/{repo_id}/resolve/{revision}/{filename}",
+    )
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/missing,hf-hub:somebody/weights@v1")
+    assert resolve(record).read_bytes() == micro[1].read_bytes()
+    assert dict(server.tokens) == {"missing": None, "hub": "Bearer hf_secret"}
+    for wrong in ("hf-hub:alone", "hf-hub:a/b/../../c"):
+        monkeypatch.setenv("HYPVISION_WEIGHTS", wrong)
+        resolve(record).unlink() if wrong == "hf-hub:alone" else None
+        with pytest.raises(HypvisionError, match="USER/REPO"):
+            resolve(record)
+
+
+def test_a_damaged_packaged_file_is_not_used(zoo, micro, server, monkeypatch):
+    path = zoo / "weights" / "micro.safetensors"
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(HypvisionError, match="git lfs pull"):
+        hypvision.load(NAME)
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good")
+    assert torch.equal(hypvision.load(NAME)(X), micro[0](X))
+
+
+def test_an_index_that_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("HYPVISION_INDEX", str(tmp_path / "none.yml"))
+    with pytest.raises(HypvisionError, match="HYPVISION_INDEX"):
+        hypvision.load(NAME)
+
+
+# Releases
+
+
+def test_a_release_is_complete_and_loads_from_anywhere(zoo, micro, tmp_path, monkeypatch):
+    index = builtin_index()
+    folder = push_to_folder(index, list(index), tmp_path / "release")
+    record = read_index(folder).get(NAME)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == sorted(["SHA256SUMS", f"{NAME}.md", record.filename, "index.yml"])
+    assert (folder / "SHA256SUMS").read_text() == f"{record.file.sha256}  {record.filename}\n"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    monkeypatch.delenv("HYPVISION_INDEX")
+
+    assert torch.equal(hypvision.load(folder.as_uri())(X), micro[0](X))
+    assert torch.equal(hypvision.load(f"{folder}#{NAME}")(X), micro[0](X))
+    server = Server({path.name: path.read_bytes() for path in folder.iterdir()})
+    try:
+        assert torch.equal(hypvision.load(f"{server.url}/good#{NAME}")(X), micro[0](X))
+        assert [mode for _, mode, _ in server.log] == ["good", "good"]
+        assert torch.equal(hypvision.load(f"{server.url}/good/index.yml#{NAME}")(X), micro[0](X))
+        with pytest.raises(HypvisionError, match="no weights 'other.tag'"):
+            hypvision.load(f"{server.url}/good#other.tag")
+    finally:
+        server.close()
+    # The network is gone: the index of the last visit and the cache are not.
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    assert torch.equal(hypvision.load(f"{server.url}/good#{NAME}")(X), micro[0](X))
+    with pytest.raises(HypvisionError, match="HYPVISION_OFFLINE"):
+        hypvision.load(f"{server.url}/elsewhere#{NAME}")
+
+
+def test_a_release_does_not_overwrite(zoo, tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(HypvisionError, match="not empty"):
+        push_to_folder(builtin_index(), list(builtin_index()), tmp_path / "taken")
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["file"]
+
+
+def test_a_hub_repository_is_one_that_timm_reads(zoo, micro, tmp_path):
+    index = builtin_index()
+    (tmp_path / "repo").mkdir()
+    hub_folder(index, index.get(NAME), tmp_path / "repo")
+    names = sorted(path.name for path in (tmp_path / "repo").iterdir())
+    assert names == ["README.md", "config.json", "index.yml", "model.safetensors"]
+    model = timm.create_model(f"local-dir:{tmp_path / 'repo'}", pretrained=True).eval()
+    assert torch.equal(model(X), micro[0](X))
+    assert torch.equal(hypvision.load(str(tmp_path / "repo"))(X), micro[0](X))
+
+
+def test_shipped_int8_files_load_through_timms_own_hub_reader(tmp_path):
+    index = builtin_index()
+    (tmp_path / "repo").mkdir()
+    hub_folder(index, index.get("hcformer_nano.shapes"), tmp_path / "repo")
+    model = timm.create_model(f"local-dir:{tmp_path / 'repo'}", pretrained=True).eval()
+    x = torch.randn(1, 3, 64, 64)
+    assert torch.equal(model(x), hypvision.load("hcformer_nano.shapes")(x))
+
+
+def test_pushing_to_the_hub_uploads_one_complete_commit(zoo, monkeypatch):
+    calls = []
+
+    class Api:
+        def create_repo(self, repo, private, exist_ok):
+            calls.append((repo, private))
+
+        def upload_folder(self, repo_id, folder_path, commit_message):
+            calls.append((repo_id, sorted(os.listdir(folder_path))))
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    index = builtin_index()
+    assert push_to_hub(index, index.get(NAME), "me/model", private=True) == "hf-hub:me/model"
+    files = ["README.md", "config.json", "index.yml", "model.safetensors"]
+    assert calls == [("me/model", True), ("me/model", files)]
+
+    def refuse(*args, **kwargs):
+        raise RuntimeError("401 Unauthorized")
+
+    Api.create_repo = refuse
+    with pytest.raises(HypvisionError, match="401.*hf auth login"):
+        push_to_hub(index, index.get(NAME), "me/model")
