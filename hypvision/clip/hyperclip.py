@@ -618,6 +618,7 @@ def save_adapter(model: nn.Module, path: str | Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(weights, temporary, metadata={"format": "pt", "hyperclip": json.dumps(about)})
+        temporary.chmod(0o644)  # safetensors makes private files
         os.replace(temporary, path)
     except OSError as error:
         raise HypvisionError(f"'{path}' cannot be written: {error}.") from error

@@ -65,6 +65,9 @@ def create_clip(name: str = "ViT-B-16", pretrained: str | Path | None = None, **
     """
     open_clip = require("open_clip", "clip")
     path = None if pretrained is None else Path(pretrained).expanduser()
+    if path is not None and not path.is_absolute() and not path.exists():
+        shipped = Path(__file__).parents[2] / path  # what ships with the repository, from any working directory
+        path = shipped if shipped.is_file() else path
     is_file = path is not None and (path.suffix in (".pt", ".pth", ".safetensors", ".bin") or path.exists())
     if is_file and not path.is_file():
         raise HypvisionError(
@@ -163,6 +166,7 @@ def save_clip(weights: Mapping[str, Tensor], path: str | Path, metadata: Mapping
         path.parent.mkdir(parents=True, exist_ok=True)
         contents = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
         save_file(contents, temporary, metadata={"format": "pt", **(metadata or {})})
+        temporary.chmod(0o644)  # safetensors makes private files
         os.replace(temporary, path)
     except OSError as error:
         raise HypvisionError(f"'{path}' cannot be written: {error}.") from error

@@ -1,0 +1,92 @@
+"""The embedded scenes with a class for every shape, or every pair of colour and shape; some are held out."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from mmseg.datasets import BaseSegDataset
+from mmseg.registry import DATASETS
+
+from hypvision.data.shapes import COLOURS, TAXONOMY, Scene, make_scene
+from hypvision.errors import HypvisionError
+from hypvision.viz.palette import palette
+
+__all__ = ["BASE", "CLASSES", "GROUND", "NOVEL", "ColourShapeDataset"]
+
+GROUND = "grey ground"
+_SHAPES = TAXONOMY.classes["shape"]
+CLASSES = {
+    "shape": (GROUND, *_SHAPES),
+    "colour-shape": (GROUND, *(f"{colour} {shape}" for colour in COLOURS for shape in _SHAPES)),
+}
+"""Names by level: 17 with the ground, or 97 with every colour of every shape."""
+
+NOVEL = {
+    "shape": ("cross", "house", "pentagon", "ring"),  # one of each kind
+    "colour-shape": tuple(
+        f"{colour} {shape}" for i, colour in enumerate(COLOURS) for j, shape in enumerate(_SHAPES) if (i + j) % 4 == 0
+    ),
+}
+"""Those that training does not see; of the pairs every colour and every shape is seen, in other pairs."""
+
+BASE = {level: tuple(name for name in names if name not in NOVEL[level]) for level, names in CLASSES.items()}
+
+
+@lru_cache(maxsize=8192)
+def _scene(index: int, split: str, size: int) -> Scene:
+    return make_scene(index, split, size)
+
+
+@DATASETS.register_module()
+class ColourShapeDataset(BaseSegDataset):
+    """Scenes drawn on the spot; nothing is read from disk.
+
+    Args:
+        split: ``train``, ``val`` or ``test``.
+        length: number of scenes.
+        size: side in pixels.
+        level: what a class is: ``"shape"`` or ``"colour-shape"``.
+        which: ``"all"`` classes, or ``"base"``: pixels of the held-out ones are ignored (255).
+    """
+
+    def __init__(
+        self,
+        split: str = "train",
+        length: int = 1000,
+        size: int = 96,
+        level: str = "shape",
+        which: str = "all",
+        **kwargs: Any,
+    ):
+        if which not in ("all", "base") or level not in CLASSES:
+            raise HypvisionError(
+                f"level={level!r}, which={which!r}: use level 'shape' or 'colour-shape' and which 'all' or 'base'."
+            )
+        self.split, self.length, self.size, self.level = split, length, size, level
+        names = (CLASSES if which == "all" else BASE)[level]
+        self._number = {name: number for number, name in enumerate(names)}
+        metainfo = dict(classes=names, palette=palette(len(names)))
+        super().__init__(metainfo=metainfo, data_prefix={}, reduce_zero_label=False, serialize_data=False, **kwargs)
+
+    def load_data_list(self) -> list[dict[str, Any]]:
+        """The numbers of the scenes."""
+        return [dict(index=i, img_path=f"{self.split}_{i:06d}.png") for i in range(self.length)]
+
+    def prepare_data(self, idx: int) -> Any:
+        """A scene through the pipeline, which begins after loading."""
+        scene = _scene(idx, self.split, self.size)
+        image = np.ascontiguousarray(np.asarray(scene.image)[..., ::-1])  # mmseg's pipelines take BGR
+        names = [item.shape if self.level == "shape" else f"{item.colour} {item.shape}" for item in scene.objects]
+        labels = [0] + [self._number.get(name, 255) for name in names]
+        results = dict(
+            img=image,
+            img_path=f"{self.split}_{idx:06d}.png",
+            img_shape=image.shape[:2],
+            ori_shape=image.shape[:2],
+            gt_seg_map=np.array(labels, dtype=np.uint8)[scene.instances],
+            seg_fields=["gt_seg_map"],
+            reduce_zero_label=False,
+        )
+        return self.pipeline(results)

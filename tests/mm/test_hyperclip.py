@@ -1,0 +1,213 @@
+"""The segmentor under mmengine's Runner, on a folder of images and masks; labels beyond 8 bits; the official metric."""
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from PIL import Image
+
+pytest.importorskip("open_clip")
+
+from hypvision.errors import HypvisionError
+from hypvision.mm.engine import test as run_test
+from hypvision.mm.engine import train
+from hypvision.mm.hyperclip import (
+    HyperCLIPSegmentor,
+    LoadWideAnnotations,
+    OpenVocabIoUMetric,
+    OpenVocabPreProcessor,
+    OpenVocabSegDataset,
+)
+
+HEAD = dict(
+    hidden=8, heads=2, layers=1, guidance=8, text_guidance=8, decoder=(8, 8), decoder_guidance=(4, 4), pad_len=4
+)
+SMALL = dict(clip=dict(name="shapes-s8"), adapter=dict(block=32), head=HEAD, upsample=(8, 8), resolution=64, crop=64,
+             slide=96)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Six noisy pictures, the colour of each half tells its class."""
+    root = tmp_path_factory.mktemp("own")
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 4), ("val", 2)):
+        for kind in ("images", "masks"):
+            (root / split / kind).mkdir(parents=True)
+        for i in range(count):
+            labels = np.zeros((60, 80), dtype=np.uint8)
+            labels[:, 40:], labels[:10] = 1 + i % 2, 255
+            pixels = rng.integers(0, 60, (60, 80, 3)) + 80 * np.eye(3)[np.minimum(labels, 2)]
+            Image.fromarray(pixels.astype(np.uint8)).save(root / split / "images" / f"{i}.jpg")
+            Image.fromarray(labels).save(root / split / "masks" / f"{i}.png")
+    return root
+
+
+def config(folder, **changes):
+    """A complete config on that folder, of two steps."""
+    load = [dict(type="LoadImageFromFile"), dict(type="LoadWideAnnotations")]
+
+    def loader(split, pipeline, **more):
+        data = dict(type="OpenVocabSegDataset", classes=["cat", "dog", "grass"], data_root=str(folder / split),
+                    data_prefix=dict(img_path="images", seg_map_path="masks"), pipeline=[*load, *pipeline])  # fmt: skip
+        return dict(batch_size=2, num_workers=0, dataset=data, **more)
+
+    crop = [dict(type="RandomCrop", crop_size=(48, 48)), dict(type="PackSegInputs")]
+    val = loader("val", [dict(type="PackSegInputs")], sampler=dict(type="DefaultSampler", shuffle=False))
+    content = dict(
+        custom_imports=dict(imports=["hypvision.mm", "hypvision.tasks", "hypvision.mm.hyperclip"]),
+        default_scope="mmseg",
+        custom_hooks=[dict(type="DatasetClassesHook")],
+        model=dict(type="HyperCLIPSegmentor", **{**SMALL, **changes}),
+        train_dataloader=loader("train", crop, sampler=dict(type="InfiniteSampler", shuffle=True)),
+        val_dataloader=val,
+        test_dataloader=val,
+        val_evaluator=dict(type="OpenVocabIoUMetric"),
+        test_evaluator=dict(type="OpenVocabIoUMetric"),
+        train_cfg=dict(type="IterBasedTrainLoop", max_iters=2, val_interval=2),
+        val_cfg=dict(type="ValLoop"),
+        test_cfg=dict(type="TestLoop"),
+        optim_wrapper=dict(type="OptimWrapper", optimizer=dict(type="AdamW", lr=1e-3)),
+        default_hooks=dict(checkpoint=dict(type="CheckpointHook", by_epoch=False, interval=2)),
+        log_processor=dict(by_epoch=False),
+        env_cfg=dict(dist_cfg=dict(backend="gloo")),
+    )
+    return Config(content, filename=None)
+
+
+@pytest.mark.parametrize("amp", [False, True])
+def test_train_and_test(folder, tmp_path, amp):
+    runner = train(config(folder), tmp_path, amp=amp)
+    model = runner.model
+    assert model.train_classes == ("cat", "dog", "grass") == model.test_classes
+    assert runner.message_hub.get_scalar("train/loss").current() > 0
+    assert not any(p.requires_grad for name, p in model.named_parameters()
+                   if name.startswith("clip.") and "hyperbolic" not in name)  # fmt: skip
+    metrics = run_test(config(folder), tmp_path / "iter_2.pth", tmp_path / "test")
+    assert 0 <= metrics["mIoU"] <= 100 and np.isfinite(metrics["mIoU"])
+
+
+def test_pictures_of_different_sizes_in_a_batch():
+    model = HyperCLIPSegmentor(**SMALL, train_classes=["cat", "dog"], test_classes=["a", "b", "c"], background_from=1)
+    model.eval()
+    data = dict(inputs=[torch.randint(0, 255, (3, *size), dtype=torch.uint8) for size in ((40, 60), (70, 30))])
+    found = model.test_step(data)
+    assert [tuple(sample.pred_sem_seg.data.shape) for sample in found] == [(1, 40, 60), (1, 70, 30)]
+    assert max(int(sample.pred_sem_seg.data.max()) for sample in found) <= 1
+    single = model.test_step(dict(inputs=data["inputs"][1:]))
+    assert torch.equal(single[0].pred_sem_seg.data, found[1].pred_sem_seg.data)
+    assert model.extract_feat(torch.rand(1, 3, 64, 64)).shape == (1, 128, 8, 8)
+    assert model(torch.rand(1, 3, 64, 64), mode="tensor").shape == (1, 3, 32, 32)
+
+
+def test_input_is_turned_to_rgb_and_padded():
+    from mmengine.structures import PixelData
+    from mmseg.structures import SegDataSample
+
+    images = [torch.arange(3)[:, None, None].expand(3, *size).to(torch.uint8) for size in ((4, 6), (5, 5))]
+    samples = [SegDataSample(gt_sem_seg=PixelData(data=torch.ones(1, *image.shape[1:]))) for image in images]
+    batch = OpenVocabPreProcessor()(dict(inputs=images, data_samples=samples), training=True)
+    assert batch["inputs"].shape == (2, 3, 5, 6) and batch["inputs"][0, :, 0, 0].tolist() == [2, 1, 0]
+    assert batch["inputs"][0, 0, 4, 0] == 128 and batch["data_samples"][0].gt_sem_seg.data[0, 4, 0] == 255
+
+
+def test_labels_beyond_8_bits(tmp_path):
+    labels = np.array([[0, 300], [846, 65535]], dtype=np.uint16)
+    for name in ("a.tif", "a.png"):
+        Image.fromarray(labels).save(tmp_path / name)
+        results = dict(seg_map_path=str(tmp_path / name), seg_fields=[], reduce_zero_label=False)
+        assert LoadWideAnnotations().transform(results)["gt_seg_map"].tolist() == labels.tolist()
+    Image.fromarray(np.array([[0, 1], [2, 255]], dtype=np.uint8)).save(tmp_path / "b.png")
+    results = dict(seg_map_path=str(tmp_path / "b.png"), seg_fields=[], reduce_zero_label=True)
+    assert LoadWideAnnotations().transform(results)["gt_seg_map"].tolist() == [[255, 0], [1, 254]]
+    results = dict(seg_map_path=str(tmp_path / "b.png"), seg_fields=[], label_map={1: 255, 2: 1})
+    assert LoadWideAnnotations().transform(results)["gt_seg_map"].tolist() == [[0, 255], [1, 255]]
+    Image.new("RGB", (4, 4)).save(tmp_path / "c.png")
+    for name, match in (("c.png", "is a coloured picture"), ("d.png", "There is no label map")):
+        with pytest.raises(HypvisionError, match=match):
+            LoadWideAnnotations().transform(dict(seg_map_path=str(tmp_path / name), seg_fields=[]))
+
+
+def dataset(folder, **changes):
+    arguments = dict(classes=["cat", "dog", "grass"], data_root=str(folder / "train"), pipeline=[],
+                     data_prefix=dict(img_path="images", seg_map_path="masks"))  # fmt: skip
+    return OpenVocabSegDataset(**{**arguments, **changes})
+
+
+def test_data_set(folder, tmp_path):
+    data = dataset(folder)
+    assert len(data) == 4 and data.metainfo["classes"] == ("cat", "dog", "grass")
+    held_out = dataset(folder, ignore_classes=["dog"])
+    assert held_out.metainfo["classes"] == ("cat", "grass")
+    assert held_out.get_data_info(0)["label_map"] == {0: 0, 1: 255, 2: 1}
+    for match, changes in (
+        ("is empty", dict(classes=[])),
+        ("more than once", dict(classes=["cat", "cat"])),
+        ("ignore_classes has 'cow'", dict(ignore_classes=["cow"])),
+        ("There are no pictures in", dict(data_root=str(tmp_path))),
+        ("has no label map; expected .*0.tif", dict(seg_map_suffix=".tif")),
+    ):
+        with pytest.raises(HypvisionError, match=match):
+            dataset(folder, **changes)
+
+
+def samples(pairs):
+    return [dict(pred_sem_seg=dict(data=torch.tensor(p)[None]), gt_sem_seg=dict(data=torch.tensor(g)[None]),
+                 img_path=f"{i}.jpg") for i, (p, g) in enumerate(pairs)]  # fmt: skip
+
+
+def measure(pairs, classes="abcd", **options):
+    metric = OpenVocabIoUMetric(**options)
+    metric.dataset_meta = dict(classes=tuple(classes))
+    metric.process({}, samples(pairs))
+    return metric.evaluate(len(pairs))
+
+
+def test_absent_classes_do_not_count():
+    """Counted by hand: a: 3/3, b: 1/2; c is predicted but never there; d is there in ignored pixels only."""
+    pairs = [([[0, 0], [1, 2]], [[0, 0], [1, 1]]), ([[0, 3]], [[0, 255]])]
+    found = measure(pairs, groups=dict(first=["a"], rest=["b", "c"]))
+    assert found["mIoU"] == 75.0  # a 3/3, b 1/2
+    assert found["mIoU_first"] == 100.0 and found["mIoU_rest"] == 50.0
+    assert measure(pairs, absent_classes="zero")["mIoU"] == 50.0  # c counts as 0
+
+
+def test_metric_mistakes_and_files(tmp_path):
+    with pytest.raises(HypvisionError, match="has the label 7, but there are 4 classes"):
+        measure([([[0]], [[7]])])
+    with pytest.raises(HypvisionError, match="use 'ignore' or 'zero'"):
+        OpenVocabIoUMetric(absent_classes="nan")
+    with pytest.raises(HypvisionError, match="group 'x' has 'z'"):
+        measure([([[0]], [[0]])], groups=dict(x=["z"]))
+    measure(
+        [([[0, 300]], [[0, 300]])], classes=[str(i) for i in range(400)], ignore_index=65535, output_dir=str(tmp_path)
+    )
+    assert np.array(Image.open(tmp_path / "0.png")).tolist() == [[0, 300]]
+
+
+def test_classes_of_the_wrong_data_are_told(folder, tmp_path):
+    content = config(folder)
+    content.train_dataloader.dataset.classes = ["cat", "dog"]  # the maps have a third
+    with pytest.raises(HypvisionError, match="has the label 2, .*2 classes"):
+        train(content, tmp_path)
+
+
+def test_drawn_scenes():
+    from mmseg.datasets.transforms import PackSegInputs
+
+    from hypvision.mm.openvocab_shapes import BASE, CLASSES, NOVEL, ColourShapeDataset
+
+    for level, count in (("shape", 17), ("colour-shape", 97)):
+        assert len(CLASSES[level]) == count == len(BASE[level]) + len(NOVEL[level])
+        words = {word for name in BASE[level] for word in name.split()}
+        if level == "colour-shape":  # every word of a held-out pair is seen in another one
+            assert {word for name in NOVEL[level] for word in name.split()} <= words
+    pipeline = [PackSegInputs()]
+    every, base = (ColourShapeDataset("val", 20, 64, "shape", which, pipeline=pipeline) for which in ("all", "base"))
+    for i in range(20):
+        a, b = (data[i]["data_samples"].gt_sem_seg.data for data in (every, base))
+        names = [CLASSES["shape"][int(label)] for label in a.unique()]
+        assert ((b == 255).any().item()) == any(name in NOVEL["shape"] for name in names)
+        assert (a[b != 255].unique().numel()) == sum(name not in NOVEL["shape"] for name in names)
+    with pytest.raises(HypvisionError, match="use level 'shape'"):
+        ColourShapeDataset(level="kind", pipeline=[])
