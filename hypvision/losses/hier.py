@@ -177,14 +177,13 @@ class _TripletLoss(Function):
         table = (dist - (low + high) / 2).mul_(-1 / temperature)
         if narrow:
             table.exp_()
-        total = dist.new_zeros(())
+        total = (low + high) * 0  # NaN if a distance is not finite
         grad = torch.zeros_like(dist) if ctx.needs_input_grad[0] else None
         buffers = dist.new_empty(6, rows, width)
         for start in range(0, len(triplets), rows):
             block = triplets[start : start + rows]
-            total += _block(
-                dist, table, narrow, block, noise(start, len(block)), margin, temperature, grad, buffers
-            )  # fmt: skip
+            factors = noise(start, len(block))
+            total += _block(dist, table, narrow, block, factors, margin, temperature, grad, buffers)
         if grad is not None:
             ctx.save_for_backward(grad)
         return total
@@ -250,7 +249,8 @@ def _block(dist, table, narrow, triplets, noise, margin, temperature, grad, buff
 def _largest(x: Tensor, spare: Tensor) -> Tensor:
     """Column of the largest of each row of ``x > 0``; on a CPU in half the time of ``argmax``."""
     at_top = torch.div(x, x.amax(1, keepdim=True), out=spare).floor_()  # x / x is exactly 1
-    return at_top.mul_(torch.arange(x.shape[1], dtype=x.dtype, device=x.device)).amax(1).long()
+    columns = torch.arange(x.shape[1], dtype=x.dtype, device=x.device)
+    return at_top.mul_(columns).amax(1).nan_to_num_(0.0).long()  # NaN is no index; the loss tells it
 
 
 def lca_triplet_loss(

@@ -69,6 +69,13 @@ def test_windows_of_the_pool_repeat_with_the_generator_and_differ_without(monkey
     assert lca_triplet_loss(dist, triplets).item() == pytest.approx(found[0].item(), rel=0.05)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_distance_that_is_not_finite_reaches_the_loss(bad):
+    dist = torch.rand(6, 5)
+    dist[2, 3] = bad
+    assert lca_triplet_loss(dist, torch.randint(6, (200, 3))).isnan()
+
+
 def test_no_triplets_is_zero_and_bad_shapes_are_told():
     dist = torch.rand(4, 5, requires_grad=True)
     loss = lca_triplet_loss(dist, torch.empty(0, 3, dtype=torch.long))
