@@ -85,18 +85,25 @@ class CheckedCOCO(COCO):
                 )
 
     def get_cat_ids(self, cat_names: Sequence[str] = (), sup_names: Sequence[str] = (), cat_ids: Any = ()) -> list[int]:
-        """As COCO's, but all names must be there: mmdet numbers the classes by what it gets."""
-        if not isinstance(cat_names, str):
-            missing = sorted(set(cat_names) - {category["name"] for category in self.cats.values()})
-            if missing:
-                known = ", ".join(str(category["name"]) for category in list(self.cats.values())[:10])
-                names = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
+        """As COCO's, but what it finds must have the numbers that the names have: mmdet counts the categories found."""
+        if cat_names and not isinstance(cat_names, str):
+            own = [category["name"] for category in self.cats.values()]
+            found = [name for name in own if name in cat_names]
+            missing = [name for name in cat_names if name not in own]
+            # Fewer categories than classes are right where they are the first ones, as in a small piece of a data set.
+            if found != list(cat_names)[: len(found)] or (missing and len(found) < len(own)) or not found:
+                lacking = f"lacks {', '.join(map(repr, missing[:5]))}" if missing else "has another order"
                 raise HypvisionError(
-                    f"The annotation file '{self.place}' has no category {names}, which the data set expects; it has "
-                    f"{known}. Give the classes of your data as metainfo=dict(classes=(...)) of the data set in the "
-                    "config."
+                    f"The categories of the annotation file '{self.place}' are not the classes of the data set: it "
+                    f"{lacking}{', ...' if len(missing) > 5 else ''}. Expected: {_some(cat_names)}. Found: "
+                    f"{_some(own)}. Give the names of your categories, in their order, as metainfo=dict(classes=(...)) "
+                    "of the data set in the config."
                 )
         return super().get_cat_ids(list(cat_names), list(sup_names), list(cat_ids))
+
+
+def _some(names: Sequence[str], limit: int = 8) -> str:
+    return ", ".join(map(str, names[:limit])) + (", ..." if len(names) > limit else "")
 
 
 def _is_box(value: Any) -> bool:

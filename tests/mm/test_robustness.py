@@ -152,7 +152,12 @@ def changed(key: str, value) -> callable:
         (lambda content: content["annotations"][1].pop("bbox"), r"annotations\[1\] has no 'bbox'"),
         (lambda content: content["images"][0].pop("file_name"), r"images\[0\] has no 'file_name'"),
         (lambda content: content.pop("categories"), r"lacks one of the lists images, annotations, categories"),
-        (lambda content: content["categories"][3].update(name="oval"), r"has no category 'round', .*has branched, "),
+        (
+            lambda content: content["categories"][3].update(name="oval"),
+            r"lacks 'round'.*Expected: branched, .*, oval\. ",
+        ),
+        (lambda content: content["categories"].reverse(), r"has another order.*Found: round, polygon"),
+        (lambda content: [c.update(name="x") for c in content["categories"]], r"lacks 'branched', 'composite'"),
     ],
 )
 def test_annotation_files(copies, tmp_path, spoil, message):
@@ -163,6 +168,15 @@ def test_annotation_files(copies, tmp_path, spoil, message):
     with pytest.raises(HypvisionError, match=message) as caught:
         open_training_data("detection", data, tmp_path)
     assert "instances_train2017.json" in str(caught.value)
+
+
+def test_a_piece_of_a_data_set_may_lack_the_last_categories(copies, tmp_path):
+    data = copies("detection")
+    content = json.loads((data / ANNOTATIONS).read_text())
+    content["categories"].pop()
+    content["annotations"] = [item for item in content["annotations"] if item["category_id"] != 4]
+    (data / ANNOTATIONS).write_text(json.dumps(content))
+    assert open_training_data("detection", data, tmp_path).cat2label == {1: 0, 2: 1, 3: 2}
 
 
 def test_damaged_annotation_file(copies, tmp_path):
