@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -38,49 +39,8 @@ def _unit(time: Tensor, space: Tensor) -> tuple[Tensor, Tensor]:
     return torch.sqrt(1 + (space * space).sum(-1)), space
 
 
-def _centroid(mean: Tensor, time: Tensor, joint: bool) -> tuple[Tensor, Tensor]:
-    """Centroid: time ``()`` and space ``(C,)``.
-
-    Args:
-        mean: mean space part of every image, ``(B, C)``.
-        time: times ``(B, 1, N)``.
-        joint: over all pixels at once; else over the pixels of each image, then over the images.
-    """
-    if joint:
-        return _unit(time.mean(), mean.mean(0))
-    return _unit(*(part.mean(0) for part in _unit(time.mean((1, 2)), mean)))
-
-
-class _RadialFactor(Function):
-    """``sinh(g r) / sinh(r)`` for the squared chord ``q = 4 sinh^2(r / 2)``, with ``g r`` cut at 40."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(q, g):
-        sinh = torch.addcmul(q, q, q, value=0.25).clamp_(min=1e-30).sqrt_()
-        radius = distance_from_square(q).clamp_(min=1e-15)
-        return torch.mul(radius, g).clamp_(max=40.0).sinh_().div_(sinh), sinh, radius
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.mark_non_differentiable(output[1], output[2])
-        ctx.save_for_backward(*inputs, *output)
-
-    @staticmethod
-    def backward(ctx, grad, *_):
-        q, g, factor, sinh, radius = ctx.saved_tensors
-        cosh = torch.sqrt(1 + (factor * sinh) ** 2)
-        cosh = torch.where(radius * g < 40.0, cosh, torch.zeros_like(cosh))
-        g2 = g * g
-        series = g * (g2 - 1) * (1 / 6 + q * ((g2 - 4) / 60))
-        slope = (g * cosh - factor * (1 + q / 2)) / (2 * sinh * sinh)
-        slope = torch.where(q * g2.clamp(min=1) < 1e-2, series, slope)  # there the difference cancels
-        return grad * slope, (grad * cosh * (radius / sinh)).sum_to_size(g.shape)
-
-
 def _radial_factor(q: Tensor, g: Tensor) -> Tensor:
-    """:class:`_RadialFactor` in operations that torch.compile differentiates (it drops the gradients of the class)."""
+    """``sinh(g r) / sinh(r)`` for the squared chord ``q = 4 sinh^2(r / 2)``, with ``g r`` cut at 40."""
     small = q * (g * g).clamp(min=1) < 1e-2
     g2 = g * g
     series = 1 + q * ((g2 - 1) / 6) * (1 + q * ((g2 - 4) / 20) * (1 + q * ((g2 - 9) / 42)))
@@ -114,7 +74,7 @@ def _ends(q: Tensor, products: Tensor, mean: tuple, beta: tuple, scale: Callable
     if var is None:
         var = square.mean() if squared else radius.mean()
     gain = scale(var, square)
-    factor = _radial_factor(chord, gain) if torch.compiler.is_compiling() else _RadialFactor.apply(chord, gain)[0]
+    factor = _radial_factor(chord, gain)
     arrived_time = torch.sqrt(1 + chord * (1 + chord / 4) * factor * factor)
     c1 = (time + 1 + chord / 2) / (mean_time + 1) * factor
     final_time = beta_time * arrived_time + factor * along_beta - c1 * (mean_space * beta_space).sum()
@@ -147,123 +107,196 @@ def _scale(gamma: Tensor, c: Tensor, options: _Options) -> Callable[[Tensor, Ten
     return scale
 
 
-class _Graph(NamedTuple):
-    """The scalars of one forward pass: results on small graphs, and the leaves between which these lie."""
-
-    mean: tuple  # time and space of the mean, from `square` and `average`
-    cut: tuple  # the same as leaves of what follows
-    basis: Tensor  # (2, C), the space parts of mean and beta
-    products: Tensor  # leaf (B, 2, N), basis times map
-    factor: Tensor  # (B, 1, N)
-    ends: Tensor  # (B, 2, N)
-    square: Tensor  # leaf (B, 1, N), squared norms of the map
-    average: Tensor | None  # leaf (B, C), means of the images
-    var: Tensor
-
-
-def _trace(x: Tensor, square: Tensor, beta, gamma, c: Tensor, running: tuple | None, options: _Options, cut: bool):
-    """Everything but the result. With ``cut`` the graph is divided where products with the map come in."""
-    leaf = (lambda t: t.detach().requires_grad_()) if cut else (lambda t: t)
-    root = torch.sqrt(c)
-    square = leaf(square)
-    q = c * square
-    average = var = None
-    if running is None:
-        average = leaf(x.mean(2))
-        mean = _centroid(average * root, torch.sqrt(1 + q), options.joint)
-    else:
-        mean, var = _from_tangent(running[0] * root), running[1] * (c if options.gyro else root)
-    ends_of = tuple(leaf(t) for t in mean)
-    shift = beta[1:] * root
-    basis = torch.stack([ends_of[1], shift])
-    wide = (basis.detach() if cut else basis).expand(x.shape[0], *basis.shape)
-    products = leaf(torch.bmm(wide, x))
-    scale = _scale(gamma, c, options)
-    beta_point = torch.sqrt(1 + (shift * shift).sum()), shift
-    factor, ends, var = _ends(q, products * root, ends_of, beta_point, scale, options.gyro, var)
-    return _Graph(mean, ends_of, basis, products, factor, ends / root, square, average, var)
-
-
-def _statistics(graph: _Graph, c: Tensor, options: _Options) -> tuple[Tensor, Tensor]:
-    """Space part of the batch mean ``(C,)``, in units of the radius of curvature, and variance, without gradients."""
-    scale = c.detach() if options.gyro else torch.sqrt(c.detach())
-    return graph.mean[1].detach(), graph.var.detach() / scale
-
-
 def _from_tangent(tangent: Tensor) -> tuple[Tensor, Tensor]:
     """Exponential map at the origin of one vector ``(C,)``."""
     length = torch.linalg.vector_norm(tangent)
     return torch.cosh(length), tangent * (torch.sinh(length) / length.clamp(min=1e-30))
 
 
-class _BatchNorm(Function):
-    """The layer with one map read and one written each way.
+def _mean_point(average: Tensor, time: Tensor, running: Tensor | None, c: Tensor, options: _Options):
+    """Centroid for the means of the images ``(B, C)`` and of their times ``(B,)``, or the point of the running mean."""
+    root = torch.sqrt(c)
+    if running is not None:
+        return _from_tangent(running * root)
+    if options.joint:
+        return _unit(time.mean(), average.mean(0) * root)
+    return _unit(*(part.mean(0) for part in _unit(time, average * root)))
 
-    The scalars of the pixels form small graphs of their own, see :class:`_Graph`; only what touches the maps is written
-    out here.
+
+class _BatchNorm(Function):
+    """The layer with one map read and one written each way; the scalars of the pixels are differentiated by hand.
+
+    In units of the radius of curvature: ``m`` and ``b`` are the space parts of mean and beta, ``t = sqrt(1 + q)`` the
+    time of a pixel, ``chord`` its squared chord from the mean, ``r`` the distance, ``s`` the result of scaling it, and
+    ``f = sinh(s) / sinh(r)``. The inverse boost, the scaling and the boost leave ``f x - c1 m + c2 b`` with ``c1 = f (t
+    + 1 + chord / 2) / (m_t + 1)`` and ``c2 = cosh(s) + (f x.b - c1 m.b) / (b_t + 1)``.
     """
 
     @staticmethod
     def forward(ctx, x, beta, gamma, c, running, options):
-        leaves = tuple(t.detach().requires_grad_() for t in (beta, gamma, c))
+        root = torch.sqrt(c)
         # New memory is what costs most here (the system hands it out page by page): one map, used twice.
         out = torch.mul(x, x)
-        square = out.sum(1, keepdim=True)
+        q = out.sum(1, keepdim=True).mul_(c)
+        t = torch.sqrt(q + 1)
+        leaves = (c.detach().requires_grad_(), x.mean(2).requires_grad_(), t.mean((1, 2)).requires_grad_())
         with torch.enable_grad():
-            graph = _trace(x, square, *leaves, running, options, cut=True)
-        torch.mul(x, graph.factor.detach(), out=out)
-        _add_outer_(out, graph.basis.detach(), graph.ends.detach())
-        ctx.save_for_backward(x)
-        ctx.graph, ctx.leaves = graph, leaves
-        statistics = _statistics(graph, c, options)
-        ctx.mark_non_differentiable(*statistics)
-        return out, *statistics
+            point = _mean_point(leaves[1], leaves[2], None if running is None else running[0], leaves[0], options)
+        mt, m = (part.detach() for part in point)
+        b = beta[1:] * root
+        bt = torch.sqrt(1 + torch.dot(b, b))
+        basis = torch.stack([m, b])
+        products = torch.bmm(basis.expand(x.shape[0], *basis.shape), x).mul_(root)
+        along_mean, along_beta = products[:, :1], products[:, 1:]
+        square = torch.dot(m, m)
+        gap = (q - square) / (t + mt)
+        chord = torch.addcmul(q + square, gap, gap, value=-1).sub_(along_mean, alpha=2).clamp_(min=0)
+        r = distance_from_square(chord).clamp_(min=1e-15)
+        sinh = torch.addcmul(chord, chord, chord, value=0.25).clamp_(min=1e-30).sqrt_()
+        if options.gyro:
+            var = torch.linalg.vector_norm(r).square() / r.numel() / c if running is None else running[1]
+            gain = torch.exp(gamma) / torch.sqrt(var + options.eps)
+        else:
+            var = r.mean() / root if running is None else running[1]
+            gain = gamma / (var + options.eps)
+        s = r * gain
+        slope = bend = None
+        if options.slope is not None:
+            # as published, the limit follows the curvature without a gradient; s = kappa tanh(bend r g) / bend
+            kappa = math.atanh(0.99) / options.slope
+            bend = kappa / max_distance(c) / root
+            slope = s.mul_(bend).tanh_()
+            s = slope * (kappa / bend)
+        s.clamp_(max=40.0)
+        f = torch.sinh(s).div_(sinh)
+        cosh = torch.cosh(s)
+        ratio = (t + 1).add_(chord, alpha=0.5).div_(mt + 1)
+        c1 = ratio * f
+        c2 = torch.addcmul(c1 * -torch.dot(m, b), f, along_beta).div_(bt + 1).add_(cosh)
+        torch.mul(x, f, out=out)
+        _add_outer_(out, basis / root, c1.neg(), c2)
+        ctx.save_for_backward(
+            x, gamma, c, mt, m, b, bt, q, t, products, gap, chord, r, sinh, gain, slope, bend, s, f, cosh, ratio, c1,
+            c2, var,
+        )  # fmt: skip
+        ctx.point, ctx.leaves, ctx.running, ctx.options = point, leaves, running, options
+        ctx.mark_non_differentiable(m, var)
+        return out, m, var
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad, *_):
-        (x,), graph, leaves = ctx.saved_tensors, ctx.graph, ctx.leaves
-        basis = graph.basis.detach()
+        (
+            x, gamma, c, mt, m, b, bt, q, t, products, gap, chord, r, sinh, gain, bent, bend, s, f, cosh, ratio, c1, c2,
+            var,
+        ) = ctx.saved_tensors  # fmt: skip
+        options, batch = ctx.options, ctx.running is None
+        root, along_beta = torch.sqrt(c), products[:, 1:]
+        basis = torch.stack([m, b])
         wide = basis.expand(x.shape[0], *basis.shape)
         buffer = grad * x
-        grads = [buffer.sum(1, keepdim=True), torch.bmm(wide, grad)]
-        wanted = [graph.products, graph.square, *graph.cut, *leaves]
-        found = _grad([graph.factor, graph.ends], wanted, grads)
-        grad_products, grad_square, grad_time, grad_space, *grad_leaves = found
-        grad_basis = torch.bmm(graph.ends.detach(), grad.transpose(1, 2)).sum(0)
-        grad_basis += torch.bmm(grad_products, x.transpose(1, 2)).sum(0)
-        more, *shares = _grad([graph.basis], [graph.cut[1], *leaves], [grad_basis])
-        grad_leaves = [a + b for a, b in zip(grad_leaves, shares)]
-        torch.mul(grad, graph.factor.detach(), out=buffer)
-        _add_outer_(buffer, basis, grad_products)
-        if graph.mean[0].requires_grad:
-            inner = [] if graph.average is None else [graph.average]
-            rest = _grad(graph.mean, [*inner, graph.square, *leaves], [grad_time, grad_space + more])
-            if inner:
-                buffer += rest.pop(0).unsqueeze(2) / x.shape[2]
-            grad_square = grad_square + rest.pop(0)
-            grad_leaves = [a + b for a, b in zip(grad_leaves, rest)]
-        buffer.addcmul_(x, 2 * grad_square)
-        return buffer, *grad_leaves, None, None
+        g_f = buffer.sum(1, keepdim=True)
+        ends = torch.bmm(wide, grad).div_(root)
+        g_1, g_2 = ends[:, :1].neg(), ends[:, 1:]
+        g_c = -((g_1 * c1).sum() + (g_2 * c2).sum()) / (2 * c)
+
+        # c2, then c1 = ratio f
+        share = g_2 / (bt + 1)
+        g_cross = -torch.dot(share.flatten(), c1.flatten())
+        g_bt = -torch.dot(share.flatten(), (c2 - cosh).flatten())
+        g_f.addcmul_(share, along_beta)
+        g_beta = share * f
+        g_1 = g_1.sub_(share * torch.dot(m, b))
+        g_f.addcmul_(g_1, ratio)
+        g_ratio = g_1.mul_(f).div_(mt + 1)
+        g_mt = -torch.dot(g_ratio.flatten(), ratio.flatten())
+
+        # cosh(s) and f = sinh(s) / sinh(r) by s, at fixed r; then by the chord
+        g_s = torch.mul(g_2, f).mul_(sinh).addcmul_(g_f, cosh / sinh).mul_(s < 40.0)
+        if bend is None:
+            local, first, bow = gain, gain, 0.0  # ds/dr; its value at 0; s = first r (1 - bow r^2 + ...)
+        else:
+            kappa = math.atanh(0.99) / options.slope
+            flat = 1 - bent * bent
+            local, first, bow = flat * (kappa * gain), kappa * gain, (bend * gain) ** 2 / 3
+            # s by 1 / bend: tanh - (bend r g) (1 - tanh^2), and bend falls with sqrt(c)
+            lean = bent - (r * flat) * (bend * gain)
+            g_c = g_c + torch.dot(g_s.flatten(), lean.flatten()) * (kappa / bend) / (2 * c)
+        scale = first * first
+        alpha = (scale - 1) / 6 - bow
+        gamma2 = bow * bow * 1.2 - bow * scale / 2 + scale * scale / 120 - (scale / 6 - bow) / 6 + 7 / 360 - alpha / 12
+        series = torch.mul(chord, 2 * first * gamma2).add_(first * alpha)
+        steep = torch.addcmul(local * cosh, f, chord * 0.5 + 1, value=-1).div_(sinh * sinh).mul_(0.5)
+        steep = torch.where(chord * scale.clamp(min=1) < 1e-2, series, steep)  # there the difference cancels
+        g_chord = torch.mul(g_f, steep).addcmul_(g_2 * local, f, value=0.5).add_(g_ratio, alpha=0.5)
+
+        # the gain, by variance and gamma
+        g_gain = torch.dot(g_s.flatten(), (r if bend is None else r * (flat * kappa)).flatten())
+        if options.gyro:
+            g_gamma = g_gain * gain
+            g_var = -g_gamma / (2 * (var + options.eps))
+            if batch:
+                g_chord.add_((r / sinh).mul_(g_var / (c * r.numel())))
+                g_c = g_c - g_var.squeeze() * var / c
+        else:
+            g_gamma = g_gain / (var + options.eps)
+            g_var = -g_gamma * gain
+            if batch:
+                g_chord.add_((chord > 0) / sinh * (g_var / (2 * root * r.numel())))
+                g_c = g_c - g_var.squeeze() * var / (2 * c)
+
+        # chord = q + m.m - 2 x.m - gap^2 with gap = t - m_t
+        lost = gap * g_chord
+        g_mt = g_mt + 2 * lost.sum()
+        g_t = g_ratio.sub_(lost, alpha=2)
+        g_square = g_chord.sum() + g_mt / (2 * mt)
+        g_mean = g_chord * -2
+        g_products = torch.cat([g_mean, g_beta], 1)
+        g_basis = torch.bmm(grad, torch.cat([c1.neg(), c2], 1).transpose(1, 2)).sum(0).t() / root
+        g_basis = g_basis + torch.bmm(x, g_products.transpose(1, 2)).sum(0).t() * root
+        g_m = g_basis[0] + 2 * m * g_square + b * g_cross
+        g_b = g_basis[1] + m * g_cross + b * (g_bt / bt)
+        g_c = g_c + torch.dot(g_products.flatten(), products.flatten()) / (2 * c) + torch.dot(g_b, b) / (2 * c)
+
+        more = torch.autograd.grad(ctx.point[1], ctx.leaves, g_m, retain_graph=True, allow_unused=True)
+        if more[0] is not None:
+            g_c = g_c + more[0]
+        torch.mul(grad, f, out=buffer)
+        _add_outer_(buffer, basis * root, g_mean, g_beta)
+        if batch:
+            g_t = g_t + more[2].view(-1, 1, 1) / t.shape[2]
+            buffer += more[1].unsqueeze(2) / x.shape[2]
+        g_q = torch.div(g_t, t).mul_(0.5).add_(g_chord)
+        g_c = g_c + torch.dot(g_q.flatten(), q.flatten()) / c
+        buffer.addcmul_(x, g_q.mul_(2 * c))
+        return buffer, torch.cat([torch.zeros_like(g_b[:1]), g_b * root]), g_gamma.view_as(gamma), g_c, None, None
 
 
-def _add_outer_(out: Tensor, basis: Tensor, ends: Tensor) -> None:
-    """Add ``basis^T ends`` to a map in place, twice as fast as a matrix product with two rows."""
-    for i in range(2):
-        out.addcmul_(basis[i].unsqueeze(1), ends[:, i : i + 1])
+def _add_outer_(out: Tensor, basis: Tensor, first: Tensor, second: Tensor) -> None:
+    """Add two products of rank one to a map in place, twice as fast as a matrix product with two rows."""
+    for row, end in zip(basis, (first, second)):
+        out.addcmul_(row.unsqueeze(1), end)
 
 
-def _grad(outputs, inputs, grads) -> list[Tensor]:
-    return list(torch.autograd.grad(outputs, inputs, grads, retain_graph=True, materialize_grads=True))
+def _composite(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: tuple | None, options: _Options):
+    """:class:`_BatchNorm` in operations that compilers differentiate."""
+    root = torch.sqrt(c)
+    q = c * (x * x).sum(1, keepdim=True)
+    mean = _mean_point(x.mean(2), torch.sqrt(1 + q).mean((1, 2)), running and running[0], c, options)
+    var = None if running is None else running[1] * (c if options.gyro else root)
+    shift = beta[1:] * root
+    basis = torch.stack([mean[1], shift])
+    products = torch.matmul(basis, x) * root
+    beta_point = torch.sqrt(1 + (shift * shift).sum()), shift
+    factor, ends, var = _ends(q, products, mean, beta_point, _scale(gamma, c, options), options.gyro, var)
+    out = torch.matmul(basis.t(), ends / root) + x * factor
+    return out, mean[1].detach(), var.detach() / (c if options.gyro else root).detach()
 
 
-def _batch_norm(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: tuple | None = None, options=None):
-    """The layer on space parts ``(B, C, N)``: output, and the statistics of the points."""
-    if not torch.compiler.is_compiling():
-        return _BatchNorm.apply(x, beta, gamma, c, running, options)
-    graph = _trace(x, (x * x).sum(1, keepdim=True), beta, gamma, c, running, options, cut=False)
-    out = torch.matmul(graph.basis.t(), graph.ends) + x * graph.factor
-    return out, *_statistics(graph, c, options)
+def _batch_norm(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: tuple | None, options: _Options):
+    """The layer on space parts ``(B, C, N)``: output, mean ``(C,)`` in units of the radius of curvature, variance."""
+    function = _composite if torch.compiler.is_compiling() or x.is_meta else _BatchNorm.apply
+    return function(x, beta, gamma, c, running, options)
 
 
 class _LorentzBatchNorm(nn.Module):
