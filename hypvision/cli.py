@@ -31,7 +31,7 @@ COMMANDS = {
         "hypvision.mm.engine", "train a classifier, segmenter or detector", "add_train_arguments", "run_train"
     ),
     "test": Command("hypvision.mm.engine", "measure a checkpoint on test data", "add_test_arguments", "run_test"),
-    "explain": Command("hypvision.viz.explain", "draw what a model clusters in a picture"),
+    "explain": Command("hypvision.viz.explain", "draw what a model clusters, or its tree of parts, in a picture"),
     "make-data": Command("hypvision.data.export", "write the procedural data set to disk"),
     "models": Command(
         "hypvision.zoo.commands", "list the trained weights of the zoo", "add_models_arguments", "run_models"

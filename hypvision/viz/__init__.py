@@ -13,15 +13,22 @@ from .clusters import (
     merge_clusters,
     merge_regions,
 )
+from .hierarchy_tree import containment, draw_disk, draw_levels, draw_tree, explain_hierarchy, part_maps
 from .palette import palette
 
 __all__ = [
     "cluster_map",
+    "containment",
     "draw_cluster_maps",
+    "draw_disk",
+    "draw_levels",
     "draw_regions",
+    "draw_tree",
+    "explain_hierarchy",
     "explain_image",
     "kmeans",
     "merge_clusters",
     "merge_regions",
     "palette",
+    "part_maps",
 ]

@@ -1,7 +1,8 @@
-"""``hypvision explain IMAGE --model NAME``: what a clustering backbone groups together in pictures.
+"""``hypvision explain IMAGE --model NAME``: what a model groups together in pictures.
 
-Writes ``NAME_clusters.png`` (cluster maps of each stage, level and head) and ``NAME_regions.png`` (fine to coarse
-clusters, merged into regions) for each picture; see :mod:`hypvision.viz.clusters`.
+For a clustering backbone writes ``NAME_clusters.png`` (cluster maps of each stage, level and head) and
+``NAME_regions.png`` (fine to coarse clusters, merged into regions) for each picture; see :mod:`hypvision.viz.clusters`.
+For a Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and ``NAME_disk.png``; see :mod:`hypvision.viz.hierarchy_tree`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tqdm import tqdm
 import hypvision.models  # noqa: F401 - registers the models
 from hypvision.errors import HypvisionError
 from hypvision.viz.clusters import explain_image
+from hypvision.viz.hierarchy_tree import explain_hierarchy
 from hypvision.viz.sheet import save_picture
 
 __all__ = ["add_arguments", "build_model", "find_images", "load_weights", "open_image", "run"]
@@ -58,15 +60,24 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
-            model = timm.create_model(name, **{"num_classes": 0, **(arguments or {})})
+            model = _create(name, {"num_classes": 0, **(arguments or {})})
         except (TypeError, ValueError) as error:
             raise HypvisionError(f"The model '{name}' does not accept --model-args: {error}") from error
-    if not hasattr(model, "forward_assignments"):
-        known = ", ".join(timm.list_models("hcformer*"))
+    if not hasattr(model, "forward_assignments") and not hasattr(model, "forward_with_hierarchy"):
+        known = ", ".join(timm.list_models(["hcformer*", "himapper*"]))
         raise HypvisionError(f"The model '{name}' does not cluster, so there is nothing to draw. Take one of: {known}.")
     if weights is not None:
         load_weights(model, weights)
     return model.eval()
+
+
+def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
+    """The model; a Hi-Mapper made so that pictures may have any shape, where its backbone has an argument for that."""
+    if "himapper" in name:
+        for flexible in ("dynamic_img_size", "strict_img_size"):
+            with suppress(TypeError):
+                return timm.create_model(name, **{flexible: flexible.startswith("dynamic"), **arguments})
+    return timm.create_model(name, **arguments)
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
@@ -224,7 +235,7 @@ def _output_names(paths: Sequence[Path]) -> list[str]:
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``explain``."""
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="picture, folder of pictures, or glob pattern")
-    parser.add_argument("--model", required=True, metavar="NAME", help="a clustering model, e.g. hcformer_nano")
+    parser.add_argument("--model", required=True, metavar="NAME", help="e.g. hcformer_nano, himapper_resnet50")
     parser.add_argument("--weights", metavar="FILE", help="checkpoint (.pth, .safetensors); random weights without")
     parser.add_argument(
         "--model-args",
@@ -260,10 +271,13 @@ def run(args: Namespace) -> None:
     if args.weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
     for path, name in zip(tqdm(paths, unit="image", disable=len(paths) < 2), _output_names(paths)):
-        pictures = explain_image(
-            model, open_image(path), args.size, args.regions, args.mean, args.std, args.stage, args.block, args.head,
-            args.level,
-        )  # fmt: skip
+        if hasattr(model, "forward_with_hierarchy"):
+            pictures = explain_hierarchy(model, open_image(path), args.size, args.mean, args.std)
+        else:
+            pictures = explain_image(
+                model, open_image(path), args.size, args.regions, args.mean, args.std, args.stage, args.block,
+                args.head, args.level,
+            )  # fmt: skip
         for kind, picture in pictures.items():
             target = Path(args.out, f"{name}_{kind}.png")
             tqdm.write(str(save_picture(picture, target)))

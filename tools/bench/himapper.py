@@ -1,9 +1,9 @@
-"""Hi-Mapper: what it adds to each backbone of the paper at inference, and its fused form against a loop over the levels.
+"""Hi-Mapper: what it adds to the backbones of the paper at inference; its fused form against a loop over the levels.
 
 A pass of the bare backbone and one with the mapper follow each other (A B A B ...), and the median of the differences
 counts, so that whatever else the machine does slows both. The mapper alone, on the map and feature of the same
-backbone, is timed in its two evaluation modes (means, and samples as in training and in the released code), and against
-the literal form (``tools/bench/himapper_reference.py``): levels one after the other, all samples, every projection at every
+backbone, is timed in its two evaluation modes (means; samples as in training and in the released code) and against the
+literal form (``tools/bench/himapper_reference.py``): levels one after the other, all samples, every projection at every
 level.
 """
 
@@ -115,12 +115,11 @@ def table(results: dict[str, Result]) -> str:
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, r in results.items():
-        target = f"<= {TARGETS[name]} %" if name in TARGETS else ""
-        cells = [
-            name, f"{r.backbone:,}", f"{r.total:,}", f"{r.bare:.1f}", f"{r.added:.1f}", 
-            f"{100 * r.added / r.bare:.1f} %", target, f"{r.fused:.1f}", f"{r.sampled:.1f}", f"{r.loop:.1f}", f"{r.loop / r.fused:.1f}x",
-            f"{r.loop / r.sampled:.1f}x",
-        ]  # fmt: skip
+        share, targets = f"{100 * r.added / r.bare:.1f} %", f"<= {TARGETS[name]} %" if name in TARGETS else ""
+        times = [f"{value:.1f}" for value in (r.fused, r.sampled, r.loop)]
+        ratios = [f"{r.loop / r.fused:.1f}x", f"{r.loop / r.sampled:.1f}x"]
+        cells = [name, f"{r.backbone:,}", f"{r.total:,}", f"{r.bare:.1f}", f"{r.added:.1f}", share, targets]
+        cells += times + ratios
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -1,0 +1,131 @@
+"""Pictures of Hi-Mapper's tree: maps of the model, containment of maps made by hand, the disk, the command."""
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+
+from hypvision.cli import main
+from hypvision.data.shapes import make_scene
+from hypvision.errors import HypvisionError
+from hypvision.geometry import lorentz
+from hypvision.viz.hierarchy_tree import (
+    containment,
+    disk_positions,
+    draw_tree,
+    explain_hierarchy,
+    node_colours,
+    part_maps,
+)
+
+SMALL = dict(backbone="vit_tiny_patch16_224", patch_size=8, embed_dim=48, depth=1, num_heads=2)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return timm.create_model("himapper", img_size=64, dynamic_img_size=True, **SMALL)
+
+
+@pytest.mark.parametrize("kind", ["attention", "cosine"])
+def test_maps_are_shares_of_the_picture(model, kind):
+    model.train()
+    maps, out = part_maps(model, torch.randn(2, 3, 64, 96), kind)
+    assert [tuple(level.shape) for level in maps] == [(2, n, 8, 12) for n in (32, 16, 8, 4)]
+    assert all(torch.allclose(level.sum((-2, -1)), torch.ones(2, level.shape[1]), atol=1e-5) for level in maps)
+    if kind == "attention":
+        torch.testing.assert_close(maps[0].flatten(2), out["attention"][0], rtol=1e-5, atol=0)
+    assert model.training and model.mapper.eval_noise == "mean"
+    with pytest.raises(ValueError, match="kind"):
+        part_maps(model, torch.randn(1, 3, 64, 64), "gradient")
+    with pytest.raises(HypvisionError, match="no hierarchy"):
+        part_maps(torch.nn.Linear(1, 1), torch.randn(1, 3, 64, 64))
+
+
+def test_containment_of_nested_and_of_unrelated_maps():
+    # four leaves, each a quarter of a row of eight pixels; their parents the halves
+    leaves = torch.zeros(4, 1, 8)
+    for i in range(4):
+        leaves[i, 0, 2 * i : 2 * i + 2] = 1
+    halves = torch.stack([leaves[:2].sum(0), leaves[2:].sum(0)])
+    nested = containment([leaves, halves], mass=1.0)
+    assert (nested.score, nested.chance, nested.wins) == (1.0, 0.0, 1.0)
+    swapped = containment([leaves, halves.flip(0)], mass=1.0)
+    assert (swapped.score, swapped.chance, swapped.wins) == (0.0, 1.0, 0.0)
+    crossed = containment([leaves[[0, 2, 1, 3]], halves], mass=1.0)
+    assert (crossed.score, crossed.chance, crossed.wins) == (0.5, 0.5, 0.5)
+
+    generator = torch.Generator().manual_seed(0)
+    noise = [torch.rand(50, n, 8, 8, generator=generator) for n in (16, 8, 4)]
+    found = containment(noise)
+    assert found.score == pytest.approx(found.chance, abs=0.01) and found.wins == pytest.approx(0.5, abs=0.05)
+    with pytest.raises(ValueError, match="two levels"):
+        containment(noise[:1])
+
+
+def test_regions_hold_half_of_the_mass_with_the_fewest_pixels():
+    parents = torch.tensor([[[0.45, 0.35, 0.1, 0.1]], [[0.1, 0.1, 0.2, 0.6]]])
+    children = torch.tensor([[[1.0, 0, 0, 0]], [[0, 1.0, 0, 0]], [[0, 0, 0.5, 0.5]], [[0, 0, 0, 1.0]]])
+    found = containment([children, parents])  # regions: pixels 0 and 1, and pixel 3
+    assert found.score == pytest.approx((1 + 1 + 0.5 + 1) / 4) and found.chance == 0
+
+
+def test_colours_are_families():
+    colours = node_colours([32, 16, 8, 4])
+    assert [len(set(level)) for level in colours] == [32, 16, 8, 4]
+    hues = [max(range(3), key=lambda i: c[i]) for c in colours[3]]
+    assert len(set(hues)) > 1
+
+
+def test_positions_keep_distances_from_the_origin():
+    c, generator = 0.4, torch.Generator().manual_seed(0)
+    spaces = [torch.randn(n, 16, generator=generator) * 0.7 for n in (8, 4)]
+    points = [lorentz.expmap0(v, c) for v in spaces]
+    places = disk_positions(points, c)
+    for place, point in zip(places, points):
+        radius = 2 * torch.atanh(place.norm(dim=1)) / c**0.5
+        torch.testing.assert_close(radius.float(), lorentz.dist0(point, c), rtol=1e-4, atol=1e-5)
+
+
+def test_two_dimensions_are_drawn_without_loss():
+    angles = torch.arange(6) * 1.0
+    flat = torch.stack([angles.cos(), angles.sin()], 1) * torch.linspace(0.2, 2, 6)[:, None]
+    (place,) = disk_positions([lorentz.expmap0(flat, 1.0)], 1.0)
+    expected = torch.tanh(flat.norm(dim=1) / 2)[:, None] * flat / flat.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(place @ place.T, (expected @ expected.T).double(), rtol=1e-4, atol=1e-5)
+
+
+def test_bright_where_the_map_is():
+    image = Image.new("RGB", (64, 64), "white")
+    left = torch.zeros(2, 4, 4)
+    left[0, :, :2], left[1, :, 2:] = 1, 1
+    picture = np.asarray(draw_tree(image, [left, left[:1]], leaf=64, labels=False).convert("L"), dtype=float)
+    bottom = picture[-76:-12, 12 : 12 + 64]  # the first leaf
+    assert bottom[:, 2:20].mean() > 200 and bottom[:, 44:60].mean() < 90
+
+
+def test_all_views(model):
+    scene = make_scene(0, size=(64, 96)).image
+    pictures = explain_hierarchy(model, scene, size=64)
+    assert set(pictures) == {"tree", "levels", "disk"}
+    assert pictures["tree"].width > 32 * 56 and pictures["disk"].size == (640, 640)
+    flat = timm.create_model("himapper", img_size=64, geometry="euclidean", **SMALL)
+    assert set(explain_hierarchy(flat, scene.resize((64, 64)), size=64)) == {"tree", "levels"}
+    with pytest.raises(HypvisionError, match="does not accept pictures of 96 x 64"):
+        explain_hierarchy(flat, scene, size=64)
+
+
+def test_command(tmp_path):
+    make_scene(0, size=(64, 96)).image.save(tmp_path / "scene.png")
+    arguments = ["explain", str(tmp_path / "scene.png"), "--model", "deit_tiny_patch16_224_himapper", "--size", "64"]
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["scene_disk.png", "scene_levels.png", "scene_tree.png"]
+
+    arguments[3] = "himapper"
+    weights = timm.create_model("himapper", img_size=32, **SMALL, num_classes=10)
+    torch.save({"state_dict": {f"backbone.{n}": v for n, v in weights.state_dict().items()}}, tmp_path / "w.pth")
+    small = ["backbone=vit_tiny_patch16_224", "patch_size=8", "embed_dim=48", "depth=1", "num_heads=2", "img_size=32"]
+    options = ["--weights", str(tmp_path / "w.pth"), "--out", str(tmp_path / "new"), "--model-args", *small]
+    assert main([*arguments, *options]) == 0 and len(list((tmp_path / "new").iterdir())) == 3
