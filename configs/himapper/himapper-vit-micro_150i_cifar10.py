@@ -1,5 +1,5 @@
-# Hi-Mapper on the pretrained ViT: the steps and data of vit-micro_250i_cifar10.py, new modules at ten times the rate.
-_base_ = ["./vit-micro_250i_cifar10.py"]
+# Hi-Mapper on the pretrained ViT: the steps and data of vit-micro_150i_cifar10.py, new modules at ten times the rate.
+_base_ = ["./vit-micro_150i_cifar10.py"]
 load_from = None
 model = dict(
     type="HierarchyClassifier",

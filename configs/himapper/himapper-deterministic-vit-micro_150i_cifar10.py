@@ -1,3 +1,3 @@
 # Ablation: a tree of vectors, without variances.
-_base_ = ["./himapper-vit-micro_250i_cifar10.py"]
+_base_ = ["./himapper-vit-micro_150i_cifar10.py"]
 model = dict(backbone=dict(tree="deterministic"))
