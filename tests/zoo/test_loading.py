@@ -22,11 +22,12 @@ from hypvision.zoo.sources import resolve
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 CLEAN = """
-import json, timm, torch
-import hypvision
+import json, sys, timm, torch
+import hypvision, hypvision.zoo.commands, hypvision.zoo.export, hypvision.zoo.release
 model = timm.create_model("hcformer_nano.cifar10", pretrained=True).eval()
 x = torch.linspace(-1, 1, 3 * 32 * 32).reshape(1, 3, 32, 32)
 print(json.dumps([model(x)[0].tolist(), hypvision.load("hcformer_nano.cifar10")(x)[0].tolist()]))
+assert not {"mmengine", "mmcv", "mmdet", "mmseg", "open_clip", "onnx"} & set(sys.modules)
 """
 
 
