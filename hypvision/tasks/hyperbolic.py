@@ -113,6 +113,6 @@ class CalibrationError(BaseMetric):
     def compute_metrics(self, results: list[tuple[float, bool]]) -> dict[str, float]:
         """The error of ``(confidence, right)`` of all images."""
         confidence, right = torch.tensor(results, dtype=torch.float64).unbind(1)
-        place = (confidence * self.bins).long().clamp(max=self.bins - 1)
+        place = (confidence.nan_to_num(0.0) * self.bins).long().clamp(max=self.bins - 1)
         gaps = torch.zeros(self.bins, dtype=torch.float64).index_add_(0, place, right - confidence)
         return {"ece": 100.0 * gaps.abs().sum().item() / len(results)}

@@ -11,7 +11,7 @@ from hypvision.mm.config import load_config
 from hypvision.mm.engine import train
 
 ROOT = Path(__file__).parents[2] / "configs"
-FOLDERS = ("hcformer", "baselines", "demo")
+FOLDERS = ("hcformer", "baselines", "demo", "hecnn")
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
 
 
