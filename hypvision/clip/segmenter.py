@@ -24,7 +24,7 @@ from hypvision.clip.models import create_clip
 from hypvision.clip.towers import encode_dense, encode_text, find_towers, patch_size, vision_tower
 from hypvision.errors import HypvisionError
 
-__all__ = ["TUNING", "OpenVocabSegmenter", "SegmenterParts", "segmentation_loss", "set_tuning"]
+__all__ = ["TUNING", "OpenVocabSegmenter", "SegmenterParts", "SimilarityHead", "segmentation_loss", "set_tuning"]
 
 TUNING = ("hyperbolic", "attention", "full", "frozen")
 """What of CLIP trains: HyperCLIP's blocks; queries and values (CAT-Seg); everything; nothing."""
@@ -93,11 +93,31 @@ def segmentation_loss(logits: Tensor, labels: Tensor, ignore: int = 255, mask_ig
     return (negative.sum() - positive.sum()) / logits.numel()
 
 
+class SimilarityHead(nn.Module):
+    """The plainest head: a logit is the cosine of a patch and a class, times a learned scale plus a learned bias.
+
+    It has two parameters, so what is learned is learned by CLIP. Ours, for small data and for comparing adapters.
+    """
+
+    checkpointing = False
+
+    def __init__(self, scale: float = 20.0, bias: float = -10.0):
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
+        self.bias = nn.Parameter(torch.tensor(bias))
+
+    def forward(self, features: Tensor, text: Tensor, maps: tuple[Tensor, ...] = ()) -> Tensor:
+        """``features`` (B, E, h, w), ``text`` (T, P, E) -> (B, T, h, w)."""
+        mean = F.normalize(text.float().mean(1), dim=-1)
+        cosine = torch.einsum("behw,te->bthw", F.normalize(features.float(), dim=1), mean)
+        return self.log_scale.exp() * cosine + self.bias
+
+
 class SegmenterParts(nn.Module):
     """The parts and their use; see :class:`OpenVocabSegmenter` for the arguments."""
 
     clip: nn.Module
-    head: CATSegHead
+    head: CATSegHead | SimilarityHead
 
     def build(
         self,
@@ -154,11 +174,17 @@ class SegmenterParts(nn.Module):
         self.hooks = tuple(hooks) if hooks is not None else (max(0, depth // 3 - 1), max(0, 2 * depth // 3 - 1))
         self.templates = _templates(templates)
         options = dict(head or {})
-        guided = any(upsample)
-        options.setdefault("decoder_in", tuple(upsample) if guided else (0, 0))
+        kind = options.pop("type", "catseg")
+        if kind not in ("catseg", "similarity"):
+            raise HypvisionError(f"There is no head '{kind}'. Use 'catseg' or 'similarity'.")
+        guided = any(upsample) and kind == "catseg"
         self.upsample1 = nn.ConvTranspose2d(tower.width, upsample[0], 2, 2) if guided else None
         self.upsample2 = nn.ConvTranspose2d(tower.width, upsample[1], 4, 4) if guided else None
-        self.head = CATSegHead(_embedding_size(self.clip), len(self.templates), **options)
+        if kind == "similarity":
+            self.head = SimilarityHead(**options)
+        else:
+            options.setdefault("decoder_in", tuple(upsample) if guided else (0, 0))
+            self.head = CATSegHead(_embedding_size(self.clip), len(self.templates), **options)
         self.head.checkpointing = checkpointing
         self.register_buffer("mean", torch.tensor(tuple(mean))[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(tuple(std))[:, None, None], persistent=False)
@@ -384,7 +410,8 @@ class OpenVocabSegmenter(SegmenterParts):
             ``mean`` and ``std``).
         adapter: options of :class:`~hypvision.clip.hyperclip.HyperCLIPConfig`.
         tune: what of CLIP trains, see :data:`TUNING`; only ``"hyperbolic"`` has an adapter.
-        head: options of :class:`~hypvision.clip.catseg.CATSegHead`.
+        head: options of :class:`~hypvision.clip.catseg.CATSegHead`; or ``dict(type="similarity")``, a head of two
+            parameters (:class:`SimilarityHead`).
         classes: what is looked for; may be changed at any time.
         templates: a name in :data:`~hypvision.clip.classes.TEMPLATES`, a template, or several.
         synonyms: ``"first"`` or ``"mean"``, see :func:`~hypvision.clip.classes.prompts`.

@@ -18,6 +18,14 @@ import torch
 from torch import Tensor
 
 from hypvision.errors import HypvisionError
+from hypvision.zoo.hyperclip import (
+    catseg_to_official,
+    hyperclip_to_official,
+    is_official_catseg,
+    is_official_hyperclip,
+    segmenter_from_official,
+    segmenter_variant,
+)
 
 from .hyperboliccv import (
     hyperboliccv_from_official,
@@ -323,6 +331,12 @@ CONVERTERS = {
         hyperboliccv_to_official,
         hyperboliccv_variant,
     ),
+    "hyperclip": Converter(
+        "HyperCLIP segmenter", is_official_hyperclip, segmenter_from_official, hyperclip_to_official, segmenter_variant
+    ),
+    "catseg": Converter(
+        "CAT-Seg segmenter", is_official_catseg, segmenter_from_official, catseg_to_official, segmenter_variant
+    ),
 }
 
 
@@ -334,7 +348,9 @@ class Conversion(NamedTuple):
     arguments: dict[str, Any]
 
     def usage(self) -> str:
-        """The expression that creates the model with weights of hypvision's names."""
+        """The expression (for a segmenter: the command) that uses weights of hypvision's names."""
+        if self.model.startswith(("hyperclip-", "catseg-")):
+            return f"hypvision test configs/hyperclip/{self.model}_4xb1-80k_coco-stuff164k.py {self.path}"
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 

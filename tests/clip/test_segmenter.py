@@ -11,6 +11,7 @@ from hyperclip_reference import literal_loss
 from hypvision.clip import hyperclip
 from hypvision.clip.classes import CLASS_LISTS, load_classes, official_ids, prompts
 from hypvision.clip.segmenter import OpenVocabSegmenter, segmentation_loss
+from hypvision.clip.towers import encode_dense
 from hypvision.errors import HypvisionError
 
 HEAD = dict(
@@ -88,6 +89,23 @@ def test_sliding_is_windows_and_the_whole_averaged(squash):
     assert sorted({left for _, left in model._windows((96, width))}) == list(columns)
     label, scores = model.predict([image], scores=True)[0]
     assert (scores - expected).abs().max() < 1e-5 and (label == expected.argmax(0)).all()
+
+
+def test_similarity_head():
+    model = build(head=dict(type="similarity"))
+    with torch.no_grad():
+        features = encode_dense(model.clip, (picture(64, 64)[None] - 120) / 60)[0]
+        words = model.encode_classes()[:, 0]
+        found = model.logits(picture(64, 64)[None])
+    assert sum(p.numel() for p in model.head.parameters()) == 2 and model.upsample1 is None
+    for t in range(3):
+        cosine = torch.cosine_similarity(features, words[t][None, :, None, None], dim=1)
+        assert torch.allclose(found[:, t], 20 * cosine - 10, atol=1e-4)
+    model.train()
+    model(picture(64, 64)[None], torch.zeros(1, 64, 64, dtype=torch.long)).backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+    with pytest.raises(HypvisionError, match="no head 'fcn'"):
+        build(head=dict(type="fcn"))
 
 
 def test_official_windows():
