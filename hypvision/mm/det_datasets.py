@@ -41,14 +41,15 @@ class CheckedCOCO(COCO):
     """
 
     def __init__(self, annotation_file: str | None = None):
+        super().__init__(None)
         self.place = annotation_file
         if annotation_file is not None:
-            self._check_file(annotation_file)
-        super().__init__(annotation_file)
+            self.dataset = self._read(annotation_file)
+            self.createIndex()
+            self.img_ann_map, self.cat_img_map = self.imgToAnns, self.catToImgs
 
     @staticmethod
-    def _check_file(path: str) -> None:
-        # Read once more below: a fraction of what the index takes, and mmdet's class reads the file itself.
+    def _read(path: str) -> dict[str, Any]:
         try:
             with open(path, encoding="utf-8") as file:
                 content = json.load(file)
@@ -57,6 +58,8 @@ class CheckedCOCO(COCO):
                 f"The annotation file '{path}' is damaged: it is not valid JSON ({error}). Download or copy it again."
             ) from error
         advice = "Expected: COCO's format (see docs/data.md). Correct the file."
+        if isinstance(content, dict):
+            content.setdefault("annotations", [])  # as in the lists of test pictures that come without truth
         if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in _NEEDED):
             raise HypvisionError(f"The annotation file '{path}' lacks one of the lists {', '.join(_NEEDED)}. {advice}")
         for kind, keys in _NEEDED.items():
@@ -83,6 +86,7 @@ class CheckedCOCO(COCO):
                 raise HypvisionError(
                     f"{where} has the bbox {item['bbox']}. Expected: [left, top, width, height], four finite numbers."
                 )
+        return content
 
     def get_cat_ids(self, cat_names: Sequence[str] = (), sup_names: Sequence[str] = (), cat_ids: Any = ()) -> list[int]:
         """As COCO's, but what it finds must have the numbers that the names have: mmdet counts the categories found."""

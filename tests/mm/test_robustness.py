@@ -16,6 +16,7 @@ from engine_helpers import make_images, tiny, write_config
 
 from hypvision.cli import main
 from hypvision.data.export import export
+from hypvision.data.shapes import make_scene
 from hypvision.errors import HypvisionError
 from hypvision.mm.checks import check_channels, explain
 from hypvision.mm.config import load_config
@@ -177,6 +178,18 @@ def test_a_piece_of_a_data_set_may_lack_the_last_categories(copies, tmp_path):
     content["annotations"] = [item for item in content["annotations"] if item["category_id"] != 4]
     (data / ANNOTATIONS).write_text(json.dumps(content))
     assert open_training_data("detection", data, tmp_path).cat2label == {1: 0, 2: 1, 3: 2}
+
+
+def test_lists_of_pictures_without_truth(copies):
+    from hypvision.mm.det_datasets import CheckedCOCO
+
+    data = copies("detection")
+    content = json.loads((data / ANNOTATIONS).read_text())
+    boxes = CheckedCOCO(data / ANNOTATIONS).img_ann_map
+    assert [len(boxes[i]) for i in range(4)] == [len(make_scene(i, size=64).objects) for i in range(4)]
+    del content["annotations"]
+    (data / ANNOTATIONS).write_text(json.dumps(content))
+    assert CheckedCOCO(data / ANNOTATIONS).get_img_ids() == [0, 1, 2, 3]
 
 
 def test_damaged_annotation_file(copies, tmp_path):
