@@ -13,6 +13,7 @@ BENCHMARKS = {
     "hcformer": ("hcformer", "HCFormer against its literal formulation and timm's models"),
     "lorentz-cnn": ("lorentz_cnn", "Lorentz ResNets against Euclidean twins and the published form"),
     "himapper": ("himapper", "Hi-Mapper on the backbones of the paper, and against a loop over its levels"),
+    "geometry": ("geometry", "Geometry, layers and optimisers against geoopt, HypLL and Euclidean twins"),
     "hier": ("hier", "HIER's and LHIER's loss against the published form"),
 }
 

@@ -1,0 +1,80 @@
+"""What all benchmarks share: memory, a line about the machine, and tables in a Markdown file."""
+
+from __future__ import annotations
+
+import gc
+import platform
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from hypvision.errors import HypvisionError
+from hypvision.files import replacing
+
+MIB = 2**20
+
+
+def peak_bytes(function: Callable[[], object], device: str = "cpu") -> int:
+    """Bytes allocated at the worst moment of a call, beyond those that were allocated before it.
+
+    On a GPU the allocator keeps count. On a CPU the profiler records every allocation and release, and they are added
+    up in order.
+    """
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        function()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    gc.collect()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
+        function()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    level = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        level += event.nbytes()
+        peak = max(peak, level)
+    return peak
+
+
+def machine(device: str) -> str:
+    """What the numbers were measured on, in one line."""
+    if device == "cuda":
+        return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file() and (match := re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())):
+        name = match[1].strip()
+    threads = torch.get_num_threads()
+    return f"{name}, {threads} thread{'s' if threads > 1 else ''}, PyTorch {torch.__version__}"
+
+
+def write_section(path: Path, marks: tuple[str, str], text: str, introduction: str) -> None:
+    """Replace what stands between two marks in a Markdown file.
+
+    Args:
+        path: the file; made if it is missing.
+        marks: comments before and after the text.
+        text: the new text.
+        introduction: a section with the marks, appended to a file that has none of them.
+
+    Raises:
+        HypvisionError: one mark is missing or they are in the wrong order, or the file cannot be written.
+    """
+    try:
+        page = path.read_text(encoding="utf-8") if path.exists() else ""
+        if marks[0] not in page and marks[1] not in page:
+            page = f"{page.rstrip()}\n{introduction}" if page else introduction.lstrip()
+        begin, end = page.find(marks[0]), page.find(marks[1])
+        if not 0 <= begin < end:
+            raise HypvisionError(f"'{path}' lacks the marks {marks[0]} and {marks[1]}, between which the table goes.")
+        page = f"{page[: begin + len(marks[0])]}\n{text}\n{page[end:]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise HypvisionError(f"'{path}' cannot be written: {error.strerror}.") from error
