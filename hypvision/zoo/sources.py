@@ -201,7 +201,7 @@ def _download(record: Record, cached: Path, places: list[_Place], answers: list[
                 return cached
             for place in places:
                 try:
-                    download(place.url, cached, record.file.sha256, record.file.bytes, place.headers, record.filename)
+                    download(place.url, cached, record.file.sha256, record.file.bytes, place.headers, record.name)
                     return cached
                 except SourceError as error:
                     _logger.warning("%s: %s", place.address, error)

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from conftest import NAME
 from filelock import FileLock
+from zoo_helpers import NAME
 
 from hypvision.cli import main
 from hypvision.zoo.index import Index, builtin_index, parse_record, write_index

@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 import torch
-from server import Server
+from bad_server import Server
 
 import hypvision.zoo.download
 import hypvision.zoo.sources
@@ -146,7 +146,7 @@ def evil(kind, path):
 )
 def test_other_formats_are_refused_even_with_the_right_sum(item, tmp_path, monkeypatch, kind, message):
     """A record whose sum is that of a pickle must not make anybody open the pickle."""
-    from conftest import make_item
+    from zoo_helpers import make_item
 
     evil(kind, tmp_path / "evil")
     made = make_item(tmp_path / "evil")

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from conftest import NAME
 from torch import nn
+from zoo_helpers import NAME
 
 import hypvision.zoo.export
 from hypvision.errors import HypvisionError

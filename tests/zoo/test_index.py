@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import timm
 import yaml
-from conftest import NAME
+from zoo_helpers import NAME
 
 from hypvision.errors import HypvisionError
 from hypvision.zoo.index import Index, dump_index, parse_index, parse_record, read_index

@@ -9,8 +9,8 @@ import huggingface_hub.constants
 import pytest
 import timm
 import torch
-from conftest import MICRO, NAME
-from server import Server
+from bad_server import Server
+from zoo_helpers import MICRO, NAME
 
 import hypvision
 from hypvision.data import ShapesClassification
