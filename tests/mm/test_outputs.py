@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 pytest.importorskip("mmengine")
-from engine_helpers import make_images, tiny, write_config
+from engine_helpers import ROOT, make_images, tiny, write_config
 from mmengine.config import Config
 from mmengine.structures import InstanceData
 from pycocotools import mask as coco_mask
@@ -197,7 +197,7 @@ def test_tta_of_a_config_comes_first(segmenter, tmp_path):
     """CamVid's config has views of its own; a config of neither library needs them."""
     from hypvision.mm.engine import _use_tta
 
-    config = load_config("configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py")
+    config = load_config(ROOT / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py")
     _use_tta(config)
     assert config.test_dataloader.dataset.pipeline == config.tta_pipeline and config.model.type == "SegTTAModel"
     with pytest.raises(HypvisionError, match="tta_model"):

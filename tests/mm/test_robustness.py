@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from hypvision.data.shapes import make_scene
 from hypvision.errors import HypvisionError
 from hypvision.mm.checks import check_channels, explain
 from hypvision.mm.config import load_config
-from hypvision.mm.samples import watch_samples
+from hypvision.mm.samples import CheckSamplesHook, watch_samples
 
 LAYOUTS = dict(segmentation="ade", detection="coco")
 ANNOTATIONS = "annotations/instances_train2017.json"
@@ -259,6 +260,15 @@ def test_class_counts_that_differ(originals, tmp_path, capsys, task, key):
     assert f"has {expected} classes, but the " in said and "predicts 7. Set num_classes" in said
 
 
+def test_models_that_take_the_classes_at_run_time(originals, tmp_path):
+    dataset = open_training_data("detection", originals["detection"], tmp_path)
+    runner = SimpleNamespace(model=SimpleNamespace(bbox_head=SimpleNamespace(num_classes=256)))
+    with pytest.raises(HypvisionError, match="has 4 classes, but the .* predicts 256"):
+        CheckSamplesHook._check(runner, dataset)
+    dataset.return_classes = True
+    CheckSamplesHook._check(runner, dataset)
+
+
 @pytest.mark.parametrize("task", LAYOUTS)
 def test_nan_loss(originals, tmp_path, capsys, task):
     config = tiny(task, originals[task], tmp_path / f"{task}.py")
@@ -300,8 +310,7 @@ def test_unknown_names(originals, tmp_path, capsys):
 
 
 def test_channels_of_a_head_without_neck():
-    from types import SimpleNamespace as Part
-
+    Part = SimpleNamespace
     model = Part(backbone=Part(out_channels=[8, 16, 32]), decode_head=Part(in_channels=[16, 32], in_index=[1, 2]))
     check_channels(model)
     model.decode_head.in_channels = [16, 64]
