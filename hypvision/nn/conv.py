@@ -15,7 +15,7 @@ from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import safe_sqrt
 
 from . import scripted
-from .functional import exact, radial_rescale, space_square
+from .functional import exact, radial_map, radial_rescale, rescale_factor, space_square
 
 __all__ = [
     "EfficientLorentzConv2d",
@@ -291,21 +291,39 @@ class _Efficient(nn.Module):
     def finish(self, out: Tensor, patch: Callable[[], Tensor], dim: int) -> Tensor:
         """Norm matching, boost and rescaling of the map's result; ``patch`` gives the norms of the inputs."""
         c = self.manifold.c
-        if not self.expanding and self.norm_match != "none":
+        matched = not self.expanding and self.norm_match != "none"
+        if self.boost in ("axis", "none"):
+            parameters = [c, *([patch()] if matched else []), *([self.boost_weight] if self.boost == "axis" else [])]
+            return radial_map(out, self._along_axis, *parameters, dim=dim, axis=True)
+        if matched:
             length = safe_sqrt(space_square(out, dim))
             out = out * (patch() / length.clamp(min=1e-12)).to(out.dtype)
-        if self.boost == "axis":
-            time = torch.sqrt(space_square(out, dim) + 1 / c).to(out.dtype)
-            alpha = self.boost_weight.to(out.dtype)
-            *rest, last = out.split([self.fan_out - 1, 1], dim)
-            out = torch.cat([*rest, torch.sinh(alpha) * time + torch.cosh(alpha) * last], dim)
-        elif self.boost == "full":
+        if self.boost == "full":
             out = self._full_boost(out, c, dim)
-        elif self.boost == "scale":
+        else:
             space = out.movedim(dim, -1)
             points = self.manifold.scalar_mul(self.boost_weight, self.manifold.from_space(space))
             out = points[..., 1:].movedim(-1, dim)
         return out if self.slope is None else radial_rescale(out, c, self.slope, None, dim)
+
+    def _along_axis(self, square: Tensor, last: Tensor, c, *rest: Tensor) -> tuple[Tensor, Tensor]:
+        """Norm matching, boost along the last axis and rescaling: a factor, and what is added to the last channel."""
+        factor = torch.ones_like(square)
+        queue = list(rest)
+        if not self.expanding and self.norm_match != "none":
+            wanted = queue.pop(0).to(square.dtype)
+            factor = wanted / safe_sqrt(square).clamp(min=1e-12)
+            square, last = wanted * wanted, last * factor
+        shift = torch.zeros_like(square)
+        if self.boost == "axis":
+            alpha = queue.pop(0).to(square.dtype)
+            moved = torch.sinh(alpha) * torch.sqrt(square + 1 / c) + torch.cosh(alpha) * last
+            shift = moved - last
+            square = (square - last * last).clamp(min=0) + moved * moved
+        if self.slope is None:
+            return factor, shift
+        scale = rescale_factor(square, c, self.slope)
+        return factor * scale, shift * scale
 
     def _full_boost(self, out: Tensor, c, dim: int) -> Tensor:
         """A boost by the velocity ``v`` of the speed ``sigmoid(|v|)``, as a product of rank one."""

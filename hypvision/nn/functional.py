@@ -26,11 +26,32 @@ def exact(device: torch.device):
     return contextlib.nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
+class _SpaceSquare(Function):
+    """``|x|^2`` along a dimension; backward writes one map."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, dim):
+        return (x * x).sum(dim, keepdim=True)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return x * (2 * grad), None
+
+
 def space_square(space: Tensor, dim: int = -1) -> Tensor:
     """Squared norm of space parts along ``dim``, which is kept; at least float32."""
     if space.dtype in (torch.float16, torch.bfloat16):
         space = space.float()
-    return (space * space).sum(dim, keepdim=True)
+    if torch.compiler.is_compiling() or not space.requires_grad:
+        return (space * space).sum(dim, keepdim=True)
+    return _SpaceSquare.apply(space, dim)
 
 
 def space_time(space: Tensor, c: float | Tensor, dim: int = -1) -> Tensor:
@@ -39,32 +60,41 @@ def space_time(space: Tensor, c: float | Tensor, dim: int = -1) -> Tensor:
 
 
 class _RadialMap(Function):
-    """``x f(|x|^2)`` with one map written each way; ``f`` runs on a small graph of its own."""
+    """``x f(|x|^2)`` with one map written each way; ``f`` runs on a small graph of its own.
+
+    With ``axis`` the function gets the last coordinate as well, and gives what is added to it.
+    """
 
     @staticmethod
-    def forward(ctx, x, dim, factor, *parameters):
+    def forward(ctx, x, dim, axis, factor, *parameters):
         out = torch.mul(x, x)
         square = out.sum(dim, keepdim=True)
+        given = [square, *([x.narrow(dim, -1, 1)] if axis else []), *parameters]
         with torch.enable_grad():
-            leaves = [square.requires_grad_(), *(p.detach().requires_grad_() for p in parameters)]
-            scale = factor(*leaves)
+            leaves = [t.detach().requires_grad_() for t in given]
+            found = factor(*leaves)
         ctx.save_for_backward(x)
-        ctx.dim, ctx.leaves, ctx.scale = dim, leaves, scale
-        return torch.mul(x, scale.detach(), out=out)
+        ctx.dim, ctx.leaves, ctx.found = dim, leaves, found if axis else (found,)
+        torch.mul(x, ctx.found[0].detach(), out=out)
+        if axis:
+            out.narrow(dim, -1, 1).add_(found[1].detach())
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
+        (x,), dim, axis = ctx.saved_tensors, ctx.dim, len(ctx.found) == 2
         buffer = torch.mul(grad, x)
-        share = buffer.sum(ctx.dim, keepdim=True)
-        square, *rest = torch.autograd.grad(ctx.scale, ctx.leaves, share, retain_graph=True, materialize_grads=True)
-        torch.mul(grad, ctx.scale.detach(), out=buffer)
+        grads = [buffer.sum(dim, keepdim=True), *([grad.narrow(dim, -1, 1)] if axis else [])]
+        square, *rest = torch.autograd.grad(ctx.found, ctx.leaves, grads, retain_graph=True, materialize_grads=True)
+        torch.mul(grad, ctx.found[0].detach(), out=buffer)
         buffer.addcmul_(x, square.mul_(2))
-        return buffer, None, None, *rest
+        if axis:
+            buffer.narrow(dim, -1, 1).add_(rest.pop(0))
+        return buffer, None, None, None, *rest
 
 
-def radial_map(x: Tensor, factor: Callable[..., Tensor], *parameters: Tensor | float, dim: int = -1) -> Tensor:
+def radial_map(x: Tensor, factor: Callable, *parameters: Tensor | float, dim: int = -1, axis: bool = False) -> Tensor:
     """Vectors ``x`` along ``dim``, each times ``factor(|x|^2, *parameters)``.
 
     Args:
@@ -72,20 +102,27 @@ def radial_map(x: Tensor, factor: Callable[..., Tensor], *parameters: Tensor | f
         factor: function of squared norms and parameters, both as tensors (or numbers where the parameter is one).
         parameters: what else the factor depends on.
         dim: dimension of the vectors.
+        axis: the factor is called with the last coordinates, too, behind the squared norms, and returns a pair: factor,
+            and what is added to the last coordinate.
     """
     dtype = x.dtype
     if dtype in (torch.float16, torch.bfloat16):
         x = x.float()
     with exact(x.device):
         if torch.compiler.is_compiling() or x.device.type == "meta":
-            return (x * factor((x * x).sum(dim, keepdim=True), *parameters)).to(dtype)
+            square = (x * x).sum(dim, keepdim=True)
+            if not axis:
+                return (x * factor(square, *parameters)).to(dtype)
+            scale, shift = factor(square, x.narrow(dim, -1, 1), *parameters)
+            first, last = (x * scale).split([x.shape[dim] - 1, 1], dim)
+            return torch.cat([first, last + shift], dim).to(dtype)
         tensors = [p for p in parameters if isinstance(p, Tensor)]
 
-        def bound(square: Tensor, *given: Tensor) -> Tensor:
-            queue = iter(given)
-            return factor(square, *(next(queue) if isinstance(p, Tensor) else p for p in parameters))
+        def bound(*given: Tensor):
+            queue = iter(given[1 + axis :])
+            return factor(*given[: 1 + axis], *(next(queue) if isinstance(p, Tensor) else p for p in parameters))
 
-        return _RadialMap.apply(x, dim, bound, *tensors).to(dtype)
+        return _RadialMap.apply(x, dim, axis, bound, *tensors).to(dtype)
 
 
 def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor:
