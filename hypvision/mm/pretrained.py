@@ -19,7 +19,7 @@ from torch import nn
 
 from hypvision.errors import HypvisionError, require
 from hypvision.mm.checkpoint import check_compatible
-from hypvision.zoo.index import Record
+from hypvision.zoo.records import Record
 from hypvision.zoo.sources import find, resolve
 from hypvision.zoo.weights import read_header, read_weights
 

@@ -26,7 +26,8 @@ from hypvision.errors import HypvisionError
 from hypvision.mm.checkpoint import load_checkpoint_file
 from hypvision.mm.config import load_config
 from hypvision.zoo.download import copy_verified, file_sha256
-from hypvision.zoo.index import Index, Record, parse_record, read_index, with_record, write_index, write_text
+from hypvision.zoo.index import parse_record, read_index, with_record, write_index, write_text
+from hypvision.zoo.records import Index, Record
 from hypvision.zoo.render import readme
 from hypvision.zoo.weights import write_weights
 

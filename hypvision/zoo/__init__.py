@@ -4,8 +4,9 @@
 describes it all.
 """
 
-from .index import Index, Metric, Record, WeightFile, builtin_index, read_index
+from .index import builtin_index, read_index
 from .loading import load
+from .records import Index, Metric, Record, WeightFile
 from .sources import find, resolve
 from .weights import read_weights
 

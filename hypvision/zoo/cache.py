@@ -10,7 +10,7 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 
 from hypvision.errors import HypvisionError
-from hypvision.zoo.index import Index
+from hypvision.zoo.records import Index
 from hypvision.zoo.sources import cache_folder, home, lock_path
 
 __all__ = ["CachedFile", "clean", "list_cache"]

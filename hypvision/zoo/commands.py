@@ -9,7 +9,8 @@ from pathlib import Path
 from hypvision.errors import HypvisionError
 from hypvision.zoo.cache import clean, list_cache
 from hypvision.zoo.download import SourceError, copy_verified, verify_file
-from hypvision.zoo.index import TASKS, Index, Record, builtin_index, write_text
+from hypvision.zoo.index import builtin_index, write_text
+from hypvision.zoo.records import TASKS, Index, Record
 from hypvision.zoo.render import count_text, input_text, metric_text, model_card, readme, size_text, table
 from hypvision.zoo.sources import cache_folder, find, locate, resolve
 
@@ -103,7 +104,7 @@ def run_download(args: Namespace) -> None:
             target = Path(args.to).expanduser() / record.filename
             try:
                 copy_verified(path, target, record.file.sha256, record.file.bytes)
-            except (OSError, SourceError) as error:
+            except SourceError as error:
                 raise HypvisionError(f"'{target}' cannot be written: {error}.") from error
             path = target
         print(path)

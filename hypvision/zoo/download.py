@@ -18,8 +18,7 @@ import os
 import random
 import shutil
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +26,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from hypvision.errors import HypvisionError
+from hypvision.files import replacing
 from hypvision.zoo.weights import format_problem
 
 __all__ = ["SourceError", "download", "download_text", "file_sha256", "locked", "verify_file"]
@@ -266,18 +266,13 @@ def download_text(url: str, headers: Mapping[str, str] | None = None, limit: int
     raise SourceError(problem[0])
 
 
-def copy_verified(source: Path, target: Path, sha256: str, size: int, check: Callable = verify_file) -> None:
+def copy_verified(source: Path, target: Path, sha256: str, size: int) -> None:
     """Copy a file and verify the copy before it gets its name.
 
     Raises:
         SourceError: the source is not the file.
-        OSError: the target cannot be written.
+        HypvisionError: the target cannot be written.
     """
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as temporary:
         shutil.copyfile(source, temporary)
-        check(temporary, sha256, size)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+        verify_file(temporary, sha256, size)

@@ -9,8 +9,6 @@ there is no file.
 from __future__ import annotations
 
 import logging
-import os
-import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,8 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError, require
-from hypvision.zoo.index import Record
+from hypvision.files import replacing
 from hypvision.zoo.loading import load
+from hypvision.zoo.records import Record
 from hypvision.zoo.sources import find
 
 __all__ = ["FORMATS", "SUFFIXES", "ExportReport", "export_model", "export_network"]
@@ -106,26 +105,16 @@ def export_network(
         raise HypvisionError(
             f"Free sizes are multiples of {_UNIT}, but the training's is {size[1]}x{size[2]}: use --fixed-size."
         )
-    path = Path(path)
-    temporary = path.with_name(f".{uuid.uuid4().hex[:8]}.{path.stem}.tmp{SUFFIXES[kind]}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with torch.no_grad(), _quiet():
-            try:
-                run = _WRITERS[kind](model, size, temporary, dynamic_size)
-            except (HypvisionError, OSError):
-                raise
-            except Exception as error:  # the exporters raise whatever they stumble over
-                reason = " ".join(str(error).split())[:300] or type(error).__name__
-                fixed = " Try --fixed-size." if dynamic_size else ""
-                raise HypvisionError(f"The network cannot be exported as {kind}: {reason}.{fixed}") from error
-            report = _compare(model, run, size, dynamic_size, kind)
-        os.replace(temporary, path)
-        return report
-    except OSError as error:
-        raise HypvisionError(f"'{path}' cannot be written: {error.strerror or error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary, torch.no_grad(), _quiet():
+        try:
+            run = _WRITERS[kind](model, size, temporary, dynamic_size)
+        except (HypvisionError, OSError):
+            raise
+        except Exception as error:  # the exporters raise whatever they stumble over
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            fixed = " Try --fixed-size." if dynamic_size else ""
+            raise HypvisionError(f"The network cannot be exported as {kind}: {reason}.{fixed}") from error
+        return _compare(model, run, size, dynamic_size, kind)
 
 
 def _shapes(size: tuple[int, int, int], dynamic_size: bool) -> list[tuple[int, int, int, int]]:

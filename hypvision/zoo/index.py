@@ -1,21 +1,19 @@
-"""The index of the zoo: ``index.yml``, one record a weight file, and the records as Python objects.
+"""The index of the zoo: ``index.yml``, one record a weight file; its schema, reading and writing.
 
 A record says what a file is, where it lies, how to recognise it (sha256 and bytes) and what it was measured to do. Keys
 that are not in the schema are errors, as are missing ones: a typing mistake must not become a silent default. The keys
-are described in ``docs/model-zoo.md`` and by the dataclasses below.
+are described in ``docs/model-zoo.md`` and by the dataclasses of :mod:`hypvision.zoo.records`.
 """
 
 from __future__ import annotations
 
 import datetime
 import difflib
-import fnmatch
 import math
 import os
 import re
-import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -23,24 +21,23 @@ from typing import Any
 import yaml
 
 from hypvision.errors import HypvisionError
+from hypvision.files import replacing
+from hypvision.zoo.records import TASKS, Index, Metric, Record, WeightFile
 from hypvision.zoo.weights import STORAGES
 
 __all__ = [
-    "TASKS",
-    "Index",
-    "Metric",
-    "Record",
-    "WeightFile",
     "builtin_index",
+    "dump_index",
     "find_record",
     "parse_index",
     "parse_record",
     "read_index",
+    "with_record",
     "write_index",
+    "write_text",
 ]
 
 VERSION = 1
-TASKS = ("classification", "segmentation", "detection")
 ADDRESSES = ("http://", "https://", "hf-hub:", "file://")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
@@ -48,150 +45,6 @@ _HEADER = """\
 # The model zoo: one record a weight file. Written by tools/publish_weights.py; docs/model-zoo.md describes the keys.
 # README.md is rendered from this file: hypvision models --write-readme model_zoo/README.md
 """
-
-
-@dataclass(frozen=True)
-class WeightFile:
-    """Where a weight file lies and how to recognise it.
-
-    Attributes:
-        path: below the folder of the index, or None.
-        urls: places to download it from (``http(s)://``, ``hf-hub:USER/REPO[@REVISION]/FILE``, ``file://``).
-        sha256: of the whole file, 64 hexadecimal digits.
-        bytes: its size.
-        storage: how the weights are stored, see :mod:`hypvision.zoo.weights`.
-    """
-
-    sha256: str
-    bytes: int
-    storage: str
-    path: str | None = None
-    urls: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number, the data that it was measured on and who measured it.
-
-    Attributes:
-        name: ``top1``, ``mIoU``, ...
-        value: as the test command prints it.
-        data: data set and split.
-        measured: ``"us"``, and ``command`` repeats it; or None.
-        command: what was run.
-        reported: the paper that reports it, if it was not measured by us; or None.
-        full_precision: what the checkpoint gave before it was stored with fewer bits, by the same command; or None.
-    """
-
-    name: str
-    value: float
-    data: str
-    measured: str | None = None
-    command: str | None = None
-    reported: str | None = None
-    full_precision: float | None = None
-
-
-@dataclass(frozen=True)
-class Record:
-    """One weight file of the zoo.
-
-    Attributes:
-        name: ``MODEL.TAG``, as in timm.
-        task: one of :data:`TASKS`.
-        model: the timm model, for segmenters and detectors that of the backbone.
-        arguments: of ``timm.create_model`` where they differ from the default; empty for segmenters and detectors,
-            whose weight file holds the whole model config.
-        config: the config in this repository that trained it.
-        file: the weight file.
-        parameters: how many numbers the weights hold.
-        input: ``size`` (channels, height, width), and ``mean``, ``std``, ``crop_pct``, ``interpolation``.
-        classes: their names, in the order of the outputs.
-        metrics: the first one is shown in tables.
-        licence: SPDX identifier.
-        date: of publication.
-        description, intended_use, data, training: sentences for the model card; ``training`` is the command.
-        limits: what the model does not do.
-        parent: name of the record that the training started from, or None.
-    """
-
-    name: str
-    task: str
-    model: str
-    config: str
-    file: WeightFile
-    parameters: int
-    input: Mapping[str, Any]
-    classes: tuple[str, ...]
-    metrics: tuple[Metric, ...]
-    licence: str
-    date: str
-    description: str
-    intended_use: str
-    data: str
-    training: str
-    limits: tuple[str, ...]
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    parent: str | None = None
-
-    @property
-    def tag(self) -> str:
-        """What stands behind the dot of the name."""
-        return self.name.partition(".")[2]
-
-    @property
-    def filename(self) -> str:
-        """Name of the file in caches and mirrors; it tells versions apart by the start of the sha256."""
-        return f"{self.name}-{self.file.sha256[:8]}.safetensors"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as in ``index.yml``; what is not set is left out."""
-        return _plain(self)
-
-
-@dataclass(frozen=True)
-class Index:
-    """The records of an index file, by name.
-
-    Attributes:
-        records: name to record, in the order of the file.
-        root: folder that packaged paths start from; None for an index without files beside it.
-        address: where the index is from, for messages and for files without an address of their own; None for a
-            local file.
-    """
-
-    records: Mapping[str, Record]
-    root: Path | None = None
-    address: str | None = None
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self.records.values())
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def get(self, name: str) -> Record:
-        """The record of that name.
-
-        Raises:
-            HypvisionError: there is none; close names are listed.
-        """
-        if name in self.records:
-            return self.records[name]
-        close = difflib.get_close_matches(name, self.records, n=3, cutoff=0.4)
-        close += [known for known in self.records if known.startswith(name + ".") and known not in close]
-        hint = f" Did you mean {' or '.join(close)}?" if close else f" There are: {', '.join(self.records) or 'none'}."
-        raise HypvisionError(f"The zoo has no weights '{name}'.{hint} `hypvision models` lists all.")
-
-    def select(self, pattern: str | None = None, task: str | None = None) -> list[Record]:
-        """Records whose name matches a shell pattern (or contains it, without wildcards), of a task."""
-        if pattern and not set(pattern) & set("*?["):
-            pattern = f"*{pattern}*"
-        return [
-            record
-            for record in self
-            if (not pattern or fnmatch.fnmatchcase(record.name, pattern)) and (task is None or record.task == task)
-        ]
 
 
 # Parsing
@@ -423,17 +276,6 @@ _Dumper.add_representer(list, _represent_list)
 _Dumper.ignore_aliases = lambda *args: True
 
 
-def _plain(value: Any) -> Any:
-    if hasattr(value, "__dataclass_fields__"):
-        named = ((f.name, getattr(value, f.name)) for f in fields(value))
-        return {name: _plain(item) for name, item in named if item is not None and item != () and item != {}}
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
-
-
 def dump_index(index: Index) -> str:
     """The text of an ``index.yml``."""
     content = {"version": VERSION, "records": [record.to_dict() for record in index]}
@@ -457,16 +299,8 @@ def write_text(path: str | Path, text: str) -> None:
     Raises:
         HypvisionError: it cannot be written.
     """
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise HypvisionError(f"'{path}' cannot be written: {error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def with_record(index: Index, record: Record) -> Index:

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from hypvision.errors import HypvisionError
-from hypvision.zoo.index import Index, Record, builtin_index
+from hypvision.zoo.index import builtin_index
+from hypvision.zoo.records import Index, Record
 from hypvision.zoo.sources import find, resolve
 
 __all__ = ["load", "pretrained_overlay"]

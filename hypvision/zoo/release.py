@@ -20,8 +20,9 @@ from pathlib import Path
 
 from hypvision.errors import HypvisionError
 from hypvision.zoo.download import SourceError, copy_verified, verify_file
-from hypvision.zoo.index import Index, Record, write_index, write_text
+from hypvision.zoo.index import write_index, write_text
 from hypvision.zoo.loading import timm_cfg
+from hypvision.zoo.records import Index, Record
 from hypvision.zoo.render import model_card
 from hypvision.zoo.sources import resolve
 
@@ -45,7 +46,7 @@ def write_release(index: Index, records: Sequence[Record], folder: Path) -> None
         source = resolve(index.records[record.name], index)
         try:
             copy_verified(source, folder / record.filename, record.file.sha256, record.file.bytes)
-        except (OSError, SourceError) as error:
+        except SourceError as error:
             raise HypvisionError(f"'{folder / record.filename}' cannot be written: {error}.") from error
         sums.append(f"{record.file.sha256}  {record.filename}\n")
         released[record.name] = replace(record, file=replace(record.file, path=record.filename))

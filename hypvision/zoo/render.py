@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from hypvision.zoo.index import TASKS, Index, Metric, Record
+from hypvision.zoo.records import TASKS, Index, Metric, Record
 
 __all__ = ["model_card", "readme", "table"]
 

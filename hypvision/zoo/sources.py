@@ -26,7 +26,8 @@ from urllib.parse import unquote, urlsplit
 
 from hypvision.errors import HypvisionError
 from hypvision.zoo.download import SourceError, download, download_text, locked, verify_file
-from hypvision.zoo.index import ADDRESSES, Index, Record, find_record, parse_index, read_index, write_text
+from hypvision.zoo.index import ADDRESSES, find_record, parse_index, read_index, write_text
+from hypvision.zoo.records import Index, Record
 
 __all__ = ["cache_folder", "find", "is_address", "locate", "mirrors", "offline", "resolve"]
 

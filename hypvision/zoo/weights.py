@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from hypvision.errors import HypvisionError
+from hypvision.files import replacing
 
 __all__ = ["STORAGES", "check_format", "pack", "read_header", "read_weights", "unpack", "write_weights"]
 
@@ -183,16 +183,8 @@ def write_weights(
     """
     from safetensors.torch import save_file
 
-    path = Path(path)
     text = json.dumps({"storage": storage, **(header or {})}, sort_keys=True)
     tensors = pack(weights, storage)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
         save_file(tensors, temporary, metadata={"hypvision": text})
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise HypvisionError(f"'{path}' cannot be written: {error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        os.chmod(temporary, 0o644)  # safetensors makes files that their owner alone can read

@@ -13,7 +13,8 @@ from zoo_helpers import MICRO, NAME, make_item
 
 import hypvision
 import hypvision.zoo.download
-from hypvision.zoo.index import Index, parse_record, write_index
+from hypvision.zoo.index import parse_record, write_index
+from hypvision.zoo.records import Index
 from hypvision.zoo.weights import write_weights
 
 

@@ -7,7 +7,8 @@ from filelock import FileLock
 from zoo_helpers import NAME
 
 from hypvision.cli import main
-from hypvision.zoo.index import Index, builtin_index, parse_record, write_index
+from hypvision.zoo.index import builtin_index, parse_record, write_index
+from hypvision.zoo.records import Index
 from hypvision.zoo.sources import cache_folder, lock_path
 
 

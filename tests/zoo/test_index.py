@@ -10,7 +10,8 @@ import yaml
 from zoo_helpers import NAME
 
 from hypvision.errors import HypvisionError
-from hypvision.zoo.index import Index, dump_index, parse_index, parse_record, read_index
+from hypvision.zoo.index import dump_index, parse_index, parse_record, read_index
+from hypvision.zoo.records import Index
 from hypvision.zoo.render import model_card, readme
 from hypvision.zoo.sources import cache_folder, packaged_path
 from hypvision.zoo.weights import read_header, read_weights
