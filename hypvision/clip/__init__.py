@@ -1,9 +1,29 @@
 """CLIP with a few hyperbolic parameters. Needs ``open_clip``, which loads when a model is made, not here.
 
+>>> from hypvision import clip
+>>> clip.segment("street.jpg", ["car", "road", "sky"]).overlay().show()
+
 - :mod:`~hypvision.clip.hyperclip`: block-diagonal adapters on the attention projections of any open_clip ViT.
 - :mod:`~hypvision.clip.towers`: text and dense image embeddings.
+- :class:`~hypvision.clip.segmenter.OpenVocabSegmenter`: CLIP, adapter and CAT-Seg's head.
+- :func:`~hypvision.clip.segment.segment`: any picture, any class names.
+- :mod:`~hypvision.clip.radius`: hyperbolic radii of embeddings.
 """
 
 from . import blockmap, hyperclip, towers
+from .classes import load_classes
+from .models import create_clip
+from .segment import Segmentation, load_segmenter, segment
+from .segmenter import OpenVocabSegmenter
 
-__all__ = ["blockmap", "hyperclip", "towers"]
+__all__ = [
+    "OpenVocabSegmenter",
+    "Segmentation",
+    "blockmap",
+    "create_clip",
+    "hyperclip",
+    "load_classes",
+    "load_segmenter",
+    "segment",
+    "towers",
+]

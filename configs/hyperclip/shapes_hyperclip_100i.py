@@ -31,7 +31,7 @@ val_dataloader = dict(
 test_dataloader = val_dataloader
 val_evaluator = dict(type="OpenVocabIoUMetric", groups="shape")
 test_evaluator = val_evaluator
-train_cfg = dict(type="IterBasedTrainLoop", max_iters=160, val_interval=160)
+train_cfg = dict(type="IterBasedTrainLoop", max_iters=100, val_interval=100)
 val_cfg = dict(type="ValLoop")
 test_cfg = dict(type="TestLoop")
 optim_wrapper = dict(
@@ -41,10 +41,10 @@ optim_wrapper = dict(
     clip_grad=dict(max_norm=1.0),
 )
 param_scheduler = [
-    dict(type="LinearLR", start_factor=0.05, begin=0, end=20, by_epoch=False),
-    dict(type="CosineAnnealingLR", T_max=140, eta_min=0.0, begin=20, end=160, by_epoch=False),
+    dict(type="LinearLR", start_factor=0.05, begin=0, end=15, by_epoch=False),
+    dict(type="CosineAnnealingLR", T_max=85, eta_min=0.0, begin=15, end=100, by_epoch=False),
 ]
 default_hooks = dict(
     logger=dict(interval=10),
-    checkpoint=dict(interval=160, save_best=None),
+    checkpoint=dict(interval=100, save_best=None),
 )
