@@ -1,0 +1,155 @@
+"""How well points in a space stand for the nodes of a graph: a loss to train them, and two measures.
+
+    >>> hops = tree_distances(complete_tree(branching=3, depth=6))          # (1093, 1093)
+    >>> loss = neighbour_loss(space.cdist(points[rows], points), hops[rows])
+    >>> graph_map(space.cdist(points, points), hops == 1)                   # 1 if the edges can be read off
+    >>> average_distortion(space.cdist(points, points), hops)               # 0 if all distances fit
+
+Sources: Nickel and Kiela, "Poincare Embeddings for Learning Hierarchical Representations" (NeurIPS 2017); Sala, De Sa,
+Gu and Re, "Representation Tradeoffs for Hyperbolic Embeddings" (ICML 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["average_distortion", "complete_tree", "graph_map", "neighbour_loss", "tree_distances"]
+
+
+def complete_tree(branching: int, depth: int) -> list[int]:
+    """The parent of every node of the tree in which all nodes above ``depth`` have ``branching`` children.
+
+    The root comes first with the parent -1, then level by level.
+
+    Raises:
+        ValueError: ``branching`` or ``depth`` is below 1.
+    """
+    if branching < 1 or depth < 1:
+        raise ValueError(f"branching and depth must be at least 1, got {branching} and {depth}.")
+    parents, level = [-1], [0]
+    for _ in range(depth):
+        start = len(parents)
+        parents += [node for node in level for _ in range(branching)]
+        level = list(range(start, len(parents)))
+    return parents
+
+
+def tree_distances(parents: Sequence[int]) -> Tensor:
+    """Number of edges between all pairs of nodes, ``(N, N)`` integers.
+
+    Args:
+        parents: the parent of every node; parents come before their children, the root first with -1.
+
+    Raises:
+        ValueError: the first node is not the only root, or a parent comes after its child.
+    """
+    if not len(parents) or parents[0] != -1 or any(not 0 <= p < i for i, p in enumerate(parents) if i):
+        raise ValueError("parents must begin with the root, -1, and name for every other node an earlier one.")
+    hops = torch.zeros(len(parents), len(parents), dtype=torch.long)
+    for node, parent in enumerate(parents):
+        if node:
+            hops[node, :node] = hops[:node, node] = hops[parent, :node] + 1
+    return hops
+
+
+def neighbour_loss(distances: Tensor, hops: Tensor) -> Tensor:
+    r"""Cross-entropy of picking a neighbour among all nodes that are none (Nickel and Kiela, NeurIPS 2017, eq. 6).
+
+    .. math:: -\log \frac{e^{-d(u, v)}}{e^{-d(u, v)} + \sum_{v' \not\sim u} e^{-d(u, v')}}
+
+    averaged over the edges ``u, v`` of the rows. All other nodes are negatives, not a sample of them.
+
+    Args:
+        distances: from some nodes to all, ``(B, N)``.
+        hops: edges between the same, ``(B, N)``: 0 for the node itself, 1 for a neighbour.
+
+    Raises:
+        ValueError: the shapes differ, or no row has a neighbour.
+    """
+    if distances.shape != hops.shape:
+        raise ValueError(f"distances and hops must have one shape, got {tuple(distances.shape)}, {tuple(hops.shape)}.")
+    edges = hops == 1
+    if not edges.any():
+        raise ValueError("hops has no 1 in it: none of these nodes has a neighbour.")
+    others = torch.logsumexp(-distances.masked_fill(hops <= 1, torch.inf), -1, keepdim=True)
+    # a node whose neighbours are all there is has nothing to be told apart from
+    return F.softplus(distances + others)[edges].mean()
+
+
+def graph_map(distances: Tensor, edges: Tensor) -> float:
+    r"""Mean average precision of the neighbours of every node, ranked by distance (Nickel and Kiela, NeurIPS 2017).
+
+    .. math:: \frac{1}{|V|} \sum_u \frac{1}{|N(u)|} \sum_{v \in N(u)} \frac{|N(u) \cap R(u, v)|}{|R(u, v)|}
+
+    with :math:`R(u, v)` the nodes other than ``u`` that are at most as far from ``u`` as ``v`` is. It is 1 if every
+    node is closer to its neighbours than to any other node, whatever the distances.
+
+    Args:
+        distances: ``(N, N)``; ties count against the ranking.
+        edges: ``(N, N)``, true for neighbours. Nodes without are left out.
+
+    Raises:
+        ValueError: the shapes differ or are not square, or there is no edge.
+    """
+    _square(distances, edges, "edges")
+    edges = edges.bool().clone()
+    edges.fill_diagonal_(False)
+    if not edges.any():
+        raise ValueError("edges has no true value outside its diagonal.")
+    itself = torch.eye(len(distances), dtype=torch.bool, device=distances.device)
+    far = distances.detach().double().masked_fill(itself, torch.inf)
+    reach = _within(far, far)
+    hits = _within(far.masked_fill(~edges, torch.inf), far)
+    precision = (hits.double() / reach).masked_fill(~edges, 0)
+    degree = edges.sum(1)
+    return (precision.sum(1)[degree > 0] / degree[degree > 0]).mean().item()
+
+
+def _within(values: Tensor, bounds: Tensor) -> Tensor:
+    """How many of the ``values`` of a row are at most as large as each of its ``bounds``."""
+    return torch.searchsorted(values.sort(-1).values, bounds, right=True)
+
+
+def average_distortion(distances: Tensor, hops: Tensor, scale: float | None = None) -> float:
+    r"""Mean of :math:`|d(u, v) / (s\, g(u, v)) - 1|` over all pairs of nodes (Sala et al., ICML 2018, with a scale).
+
+    Without a scale ``s`` the best one is used, so that only proportions count: the mean is a piecewise linear function
+    of ``1 / s``, smallest at a weighted median.
+
+    Args:
+        distances: between the points, ``(N, N)``, symmetric.
+        hops: between the nodes, ``(N, N)``, positive outside the diagonal.
+        scale: length of one edge.
+
+    Raises:
+        ValueError: the shapes differ or are not square, there are fewer than two nodes, a distance of the graph is not
+            positive, or ``scale`` is not.
+    """
+    _square(distances, hops, "hops")
+    if len(hops) < 2:
+        raise ValueError("There must be at least two nodes.")
+    above = torch.triu(torch.ones_like(hops, dtype=torch.bool), 1)
+    true = hops[above].double()
+    if not (true > 0).all():
+        raise ValueError("hops must be positive outside its diagonal.")
+    ratio = distances.detach()[above].double() / true
+    if scale is None:
+        ratio, _ = ratio.sort(descending=True)
+        weight = ratio.cumsum(0)
+        if weight[-1] == 0:
+            return 1.0  # all points in one place
+        scale = ratio[torch.searchsorted(weight, weight[-1] / 2).clamp(max=len(ratio) - 1)].item()
+    elif not scale > 0:
+        raise ValueError(f"scale must be positive, got {scale}.")
+    return (ratio / scale - 1).abs().mean().item()
+
+
+def _square(distances: Tensor, graph: Tensor, name: str) -> None:
+    if distances.dim() != 2 or distances.shape[0] != distances.shape[1] or distances.shape != graph.shape:
+        raise ValueError(
+            f"distances and {name} must both be (N, N), got {tuple(distances.shape)} and {tuple(graph.shape)}."
+        )
