@@ -237,14 +237,17 @@ def find(text: str) -> tuple[Index, Record]:
 
     Args:
         text: a name in the built-in index, ``zoo:NAME``; or a release that ``hypvision push`` made, ``ADDRESS[#NAME]``
-            with an address as in :func:`mirrors` (the name is needed if it has several records).
+            with an address as in :func:`mirrors`, a folder with a slash in it (the name is needed if there are several
+            records).
 
     Raises:
         HypvisionError: no such record or release.
     """
     text = str(text)
     address, _, name = text.partition("#")
-    if text.startswith("zoo:") or not (address.startswith(ADDRESSES) or Path(address).expanduser().is_dir()):
+    # A folder needs a slash: one in the current folder must not hide the weights that have its name.
+    folder = ("/" in address or os.sep in address) and Path(address).expanduser().is_dir()
+    if text.startswith("zoo:") or not (address.startswith(ADDRESSES) or folder):
         return find_record(text)
     index = open_release(address)
     if not name:

@@ -195,6 +195,14 @@ def test_a_release_is_complete_and_loads_from_anywhere(zoo, micro, tmp_path, mon
         hypvision.load(f"{server.url}/elsewhere#{NAME}")
 
 
+def test_a_folder_with_the_name_of_weights_does_not_hide_them(zoo, micro, tmp_path, monkeypatch):
+    (tmp_path / NAME).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert torch.equal(hypvision.load(NAME)(X), micro[0](X))
+    with pytest.raises(HypvisionError, match="index.yml"):
+        hypvision.load(f"./{NAME}")
+
+
 def test_a_release_does_not_overwrite(zoo, tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
