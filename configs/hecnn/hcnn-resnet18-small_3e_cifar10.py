@@ -1,5 +1,5 @@
-# HCNN ResNet-18, 3 epochs of CIFAR-10, small enough for one CPU core: half of the channels, and the stem of stride 4, so
-# that the maps begin with 8 x 8 pixels in place of 32 x 32.
+# HCNN ResNet-18, 3 epochs of CIFAR-10, small enough for one CPU core: half of the channels, and the stem of stride 4,
+# with which the maps begin with 8 x 8 pixels in place of 32 x 32.
 _base_ = [
     "../_base_/datasets/cifar10.py",
     "../_base_/schedules/cifar10_rsgd_3e.py",

@@ -12,6 +12,7 @@ from hypvision.mm.engine import train
 
 ROOT = Path(__file__).parents[2] / "configs"
 FOLDERS = ("hcformer", "baselines", "demo", "hecnn")
+SLOW = ("tiny", "small", "medium", "resnet50")
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
 
 
@@ -75,10 +76,7 @@ def shrink(config, name, data):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=[pytest.mark.slow] if any(s in n for s in ("tiny", "small", "medium")) else [])
-        for n in CONFIGS
-    ],
+    [pytest.param(n, marks=[pytest.mark.slow] if any(s in n for s in SLOW) else []) for n in CONFIGS],
 )
 def test_config_takes_a_step(name, data, tmp_path):
     runner = train(shrink(ROOT / name, name, data), tmp_path)

@@ -1,0 +1,16 @@
+# HCNN ResNet-18 with the recipe of the papers.
+_base_ = [
+    "../_base_/datasets/cifar10.py",
+    "../_base_/schedules/cifar10_rsgd_200e.py",
+    "../_base_/default_runtime.py",
+]
+custom_imports = dict(
+    imports=["hypvision.mm", "hypvision.tasks", "hypvision.tasks.hyperbolic", "hypvision.data.image_folder"],
+    allow_failed_imports=False,
+)
+custom_hooks = [dict(type="CurvatureHook")]
+# augmentation of the papers: crops and mirrored views alone
+train_dataloader = dict(dataset=dict(transform=dict(auto_augment=None, re_prob=0.0)))
+model = dict(type="ImageClassifier", backbone=dict(model_name="hcnn_resnet18", num_classes=10))
+val_evaluator = [dict(type="TopKAccuracy", topk=(1, 5)), dict(type="CalibrationError")]
+test_evaluator = val_evaluator

@@ -1,0 +1,3 @@
+# HECNN+ ResNet-18: stages 1 and 3 hyperbolic, otherwise as hcnn-resnet18_200e_cifar10.py.
+_base_ = ["./hcnn-resnet18_200e_cifar10.py"]
+model = dict(backbone=dict(model_name="hecnn_resnet18"))
