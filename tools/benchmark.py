@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measure speed and memory: ``python tools/benchmark.py hcformer --write docs/benchmarks.md``; ``--help`` says more."""
+"""Measure speed, memory and round-off: ``python tools/benchmark.py hcformer --write docs/benchmarks.md``; ``--help`` says more."""
 
 import importlib
 import sys
@@ -14,12 +14,14 @@ BENCHMARKS = {
     "lorentz-cnn": ("lorentz_cnn", "Lorentz ResNets against Euclidean twins and the published form"),
     "himapper": ("himapper", "Hi-Mapper on the backbones of the paper, and against a loop over its levels"),
     "geometry": ("geometry", "Geometry, layers and optimisers against geoopt, HypLL and Euclidean twins"),
+    "numerics": ("numerics", "Round-off of the geometry against mpmath, beside geoopt, HypLL and MERU's forms"),
+    "hyperclip": ("hyperclip", "HyperCLIP's adapter: training step, inference, and prompts that are cut"),
     "hier": ("hier", "HIER's and LHIER's loss against the published form"),
 }
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent / "bench"))
-    parser = ArgumentParser(description="Measure speed and memory.")
+    parser = ArgumentParser(description="Measure speed, memory and round-off.")
     commands = parser.add_subparsers(dest="benchmark", required=True)
     modules = {}
     for name, (module, text) in BENCHMARKS.items():
