@@ -526,7 +526,16 @@ class MapLayout(NamedTuple):
         return features[:, self.prefix :]
 
     def memory(self, features: Tensor) -> Tensor:
-        """The tokens ``(B, M, C)`` that queries attend to."""
+        """The tokens ``(B, M, C)`` that queries attend to.
+
+        Raises:
+            HypvisionError: the backbone gives several maps.
+        """
+        if isinstance(features, (list, tuple)):
+            raise HypvisionError(
+                "The backbone gives several maps or sequences in place of one, which Hi-Mapper needs. Take "
+                "another backbone."
+            )
         if self.kv == "patch" or features.ndim == 4 and self.kv == "all":
             return self.patches(features)
         tokens = self.patches(features) if features.ndim == 4 else features

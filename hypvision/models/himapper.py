@@ -24,6 +24,7 @@ from typing import Any
 
 import timm
 import torch
+from timm.layers import ClassifierHead
 from timm.models import build_model_with_cfg, generate_default_cfgs, get_pretrained_cfg, register_model
 from timm.models._features import FeatureGetterNet, feature_take_indices
 from timm.models.deit import VisionTransformerDistilled
@@ -276,6 +277,8 @@ class HiMapper(nn.Module):
                 return both[0], both[1]
             return (both[0] + both[1]) / 2
         heads = classifier if isinstance(classifier, (tuple, list)) else (classifier,)
+        # Some networks hand out the head with its pooling, which has been done.
+        heads = [head.fc if isinstance(head, ClassifierHead) else head for head in heads]
         logits = [
             head(feature[..., None, None]).flatten(1) if isinstance(head, nn.Conv2d) else head(feature)
             for head in heads

@@ -402,6 +402,7 @@ WRAPPED = [
     ("hiera_tiny_224", dict(embed_dim=24, stages=(1, 1, 1, 1)), 224),  # no class token
     ("volo_d1_224", dict(img_size=64), 64),  # a class token of its own
     ("hieradet_small", dict(stages=(1, 1, 1, 1)), 224),
+    ("samvit_base_patch16", dict(depth=1, embed_dim=48, num_heads=2, img_size=64), 64),  # a head with its pooling
     ("repvit_m0_9", {}, 64),  # a classifier of its own kind
 ]
 
@@ -421,6 +422,12 @@ def test_backbones_of_many_kinds(name, arguments, size):
     torch.testing.assert_close(model(x), model.forward_with_hierarchy(x)["logits"])
     model.reset_classifier(3)
     assert model(x).shape == (2, 3) and model.num_classes == 3
+
+
+def test_backbones_with_several_maps_are_refused():
+    model = timm.create_model("himapper", backbone="efficientvim_m1", num_classes=5)
+    with pytest.raises(HypvisionError, match="several maps"):
+        model(torch.randn(2, 3, 224, 224))
 
 
 def test_without_classifier_and_without_pooling():
