@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,6 @@ from common import MIB, machine, peak_bytes, write_section
 from torch import Tensor, nn
 from tqdm import tqdm
 
-import hypvision
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.nn import GaneaMLR, LorentzBatchNorm2d, LorentzConv2d, LorentzMLR, PoincareMLR
@@ -94,7 +94,7 @@ def _tensors(module: nn.Module) -> list[Tensor]:
 
 
 def distances(device: str) -> dict[str, Run]:
-    x, y = 0.5 * torch.randn(512, 64, device=device), 0.5 * torch.randn(1000, 64, device=device)
+    x, y = 0.1 * torch.randn(512, 64, device=device), 0.1 * torch.randn(1000, 64, device=device)
     found = {}
 
     def add(name: str, left: Tensor, right: Tensor, function: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -373,18 +373,12 @@ def run(args: argparse.Namespace) -> None:
     text = table({name: CASES[name] for name in args.cases}, args.repeats, args.limit, args.device)
     command = f"tools/benchmark.py geometry --cases {' '.join(args.cases)} --repeats {args.repeats}"
     command += f" --device {args.device}" + (f" --threads {torch.get_num_threads()}" if args.device == "cpu" else "")
-    peers = ", ".join(f"{m.__name__} {m.__version__}" for m in (geoopt,) if m)
-    peers += f", HypLL {_version('hypll')}" if hypll else ""
-    text = f"`{command}`\n\n{machine(args.device)}; hypvision {hypvision.__version__}, {peers}. Medians, float32.\n\n{text}"
+    libraries = ["hypvision", *(name for name in ("geoopt", "hypll") if name not in missing)]
+    versions = ", ".join(f"{name} {version(name)}" for name in libraries)
+    text = f"`{command}`\n\n{machine(args.device)}; {versions}. Medians, float32.\n\n{text}"
     if missing:
         text += f"\n\nNot installed, and left out: {', '.join(missing)}."
     print(text)
     if args.write:
         write_section(args.write, MARKS, text, INTRODUCTION)
         print(f"\nWritten to {args.write}")
-
-
-def _version(package: str) -> str:
-    from importlib.metadata import version
-
-    return version(package)
