@@ -29,6 +29,35 @@ def test_dynamic_batch_and_size(zoo, micro, tmp_path, kind):
     assert [p.name for p in path.parent.iterdir()] == ["model"]
 
 
+@pytest.mark.parametrize("kind", ["onnx", "torchexport"])
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_small_network(tmp_path, kind, dynamic):
+    if kind == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    path = tmp_path / "model"
+    assert export_network(model, (3, 32, 32), kind, path, dynamic).difference < 1e-5
+    run = None
+    if kind == "onnx":
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        assert [i.name for i in session.get_inputs()] == ["images"]
+        assert [o.name for o in session.get_outputs()] == ["logits"]
+
+        def run(x):
+            return torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
+
+    run = run or torch.export.load(path).module()
+    x = torch.randn(5, 3, 32, 32)
+    torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
+    x = torch.randn(1, 3, 64, 128)
+    if dynamic:
+        torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
+    else:
+        with pytest.raises(Exception, match="[Gg]uard|dimension"):
+            run(x)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["torchexport", "torchscript"])
 def test_a_segmenter(tmp_path, kind):
