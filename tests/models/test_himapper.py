@@ -424,6 +424,41 @@ def test_backbones_of_many_kinds(name, arguments, size):
     assert model(x).shape == (2, 3) and model.num_classes == 3
 
 
+def _families():
+    """The model of the shortest name of each of timm's modules, without the very large."""
+    found = {}
+    for name in sorted(timm.list_models(), key=lambda name: (len(name), name)):
+        module = timm.models._registry._model_to_module[name]
+        if module not in found or (_is_huge(found[module]) and not _is_huge(name)):
+            found[module] = name
+    return found
+
+
+def _is_huge(name):
+    return any(word in name for word in ("large", "huge", "giant", "_xl"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_family_of_timm_works_or_is_refused():
+    refused, failed = set(), {}
+    ours = ("hcformer", "himapper", "lorentz_resnet")
+    for module, name in _families().items():
+        if module in ours:
+            continue
+        try:
+            model = timm.create_model("himapper", backbone=name, num_classes=7, device="meta").eval()
+            x = torch.empty(2, *model.pretrained_cfg["input_size"], device="meta")
+            if tuple(model(x).shape) != (2, 7):
+                failed[module] = tuple(model(x).shape)
+        except HypvisionError:
+            refused.add(module)
+        except Exception as error:
+            failed[module] = repr(error)[:100]
+    assert not failed
+    assert refused == {"coat", "crossvit", "efficientvim", "pit"}
+
+
 def test_backbones_with_several_maps_are_refused():
     model = timm.create_model("himapper", backbone="efficientvim_m1", num_classes=5)
     with pytest.raises(HypvisionError, match="several maps"):
