@@ -1,0 +1,25 @@
+# ADE20K, 150 classes: data/ade/ADEChallengeData2016/{images,annotations}/validation.
+data_root = "data/ade/ADEChallengeData2016"
+test_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(type="Resize", scale=(2560, 640), keep_ratio=True, backend="pillow"),
+    dict(type="LoadAnnotations", reduce_zero_label=True),
+    dict(type="PackSegInputs"),
+]
+val_dataloader = dict(
+    batch_size=1,
+    num_workers=2,
+    persistent_workers=True,
+    sampler=dict(type="DefaultSampler", shuffle=False),
+    dataset=dict(
+        type="ADE20KDataset",
+        data_root=data_root,
+        data_prefix=dict(img_path="images/validation", seg_map_path="annotations/validation"),
+        pipeline=test_pipeline,
+    ),
+)
+test_dataloader = val_dataloader
+val_evaluator = dict(type="OpenVocabIoUMetric", ignore_index=255)
+test_evaluator = val_evaluator
+val_cfg = dict(type="ValLoop")
+test_cfg = dict(type="TestLoop")

@@ -1,0 +1,8 @@
+# CLIP stays frozen and only the head trains.
+_base_ = [
+    "./_base_/models/hyperclip_vitl14_336.py",
+    "./_base_/datasets/coco-stuff164k_384.py",
+    "./_base_/schedules/80k_adamw_cosine.py",
+    "./_base_/runtime.py",
+]
+model = dict(train_classes="coco171", adapter=None, tune="frozen")
