@@ -5,6 +5,7 @@ from .clip import clip_grad_norm_, get_total_norm
 from .groups import param_groups
 from .registry import register
 from .sgd import RiemannianSGD
+from .sharding import unsharded_parameters
 
 __all__ = [
     "RiemannianAdam",
@@ -13,6 +14,7 @@ __all__ = [
     "clip_grad_norm_",
     "get_total_norm",
     "param_groups",
+    "unsharded_parameters",
 ]
 
 register()

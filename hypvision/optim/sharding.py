@@ -1,0 +1,44 @@
+"""Models with learned curvatures under fully sharded data parallelism."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from hypvision.geometry import CurvatureParameter
+
+__all__ = ["unsharded_parameters"]
+
+
+def unsharded_parameters(model: nn.Module, group: dist.ProcessGroup | None = None) -> set[nn.Parameter]:
+    """Parameters that ``fully_shard`` must leave alone, with their gradients averaged over the processes.
+
+    FSDP shards no parameter without dimensions, and every process needs the whole curvature. What it ignores it does
+    not reduce either: a hook on each of them does.
+
+        >>> fully_shard(model, ignored_params=unsharded_parameters(model))
+
+    Layers whose points should be found after sharding, which replaces parameters, name them in ``manifold_parameters``
+    (:func:`hypvision.geometry.named_manifold_parameters`).
+
+    Args:
+        model: the model, before it is sharded.
+        group: processes to average over; default: all.
+
+    Returns:
+        The learned curvatures of the model.
+
+    Raises:
+        RuntimeError: there is no process group yet.
+    """
+    if not dist.is_initialized():
+        raise RuntimeError("unsharded_parameters needs torch.distributed.init_process_group() to have been called.")
+
+    def average(parameter: Tensor) -> None:
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= dist.get_world_size(group)
+
+    found = {p for p in model.parameters() if isinstance(p, CurvatureParameter)}
+    for parameter in found:
+        parameter.register_post_accumulate_grad_hook(average)
+    return found

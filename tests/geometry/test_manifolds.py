@@ -1,0 +1,342 @@
+"""Manifold objects and parameters: how they are made, checked, copied, stored, cast, averaged and distributed."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import os
+import pickle
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from timm.utils import ModelEmaV3
+from torch import nn
+
+from hypvision.geometry import (
+    CurvatureParameter,
+    Euclidean,
+    Lorentz,
+    ManifoldParameter,
+    PoincareBall,
+    Product,
+    lorentz,
+    named_manifold_parameters,
+    poincare,
+)
+from hypvision.optim import RiemannianAdam, param_groups
+
+CURVED = pytest.mark.parametrize("kind", [Lorentz, PoincareBall])
+
+
+class Table(nn.Module):
+    """Points of a learned curvature, and a layer beside them."""
+
+    def __init__(self, kind=Lorentz):
+        super().__init__()
+        torch.manual_seed(0)
+        self.manifold = kind(0.5, learnable=True)
+        self.points = ManifoldParameter(self.manifold.from_tangent0(torch.randn(6, 3)).detach(), self.manifold)
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self):
+        return self.manifold.cdist(self.points, self.points).sum() + self.linear.weight.sum() ** 2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Arguments
+
+
+@CURVED
+@pytest.mark.parametrize("c", [0, -1.0, math.nan, math.inf])
+def test_curvatures_must_be_positive(kind, c):
+    with pytest.raises(ValueError, match="curvature c must be positive"):
+        kind(c)
+
+
+@CURVED
+@pytest.mark.parametrize("bounds", [(0.0, 2.0), (1.5, 2.0), (0.5, 0.9)])
+def test_bounds_must_enclose_the_initial_curvature(kind, bounds):
+    with pytest.raises(ValueError, match="bounds"):
+        kind(1.0, learnable=True, bounds=bounds)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1.0, -1e-3])
+def test_the_distance_from_the_rim_is_a_fraction(eps):
+    with pytest.raises(ValueError, match="eps"):
+        PoincareBall(eps=eps)
+
+
+def test_the_clip_of_the_ball_is_an_option():
+    x = torch.tensor([[2.0, 0.0]])
+    assert PoincareBall(1.0).projx(x)[0, 0].item() == pytest.approx(1 - 1e-5, abs=1e-7)
+    assert PoincareBall(1.0, eps=4e-3).projx(x)[0, 0].item() == pytest.approx(1 - 4e-3, abs=1e-7)
+    assert PoincareBall(1.0, eps=4e-3).expmap0(100 * x)[0, 0].item() == pytest.approx(1 - 4e-3, abs=1e-6)
+    assert PoincareBall(4.0, eps=4e-3).projx(x)[0, 0].item() == pytest.approx((1 - 4e-3) / 2, abs=1e-7)
+
+
+def test_points_off_the_manifold_are_named():
+    off = torch.tensor([[5.0, 1.0, 1.0]])
+    on = lorentz.expmap0(torch.ones(1, 2), 1.0)
+    with pytest.raises(ValueError, match=r"^y is not on the hyperboloid.*expmap0, from_space or projx"):
+        Lorentz(1.0, check=True).dist(on, off)
+    Lorentz(1.0).dist(on, off)  # without the check
+    with pytest.raises(ValueError, match=r"^x is not in the ball"):
+        PoincareBall(1.0, check=True).logmap(torch.tensor([[1.5, 0.0]]), torch.zeros(1, 2))
+    with pytest.raises(ValueError, match="not finite"):
+        Euclidean().check_point(torch.tensor([math.nan]))
+    product = Product((Lorentz(1.0), 2), (PoincareBall(1.0), 2))
+    with pytest.raises(ValueError, match="hyperboloid"):
+        product.check_point(torch.cat([off, torch.zeros(1, 2)], -1))
+
+
+def test_products_name_wrong_sizes():
+    product = Product((Lorentz(1.0), 2), (Euclidean(), 3))
+    with pytest.raises(ValueError, match="6 coordinates, got 5"):
+        product.dist(torch.zeros(5), torch.zeros(5))
+    with pytest.raises(ValueError, match="5 coordinates, got 6"):
+        product.expmap0(torch.zeros(6))
+    with pytest.raises(ValueError, match="at least one"):
+        Product()
+
+
+def test_methods_bind_the_functions():
+    """Positional and named arguments, and geoopt's names."""
+    manifold, x = Lorentz(0.7), lorentz.expmap0(torch.randn(4, 3), 0.7)
+    y = lorentz.expmap0(torch.randn(4, 3), 0.7)
+    expected = lorentz.geodesic(0.3, x, y, 0.7)
+    assert torch.equal(manifold.geodesic(0.3, x, y), expected)
+    assert torch.equal(manifold.geodesic(t=0.3, y=y, x=x), expected)
+    assert torch.equal(manifold.mobius_add(x, y), lorentz.boost(x, y, 0.7))
+    with pytest.raises(TypeError, match="at most 2 arguments"):
+        manifold.dist(x, y, 0.7)
+    ball, z = PoincareBall(0.7), poincare.expmap0(torch.randn(4, 3), 0.7)
+    assert torch.equal(ball.conformal_factor(z), poincare.conformal_factor(z, 0.7))
+
+
+@pytest.mark.parametrize("manifold", [Lorentz(0.7), PoincareBall(0.7), Product((Lorentz(2.0), 2), (Euclidean(), 1))])
+def test_origins_and_random_points(manifold):
+    origin = manifold.origin() if isinstance(manifold, Product) else manifold.origin(3)
+    manifold.check_point(origin)
+    assert manifold.dist0(origin).item() == 0
+    points = manifold.random(1000, 3, std=0.3, generator=torch.Generator().manual_seed(0))
+    manifold.check_point(points)
+    assert (manifold.dist0(points) ** 2).mean().item() == pytest.approx(3 * 0.3**2, rel=0.1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Learned curvatures
+
+
+@CURVED
+def test_curvature_is_learned_in_log_space_and_bounded(kind):
+    manifold = kind(2.0, learnable=True, bounds=(0.5, 2.0))
+    assert manifold.log_c.dtype == torch.float32 and isinstance(manifold.log_c, CurvatureParameter)
+    assert manifold.c.item() == pytest.approx(2.0)
+    manifold.log_c.data.fill_(100.0)
+    assert manifold.c.item() == pytest.approx(4.0, rel=1e-4)
+    manifold.c.backward()
+    assert manifold.log_c.grad.item() == pytest.approx(4.0, rel=1e-4)  # the way back is open
+    manifold.clamp_()
+    assert manifold.log_c.item() == pytest.approx(math.log(4.0))
+
+
+@CURVED
+@pytest.mark.parametrize("cast", ["half", "bfloat16"])
+def test_learned_curvatures_stay_float32(kind, cast):
+    layer = nn.ModuleDict({"manifold": kind(0.5, learnable=True), "linear": nn.Linear(2, 2)})
+    getattr(layer, cast)()
+    assert layer["manifold"].log_c.dtype == torch.float32
+    assert layer["linear"].weight.dtype in (torch.float16, torch.bfloat16)
+
+
+def test_curvatures_have_a_group_without_weight_decay():
+    model = Table()
+    groups = param_groups(model, lr=0.1, weight_decay=0.01, curvature_lr=0.003)
+    (group,) = (g for g in groups if any(p is model.manifold.log_c for p in g["params"]))
+    assert group["weight_decay"] == 0 and group["lr"] == 0.003 and len(group["params"]) == 1
+
+
+def test_gradients_reach_the_curvature():
+    model = Table()
+    model().backward()
+    x, log_c = model.points.detach().double(), model.manifold.log_c.detach().double()
+    ahead, behind = (lorentz.cdist(x, x, (log_c + h).exp()).sum().item() for h in (1e-5, -1e-5))
+    assert model.manifold.log_c.grad.item() == pytest.approx((ahead - behind) / 2e-5, rel=1e-3)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Copies, files, casts
+
+
+def same_points(a: ManifoldParameter, b: ManifoldParameter) -> None:
+    assert type(b) is ManifoldParameter and torch.equal(a, b) and b.requires_grad == a.requires_grad
+    assert type(b.manifold) is type(a.manifold) and torch.equal(a.manifold.log_c, b.manifold.log_c)
+
+
+@CURVED
+def test_deepcopy_keeps_class_manifold_and_ties(kind):
+    model = Table(kind)
+    twin = copy.deepcopy(model)
+    same_points(model.points, twin.points)
+    assert twin.points.manifold is twin.manifold and twin.manifold is not model.manifold
+    assert twin.points.data_ptr() != model.points.data_ptr()
+    assert isinstance(twin.manifold.log_c, CurvatureParameter)
+    assert twin.manifold.log_c.log_bounds == model.manifold.log_bounds
+
+
+@CURVED
+def test_pickle_and_torch_save(kind):
+    model = Table(kind)
+    twin = pickle.loads(pickle.dumps(model))
+    same_points(model.points, twin.points)
+    assert twin.points.manifold is twin.manifold
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    same_points(model.points, torch.load(buffer, weights_only=False).points)
+
+
+@CURVED
+def test_state_dicts_are_plain_tensors(kind):
+    model, other = Table(kind), Table(kind)
+    other.points.data.copy_(other.manifold.from_tangent0(torch.randn(6, 3)))
+    other.manifold.log_c.data.fill_(0.25)
+    state = other.state_dict()
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    state = torch.load(buffer, weights_only=True)
+    assert all(type(t) is torch.Tensor for t in state.values())
+    model.load_state_dict(state)
+    same_points(other.points, model.points)
+    assert model.points.manifold is model.manifold
+
+
+@CURVED
+def test_casts_and_moves_keep_the_class(kind):
+    model = Table(kind).double()
+    assert type(model.points) is ManifoldParameter and model.points.dtype == torch.float64
+    model.points.manifold.projx(model.points)
+    model.to("meta")
+    assert model.points.device.type == "meta"
+
+
+def test_listed_parameters_are_found_without_the_class():
+    """What is left of a parameter after a wrapper has replaced it."""
+    model = Table()
+    model.manifold_parameters = ("points",)
+    model.points = nn.Parameter(model.points.detach())
+    assert [(name, manifold) for name, _, manifold in named_manifold_parameters(model)] == [("points", model.manifold)]
+
+
+def test_tied_parameters_are_named_once():
+    model = nn.ModuleList([Table(), nn.Module()])
+    model[1].tied = model[0].points
+    assert [name for name, _, _ in named_manifold_parameters(model)] == ["0.points"]
+
+
+@CURVED
+def test_averages_of_weights(kind):
+    """timm's EMA copies the model: its points keep their class, and are points again after a projection."""
+    model = Table(kind)
+    ema = ModelEmaV3(model, decay=0.5)
+    optimizer = RiemannianAdam(param_groups(model, lr=0.05))
+    for _ in range(3):
+        optimizer.zero_grad()
+        model().backward()
+        optimizer.step()
+        ema.update(model)
+    points = ema.module.points
+    assert type(points) is ManifoldParameter and points.manifold is ema.module.manifold
+    points.manifold.check_point(points.manifold.projx(points))
+    assert 0 < (points - model.points).abs().max() < 0.2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Processes
+
+WORKER = """
+import sys, torch, torch.distributed as dist
+from torch import nn
+sys.path.insert(0, {folder!r})
+from test_manifolds import Table
+from hypvision.geometry import named_manifold_parameters
+from hypvision.optim import RiemannianAdam, param_groups, unsharded_parameters
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+
+class Rows(Table):
+    manifold_parameters = ("points",)
+
+    def forward(self, rows):
+        return self.manifold.dist(self.points[rows], self.points[rows.flip(0) // 2]).square().mean()
+
+
+def train(model, rows, steps=4):
+    groups = param_groups(model, lr=0.05)
+    optimizer = RiemannianAdam(groups)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(rows[step]).backward()
+        optimizer.step()
+
+
+generator = torch.Generator().manual_seed(3)
+rows = torch.randint(6, (4, 2, 8), generator=generator)
+alone = Rows()
+alone_rows = [r for r in rows]
+
+
+class Both(Rows):
+    # the mean over both halves, as two processes see it
+    def forward(self, rows):
+        return (super().forward(rows[0]) + super().forward(rows[1])) / 2
+
+
+alone = Both()
+train(alone, rows)
+model = Rows()
+if {mode!r} == "ddp":
+    wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+    train(wrapped, rows[:, rank])
+    points, log_c = model.points, model.manifold.log_c
+else:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)), ignored_params=unsharded_parameters(model))
+    assert [name for name, _, _ in named_manifold_parameters(model)] == ["points"]
+    train(model, rows[:, rank])
+    points, log_c = model.points.full_tensor(), model.manifold.log_c
+torch.testing.assert_close(points.detach(), alone.points.detach(), rtol=1e-5, atol=1e-6)
+torch.testing.assert_close(log_c.detach(), alone.manifold.log_c.detach(), rtol=1e-5, atol=1e-6)
+assert (points.detach() - Rows().points.detach()).abs().max() > 0.01
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_two_processes_train_like_one(mode, tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER.format(folder=os.path.dirname(__file__), mode=mode))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        f"--master-port={port}",
+        str(script),
+    ]
+    environment = dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
