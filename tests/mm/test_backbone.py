@@ -236,7 +236,10 @@ def test_checkpoints_of_another_architecture(tmp_path, source, target):
         ({"model_name": "hcformer_nanno"}, "no model 'hcformer_nanno'. Did you mean hcformer_nano"),
         ({"model_name": "resnet18", "out_indices": (3, 7)}, r"cannot return the levels out_indices=\(3, 7\)"),
         ({"model_name": "resnet18", "no_such": 2}, "unexpected keyword argument 'no_such'"),
-        ({"model_name": "hcformer_nano", "pretrained": True}, "No pretrained weights"),
+        (
+            {"model_name": "hcformer_nano", "pretrained": True},
+            "no weights for .hcformer_nano.. There are: hcformer_nano.cifar10",
+        ),
         ({"model_name": "resnet18", "checkpoint_path": "none.pth"}, "no checkpoint 'none.pth'"),
     ],
 )
