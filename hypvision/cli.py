@@ -34,6 +34,7 @@ COMMANDS = {
     "explain": Command("hypvision.viz.explain", "draw what a model clusters, or its tree of parts, in a picture"),
     "segment": Command("hypvision.clip.segment", "segment pictures by any class names"),
     "radius": Command("hypvision.clip.radius", "hyperbolic radii of CLIP embeddings, before and after tuning"),
+    "prepare": Command("hypvision.data.prepare", "write label maps of the open-vocabulary test sets"),
     "make-data": Command("hypvision.data.export", "write the procedural data set to disk"),
     "models": Command(
         "hypvision.zoo.commands", "list the trained weights of the zoo", "add_models_arguments", "run_models"

@@ -1,0 +1,200 @@
+"""``hypvision prepare NAME SOURCE OUT``: label maps of the open-vocabulary test sets from the published annotations.
+
+Writes ``OUT/images/validation`` and ``OUT/annotations/validation``, the layout of ``configs/hyperclip``:
+
+| name | SOURCE | labels |
+|---|---|---|
+| ade847 | ADE20K_2021_17_01 | 0-846 in the order of the class list, 65535 ignored, 16 bits; short side at most 512 |
+| pc59 | VOCdevkit/VOC2010 with trainval_merged.json | 0-58, 255 ignored |
+| pc459 | VOCdevkit/VOC2010 with trainval/*.mat and pascalcontext_val.txt | 0-458, 16 bits |
+| voc20 | VOCdevkit/VOC2012 with SegmentationClassAug | 0-19; background and borders 255 |
+| voc20b | the same | background 20, borders 255 |
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from hypvision.errors import HypvisionError, require
+
+__all__ = ["PREPARED", "ade847_labels", "add_arguments", "prepare", "run", "voc_labels"]
+
+Item = tuple[str, Path, Callable[[], np.ndarray]]  # name, picture, its labels
+
+
+def ade847_labels(image: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Labels uint16 (H, W) of a ``*_seg.png`` (H, W, 3): the category is (R / 10) * 256 + G.
+
+    Args:
+        image: uint8, RGB.
+        table: label of each category, 65535 for those that are ignored.
+    """
+    category = (image[..., 0].astype(np.int64) // 10) * 256 + image[..., 1]
+    return table[np.minimum(category, len(table) - 1)]
+
+
+def voc_labels(labels: np.ndarray, background: bool) -> np.ndarray:
+    """Pascal VOC's 0 (background), 1 to 20, 255 (border) as 0 to 19, 255, and 20 for the background if wanted."""
+    table = np.full(256, 255, dtype=np.uint8)
+    table[1:21] = np.arange(20)
+    table[0] = 20 if background else 255
+    return table[labels]
+
+
+def _need(path: Path) -> Path:
+    if not path.exists():
+        raise HypvisionError(f"'{path}' does not exist. Check SOURCE; docs/open-vocabulary.md says what it must hold.")
+    return path
+
+
+def _ade847(source: Path) -> Iterator[Item]:
+    from hypvision.clip.classes import official_ids
+
+    ids = official_ids("ade847")
+    table = np.full(max(ids) + 2, 65535, dtype=np.uint16)
+    table[ids] = np.arange(len(ids))
+    folder = _need(source / "images/ADE/validation")
+
+    def labels(path: Path) -> np.ndarray:
+        return ade847_labels(np.array(Image.open(path).convert("RGB")), table)
+
+    for path in sorted(folder.rglob("*.jpg")):
+        seg = _need(path.with_name(f"{path.stem}_seg.png"))
+        yield path.stem, path, lambda seg=seg: labels(seg)
+
+
+def _pc59(source: Path) -> Iterator[Item]:
+    from hypvision.clip.classes import official_ids
+
+    masks: Any = require("pycocotools.mask", "mm")
+    content = json.loads(_need(source / "trainval_merged.json").read_text())
+    ids = official_ids("pc59")
+    table = np.full(max(ids) + 1, 255, dtype=np.uint8)
+    table[ids[1:]] = np.arange(len(ids) - 1)
+    by_image: dict[Any, list[dict]] = {}
+    for annotation in content["annos" if "annos" in content else "annotations"]:
+        by_image.setdefault(annotation["image_id"], []).append(annotation)
+
+    def labels(item: dict) -> np.ndarray:
+        painted = np.zeros((item["height"], item["width"]), dtype=np.int64)
+        for annotation in by_image.get(item["image_id" if "image_id" in item else "id"], ()):
+            mask = annotation["segmentation"]
+            if isinstance(mask, list):
+                mask = masks.merge(masks.frPyObjects(mask, item["height"], item["width"]))
+            elif isinstance(mask["counts"], list):
+                mask = masks.frPyObjects(mask, item["height"], item["width"])
+            painted[masks.decode(mask).astype(bool)] = annotation["category_id"]
+        return table[np.where(painted < len(table), painted, 0)]
+
+    for item in content["images"]:
+        if item.get("phase", "val") == "val":
+            name = Path(item["file_name"]).stem
+            yield name, _need(source / "JPEGImages" / f"{name}.jpg"), lambda item=item: labels(item)
+
+
+def _pc459(source: Path) -> Iterator[Item]:
+    loadmat = require("scipy.io", "mm").loadmat
+
+    def labels(path: Path) -> np.ndarray:
+        found = loadmat(str(path))["LabelMap"].astype(np.int64)
+        if found.min() < 1 or found.max() > 459:
+            raise HypvisionError(f"'{path}' has labels from {found.min()} to {found.max()}; expected 1 to 459.")
+        return (found - 1).astype(np.uint16)
+
+    for name in _need(source / "pascalcontext_val.txt").read_text().split():
+        path = _need(source / "trainval" / f"{name}.mat")
+        yield name, _need(source / "JPEGImages" / f"{name}.jpg"), lambda path=path: labels(path)
+
+
+def _voc(background: bool) -> Callable[[Path], Iterator[Item]]:
+    def items(source: Path) -> Iterator[Item]:
+        names = _need(source / "ImageSets/Segmentation/val.txt").read_text().split()
+        for name in names:
+            path = _need(source / "SegmentationClassAug" / f"{name}.png")
+            yield (
+                name,
+                _need(source / "JPEGImages" / f"{name}.jpg"),
+                lambda path=path: voc_labels(np.array(Image.open(path)), background),
+            )
+
+    return items
+
+
+# Name -> (items of a source, suffix of the label maps, largest short side)
+PREPARED: dict[str, tuple[Callable[[Path], Iterator[Item]], str, int | None]] = {
+    "ade847": (_ade847, ".tif", 512),
+    "pc59": (_pc59, ".png", None),
+    "pc459": (_pc459, ".tif", None),
+    "voc20": (_voc(False), ".png", None),
+    "voc20b": (_voc(True), ".png", None),
+}
+
+
+def prepare(name: str, source: str | Path, out: str | Path) -> int:
+    """Write the pictures and label maps of a test set.
+
+    Args:
+        name: a key of :data:`PREPARED`.
+        source: folder of the published data.
+        out: folder to write to. What is there is kept, so that an interrupted call can be repeated.
+
+    Returns:
+        Number of pictures.
+
+    Raises:
+        HypvisionError: unknown name, a file that is missing, or labels out of range.
+    """
+    if name not in PREPARED:
+        raise HypvisionError(f"There is nothing to prepare for '{name}'. Known: {', '.join(PREPARED)}.")
+    items, suffix, limit = PREPARED[name]
+    source, out = _need(Path(source).expanduser()), Path(out).expanduser()
+    images, annotations = out / "images/validation", out / "annotations/validation"
+    for folder in (images, annotations):
+        folder.mkdir(parents=True, exist_ok=True)
+    count = 0
+    for stem, picture, labels in tqdm(list(items(source)), desc=name, unit="img", disable=None):
+        target = annotations / f"{stem}{suffix}"
+        if not target.exists():
+            _write(picture, labels(), images / f"{stem}.jpg", target, limit)
+        count += 1
+    return count
+
+
+def _write(picture: Path, labels: np.ndarray, image_path: Path, label_path: Path, limit: int | None) -> None:
+    """The picture first, the label map last: what has a label map is complete."""
+    temporary = image_path.with_name(f".{image_path.name}.tmp")
+    short = min(labels.shape)
+    if limit is not None and short > limit:
+        cv2 = require("cv2", "mm")
+        size = tuple(round(side * limit / short) for side in labels.shape[::-1])
+        image = np.array(Image.open(picture).convert("RGB"))
+        image = cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
+        labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST)
+        Image.fromarray(image).save(temporary, format="JPEG", quality=95)
+    else:
+        shutil.copyfile(picture, temporary)
+    temporary.replace(image_path)
+    temporary = label_path.with_name(f".{label_path.name}.tmp")
+    Image.fromarray(labels).save(temporary, format="TIFF" if label_path.suffix == ".tif" else "PNG")
+    temporary.replace(label_path)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The arguments of ``prepare``."""
+    parser.add_argument("name", choices=list(PREPARED), help="the test set")
+    parser.add_argument("source", metavar="SOURCE", help="folder of the published data")
+    parser.add_argument("out", metavar="OUT", help="folder to write to, e.g. data/ade847")
+
+
+def run(args: Namespace) -> None:
+    """``prepare`` from parsed arguments."""
+    print(f"{args.name}: {prepare(args.name, args.source, args.out)} pictures in {args.out}")

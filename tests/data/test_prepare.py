@@ -1,0 +1,94 @@
+"""The open-vocabulary test sets from tiny copies of the published layouts."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hypvision.cli import main
+from hypvision.clip.classes import load_classes, official_ids
+from hypvision.data.prepare import prepare
+from hypvision.errors import HypvisionError
+
+
+def photo(path, size=(6, 4)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, "red").save(path)
+
+
+def label(path):
+    return np.array(Image.open(path)).tolist()
+
+
+def test_ade847(tmp_path):
+    folder = tmp_path / "in/images/ADE/validation/street"
+    photo(folder / "a.jpg")
+    ids = official_ids("ade847")
+    seg = np.zeros((4, 6, 3), dtype=np.uint8)
+    for column, category in enumerate((ids[0], ids[300], ids[846], 1)):  # 1 is in no list
+        seg[:, column, 0], seg[:, column, 1] = category // 256 * 10 + 7, category % 256
+    Image.fromarray(seg).save(folder / "a_seg.png")
+    assert 1 not in ids
+    assert prepare("ade847", tmp_path / "in", tmp_path / "out") == 1
+    found = label(tmp_path / "out/annotations/validation/a.tif")
+    assert found[0][:4] == [0, 300, 846, 65535] and (tmp_path / "out/images/validation/a.jpg").is_file()
+    photo(folder / "b.jpg", (1600, 1030))
+    Image.new("RGB", (1600, 1030)).save(folder / "b_seg.png")
+    assert prepare("ade847", tmp_path / "in", tmp_path / "out") == 2  # goes on where it stopped
+    for path in ("images/validation/b.jpg", "annotations/validation/b.tif"):
+        assert Image.open(tmp_path / "out" / path).size == (795, 512)
+
+
+def test_pc59(tmp_path):
+    from hypvision.data.export import run_length
+
+    photo(tmp_path / "in/JPEGImages/x.jpg")
+    ids = official_ids("pc59")
+    masks = [np.zeros((4, 6), dtype=bool) for _ in range(3)]
+    masks[0][:, :4] = masks[1][:, 2:5] = masks[2][3] = True  # later ones lie over earlier ones
+    annotations = [
+        dict(image_id=7, category_id=category, segmentation=run_length(mask))
+        for category, mask in zip((ids[1], ids[59], 1), masks)  # 1 is none of the 59
+    ]
+    images = [dict(image_id=7, file_name="x.jpg", height=4, width=6, phase="val"),
+              dict(image_id=8, file_name="y.jpg", height=4, width=6, phase="train")]  # fmt: skip
+    (tmp_path / "in/trainval_merged.json").write_text(json.dumps(dict(images=images, annos=annotations)))
+    assert prepare("pc59", tmp_path / "in", tmp_path / "out") == 1
+    assert label(tmp_path / "out/annotations/validation/x.png") == [[0, 0, 58, 58, 58, 255]] * 3 + [[255] * 6]
+    assert len(load_classes("pc59")) == 59
+
+
+def test_pc459(tmp_path):
+    from scipy.io import savemat
+
+    photo(tmp_path / "in/JPEGImages/x.jpg", (2, 1))
+    (tmp_path / "in/trainval").mkdir()
+    savemat(str(tmp_path / "in/trainval/x.mat"), dict(LabelMap=np.array([[1, 459]], dtype=np.uint16)))
+    (tmp_path / "in/pascalcontext_val.txt").write_text("x\n")
+    assert prepare("pc459", tmp_path / "in", tmp_path / "out") == 1
+    assert label(tmp_path / "out/annotations/validation/x.tif") == [[0, 458]]
+    savemat(str(tmp_path / "in/trainval/x.mat"), dict(LabelMap=np.array([[0, 459]], dtype=np.uint16)))
+    with pytest.raises(HypvisionError, match="labels from 0 to 459"):
+        prepare("pc459", tmp_path / "in", tmp_path / "new")
+
+
+@pytest.mark.parametrize("name,expected", [("voc20", [[255, 0, 19, 255]]), ("voc20b", [[20, 0, 19, 255]])])
+def test_voc(tmp_path, name, expected, capsys):
+    photo(tmp_path / "in/JPEGImages/x.jpg", (4, 1))
+    (tmp_path / "in/ImageSets/Segmentation").mkdir(parents=True)
+    (tmp_path / "in/ImageSets/Segmentation/val.txt").write_text("x\n")
+    (tmp_path / "in/SegmentationClassAug").mkdir()
+    Image.fromarray(np.array([[0, 1, 20, 255]], dtype=np.uint8)).save(tmp_path / "in/SegmentationClassAug/x.png")
+    assert main(["prepare", name, str(tmp_path / "in"), str(tmp_path / "out")]) == 0
+    assert label(tmp_path / "out/annotations/validation/x.png") == expected
+    assert f"{name}: 1 pictures" in capsys.readouterr().out
+
+
+def test_mistakes_are_explained(tmp_path):
+    with pytest.raises(HypvisionError, match="Known: ade847"):
+        prepare("ade", tmp_path, tmp_path / "out")
+    with pytest.raises(HypvisionError, match="does not exist. Check SOURCE"):
+        prepare("voc20", tmp_path / "none", tmp_path / "out")
+    with pytest.raises(HypvisionError, match="val.txt' does not exist"):
+        prepare("voc20", tmp_path, tmp_path / "out")
