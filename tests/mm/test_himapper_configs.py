@@ -28,6 +28,8 @@ def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
     backbone, small = config.model.backbone, {}
     if "in1k" in name:
         backbone.pretrained = False
+        config.val_dataloader.dataset.transform.input_size = 64
+        config.val_dataloader.update(num_workers=0, persistent_workers=False, batch_size=2, prefetch_factor=None)
         small = {} if "resnet" in name or "efficientnet" in name else dict(img_size=64)
         small.update(dict(window_size=2) if "swin" in name else {})
     elif "deit" in name:  # one step shows what twelve blocks of 800 x 1333 pixels would
