@@ -1,0 +1,232 @@
+"""Weights of published layers: ours compute what the published formulas do with them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hypvision.errors import HypvisionError
+from hypvision.geometry import Lorentz, PoincareBall, poincare
+from hypvision.nn import (
+    GaneaMLR,
+    HyperbolicEmbedding,
+    LorentzBatchNorm2d,
+    LorentzConv2d,
+    LorentzConvTranspose2d,
+    LorentzLinear,
+    LorentzMLR,
+    PoincareFullyConnected,
+    PoincareLinear,
+    PoincareMLR,
+)
+from hypvision.zoo.layers import layer_state
+
+C = 0.5
+LORENTZ, BALL = Lorentz(C), PoincareBall(C)
+
+
+def randn(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def loaded(layer, published, library):
+    layer = layer.double().eval()
+    layer.load_state_dict(layer_state(layer, published, library))
+    return layer
+
+
+def with_time(space):
+    return torch.cat([(space.square().sum(-1, keepdim=True) + 1 / C).sqrt(), space], -1)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_hyperboliccv_linear(normalize):
+    state = {
+        "weight.weight": randn(5, 4),
+        "weight.bias": randn(5),
+        "scale": torch.tensor(2.3).double(),
+        "manifold.k": torch.tensor(1 / C),
+    }
+    layer = loaded(LorentzLinear(3, 4, LORENTZ, normalize=normalize), state, "hyperboliccv")
+    x = randn(6, 3)
+    y = F.linear(with_time(x), state["weight.weight"], state["weight.bias"])
+    expected = y[:, 1:]
+    if normalize:
+        expected = torch.sigmoid(y[:, :1]) * math.exp(2.3) * expected / expected.norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(layer(x), expected)
+
+
+def patches(x, kernel, stride, padding):
+    """Published: patches of points, origins around, concatenated by position, then channel."""
+    batch, _, height, width = x.shape
+    points = F.pad(x, (padding,) * 4).movedim(1, -1)
+    rows = (height + 2 * padding - kernel) // stride + 1
+    columns = (width + 2 * padding - kernel) // stride + 1
+    for i in range(rows):
+        for j in range(columns):
+            patch = points[:, i * stride : i * stride + kernel, j * stride : j * stride + kernel].flatten(1)
+            yield i, j, with_time(patch)
+
+
+def test_hyperboliccv_convolution():
+    state = {
+        "linearized_kernel.weight.weight": randn(6, 4 * 9 + 1),
+        "linearized_kernel.weight.bias": randn(6),
+        "linearized_kernel.scale": torch.tensor(2.3),
+        "linearized_kernel.manifold.k": torch.tensor(1 / C),
+    }
+    layer = loaded(LorentzConv2d(4, 5, 3, LORENTZ, stride=2, padding=1), state, "hyperboliccv")
+    x = randn(2, 4, 6, 7)
+    out = layer(x)
+    for i, j, patch in patches(x, 3, 2, 1):
+        y = F.linear(patch, state["linearized_kernel.weight.weight"], state["linearized_kernel.weight.bias"])
+        torch.testing.assert_close(out[:, :, i, j], y[:, 1:])
+
+
+def test_hyperboliccv_transposed_convolution():
+    state = {
+        "conv.linearized_kernel.weight.weight": randn(4, 2 * 9 + 1),
+        "conv.linearized_kernel.weight.bias": randn(4),
+        "conv.linearized_kernel.scale": torch.tensor(2.3),
+        "pad_weight": torch.ones(3, 1, 3, 3),
+    }
+    layer = loaded(LorentzConvTranspose2d(2, 3, 3, LORENTZ, stride=2, padding=1), state, "hyperboliccv")
+    x = randn(2, 2, 3, 4)
+    spread = torch.zeros(2, 2, 5, 7, dtype=x.dtype)
+    spread[..., ::2, ::2] = x
+    out = layer(x)
+    for i, j, patch in patches(spread, 3, 1, 1):
+        y = F.linear(patch, state["conv.linearized_kernel.weight.weight"], state["conv.linearized_kernel.weight.bias"])
+        torch.testing.assert_close(out[:, :, i, j], y[:, 1:])
+
+
+def test_hyperboliccv_batch_norm():
+    state = {
+        "beta": with_time(randn(3)),
+        "gamma": torch.tensor([1.7]).double(),
+        "running_mean": torch.cat([torch.zeros(1), 0.3 * randn(3)]),
+        "running_var": torch.tensor([0.8]).double(),
+    }
+    layer = loaded(LorentzBatchNorm2d(3, LORENTZ), state, "hyperboliccv")
+    x = randn(2, 3, 4, 4)
+    mean = LORENTZ.expmap0(state["running_mean"][1:])
+    points = with_time(x.movedim(1, -1))
+    tangent = LORENTZ.transp0back(mean.expand_as(points), LORENTZ.logmap(mean.expand_as(points), points))
+    tangent = tangent * 1.7 / (0.8 + 1e-5)
+    beta = state["beta"].expand_as(points)
+    expected = LORENTZ.expmap(beta, LORENTZ.transp0(beta, tangent))[..., 1:].movedim(-1, 1)
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_hyperboliccv_classifier():
+    state = {"a": randn(5), "z": randn(5, 3), "manifold.k": torch.tensor(1 / C)}
+    layer = loaded(LorentzMLR(3, 5, LORENTZ), state, "hyperboliccv")
+    x = randn(6, 3)
+    points, length = with_time(x), state["z"].norm(dim=-1)
+    angle = C**0.5 * state["a"]
+    alpha = torch.cosh(angle) * (points[:, 1:] @ state["z"].t()) - torch.sinh(angle) * length * points[:, :1]
+    torch.testing.assert_close(layer(x), length / C**0.5 * torch.asinh(C**0.5 * alpha / length))
+
+
+def test_hypercore_linear():
+    state = {
+        "linear.weight": randn(4, 4),
+        "linear.bias": randn(4),
+        "manifold.c": torch.tensor(C),
+        "linear.c": torch.ones(1),
+    }
+    layer = loaded(LorentzLinear(3, 4, LORENTZ), state, "hypercore")
+    x = randn(6, 3)
+    torch.testing.assert_close(layer(x), F.linear(with_time(x), state["linear.weight"], state["linear.bias"]))
+
+
+def test_hyptorch_layers():
+    x = poincare.expmap0(0.4 * randn(6, 3), C)
+    state = {"weight": randn(4, 3), "bias": 0.2 * randn(4), "c": torch.tensor(C)}
+    layer = loaded(PoincareLinear(3, 4, BALL), state, "hyptorch")
+    expected = poincare.mobius_add(
+        poincare.mobius_matvec(state["weight"], x, C), poincare.expmap0(state["bias"], C).expand(6, 4), C
+    )
+    torch.testing.assert_close(layer(x), expected, rtol=1e-6, atol=1e-8)
+
+    state = {"a_vals": randn(5, 3), "p_vals": 0.3 * randn(5, 3), "c": torch.tensor(C)}
+    layer = loaded(GaneaMLR(3, 5, BALL), state, "hyptorch")
+    for k in range(5):
+        p = poincare.expmap0(state["p_vals"][k], C)
+        gap = 1 - C * p.square().sum()
+        a, w = state["a_vals"][k] * gap, poincare.mobius_add(-p.expand(6, 3), x, C)
+        inner = 2 * C**0.5 * (w @ a) / (a.norm() * (1 - C * w.square().sum(-1)))
+        torch.testing.assert_close(layer(x)[:, k], 2 / gap * a.norm() / C**0.5 * torch.asinh(inner))
+
+
+def test_hnn_classifier():
+    x = poincare.expmap0(0.4 * randn(6, 3), C)
+    state = {"weight_g": randn(5).abs(), "weight_v": randn(3, 5), "bias": 0.3 * randn(5), "ball.isp_c": torch.ones(())}
+    layer = loaded(PoincareMLR(3, 5, BALL), state, "hnn++")
+    unit, factor = F.normalize(state["weight_v"], dim=0), 2 / (1 - C * x.square().sum(-1, keepdim=True))
+    angle = 2 * C**0.5 * state["bias"]
+    inner = C**0.5 * factor * (x @ unit) * torch.cosh(angle) - (factor - 1) * torch.sinh(angle)
+    torch.testing.assert_close(layer(x), 2 * state["weight_g"] / C**0.5 * torch.asinh(inner))
+
+
+def test_hypll_layers():
+    """Against the library itself."""
+    hypll = pytest.importorskip("hypll.nn")
+    from hypll.manifolds.poincare_ball import Curvature
+    from hypll.manifolds.poincare_ball import PoincareBall as HypllBall
+    from hypll.tensors import ManifoldTensor
+
+    manifold = HypllBall(Curvature(C, constraining_strategy=lambda value: value))
+    theirs = hypll.HLinear(3, 4, manifold=manifold)
+    torch.nn.init.normal_(theirs.bias, std=0.3)
+    layer = loaded(PoincareFullyConnected(3, 4, BALL), _plain(theirs), "hypll").float()
+    x = poincare.expmap0(0.4 * torch.randn(6, 3), C)
+    expected = theirs(ManifoldTensor(x, manifold=manifold)).tensor.detach()
+    torch.testing.assert_close(layer(x), expected, rtol=1e-5, atol=1e-6)
+
+    points = {"weight": poincare.expmap0(0.4 * randn(7, 3), C)}
+    assert torch.equal(loaded(HyperbolicEmbedding(7, 3, BALL), points, "hypll").weight, points["weight"])
+
+
+def _plain(module):
+    found = dict(module.state_dict())
+    for name, parameter in module.named_parameters():
+        found.setdefault(name, getattr(parameter, "tensor", parameter))
+    return {name: getattr(value, "tensor", value) for name, value in found.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What does not fit
+
+
+def test_mistakes_are_named():
+    layer, good = LorentzMLR(3, 5, LORENTZ), {"a": randn(5), "z": randn(5, 3)}
+    with pytest.raises(HypvisionError, match="no layout 'geoopt'.*hyperboliccv"):
+        layer_state(layer, good, "geoopt")
+    with pytest.raises(HypvisionError, match="hypll has no counterpart of LorentzMLR.*PoincareFullyConnected"):
+        layer_state(layer, good, "hypll")
+    with pytest.raises(HypvisionError, match="no 'z', but a"):
+        layer_state(layer, {"a": randn(5)}, "hyperboliccv")
+    with pytest.raises(HypvisionError, match="Not an entry.*momentum"):
+        layer_state(layer, {**good, "momentum": randn(1)}, "hyperboliccv")
+    with pytest.raises(HypvisionError, match=r"'z' has the shape \(5, 4\).*\(5, 3\)"):
+        layer_state(layer, {"a": randn(5), "z": randn(5, 4)}, "hyperboliccv")
+    with pytest.raises(HypvisionError, match="lacks bias"):
+        layer_state(LorentzLinear(3, 4, LORENTZ), {"weight.weight": randn(5, 4)}, "hyperboliccv")
+    with pytest.raises(HypvisionError, match="9 positions"):
+        layer_state(LorentzConv2d(4, 5, 3, LORENTZ), {"linearized_kernel.weight.weight": randn(6, 20)}, "hyperboliccv")
+
+
+def test_a_learned_curvature_keeps_its_value():
+    manifold = Lorentz(0.3, learnable=True)
+    layer = LorentzMLR(3, 5, manifold)
+    layer.load_state_dict(layer_state(layer, {"a": randn(5), "z": randn(5, 3)}, "hyperboliccv"))
+    assert manifold.c.item() == pytest.approx(0.3)
