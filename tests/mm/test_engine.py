@@ -77,7 +77,8 @@ def test_all_configs_load():
     assert files
     for file in files:
         config = load_config(file)
-        assert config.model.type and config.train_dataloader.batch_size > 0
+        loader = config.get("train_dataloader") or config.test_dataloader  # some only test
+        assert config.model.type and loader.batch_size > 0
 
 
 def test_data_root_moves_every_data_set():
