@@ -37,7 +37,8 @@ def box_sum(x: Tensor, kernel: tuple[int, ...], stride: tuple, padding: tuple, d
     """Sums over the windows of a convolution of maps with one channel ``(B, 1, ...)``; outside counts as 0."""
     if max(kernel) == 1 and max(padding) == 0:
         return x[(..., *(slice(None, None, s) for s in stride))]
-    if max(dilation) == 1 and len(kernel) == 2 and all(2 * p <= k for p, k in zip(padding, kernel)):
+    fits = max(dilation) == 1 and len(kernel) == 2 and all(2 * p <= k for p, k in zip(padding, kernel))
+    if fits and not torch.compiler.is_exporting():  # the exporter to ONNX drops the divisor without a word
         return F.avg_pool2d(x, kernel, stride, padding, divisor_override=1)
     convolution = F.conv2d if len(kernel) == 2 else F.conv1d
     return convolution(x, torch.ones(1, 1, *kernel, dtype=x.dtype, device=x.device), None, stride, padding, dilation)
