@@ -188,7 +188,8 @@ class LoadWideAnnotations(LoadAnnotations):
             for old, new in results["label_map"].items():
                 table[old] = new
             labels = table[labels]
-        results["gt_seg_map"] = labels
+        # mmcv resizes with Pillow in 8 bits only, so 8 bits are kept where they hold the labels.
+        results["gt_seg_map"] = labels.astype(np.uint8) if labels.max(initial=0) <= 255 else labels
         results["seg_fields"].append("gt_seg_map")
 
 

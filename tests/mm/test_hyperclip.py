@@ -1,5 +1,7 @@
 """The segmentor under mmengine's Runner, on a folder of images and masks; labels beyond 8 bits; the official metric."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -211,3 +213,69 @@ def test_drawn_scenes():
         assert (a[b != 255].unique().numel()) == sum(name not in NOVEL["shape"] for name in names)
     with pytest.raises(HypvisionError, match="use level 'shape'"):
         ColourShapeDataset(level="kind", pipeline=[])
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_own_data_in_ten_lines(folder, tmp_path, monkeypatch):
+    """The lines of the documentation, saved and run as they stand, on a small CLIP."""
+    page = (ROOT / "docs/open-vocabulary.md").read_text().split("<!-- own-data -->")[1]
+    lines = page.split("```python\n")[1].split("```")[0]
+    assert len(lines.strip().splitlines()) <= 10
+    config = tmp_path / "mine.py"
+    config.write_text(lines.replace('"configs/', f'"{ROOT}/configs/'))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/mine").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    options = {"train_cfg.max_iters": 2, "train_cfg.val_interval": 2, "model.head": HEAD, "model.upsample": (8, 8),
+               "model.clip": dict(_delete_=True, name="shapes-s8"), "model.adapter.block": 32, "model.resolution": 64,
+               "model.crop": 64, "model.slide": 96, "train_dataloader.num_workers": 0,
+               "val_dataloader.num_workers": 0, "test_dataloader.num_workers": 0,
+               "default_hooks.checkpoint.interval": 2}  # fmt: skip
+    from hypvision.mm.config import load_config
+
+    loaded = load_config(config)
+    loaded.model.clip = dict(name="shapes-s8")
+    options.pop("model.clip")
+    loaded.merge_from_dict(options)
+    runner = train(loaded, tmp_path / "work")
+    assert runner.model.train_classes == ("cat", "dog", "grass")
+    assert (tmp_path / "work/iter_2.pth").is_file()
+    from hypvision.clip import load_segmenter, segment
+
+    (tmp_path / "dumped.py").write_text(loaded.pretty_text)
+    model = load_segmenter(tmp_path / "work/iter_2.pth", tmp_path / "dumped.py")
+    assert segment(folder / "val/images/0.jpg", ["cat", "cow"], model).labels.shape == (60, 80)
+
+
+CONFIGS = sorted((ROOT / "configs/hyperclip").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_configs_are_complete(path):
+    """Every config names registered things and class lists that fit its labels; building is too large for here."""
+    from hypvision.clip.classes import load_classes
+    from hypvision.mm.config import load_config
+
+    config = load_config(path)
+    if path.stem.startswith("clip-"):
+        assert config.model.type == "CaptionContrast" and config.train_cfg.max_iters == 1100
+        return
+    model = config.model
+    assert model.type == "HyperCLIPSegmentor"
+    assert ("test_dataloader" in config) == ("80k" not in path.stem)
+    if "_test-" in path.stem:
+        data = config.test_dataloader.dataset
+        assert model.clip.pretrained is None and f"_test-{path.stem.rpartition('-')[2]}" in path.stem
+        names = load_classes(data.classes if isinstance(data.get("classes"), str) else list(data.get("classes") or
+                             load_classes("ade150")))  # fmt: skip
+        assert config.test_evaluator.ignore_index == data.get("ignore_index", 255)
+        assert config.test_evaluator.ignore_index >= len(names)
+        if path.stem.endswith("voc20b"):
+            assert len(names) == 21 and model.background_from == 20 and len(load_classes(model.test_classes)) == 59
+    elif "80k" in path.stem:
+        assert model.train_classes == "coco171" and config.train_cfg.max_iters == 80000
+        expected = dict(hyperclip=0.075, catseg=0.01, frozen=0.075)[path.stem.partition("-")[0]]
+        assert config.optim_wrapper.paramwise_cfg.custom_keys["clip."].lr_mult == expected
+        assert model.resolution == (336 if "vitl14" in path.stem else 384)

@@ -31,20 +31,20 @@ val_dataloader = dict(
 test_dataloader = val_dataloader
 val_evaluator = dict(type="OpenVocabIoUMetric", groups="shape")
 test_evaluator = val_evaluator
-train_cfg = dict(type="IterBasedTrainLoop", max_iters=100, val_interval=100)
+train_cfg = dict(type="IterBasedTrainLoop", max_iters=450, val_interval=450)
 val_cfg = dict(type="ValLoop")
 test_cfg = dict(type="TestLoop")
 optim_wrapper = dict(
     type="OptimWrapper",
-    optimizer=dict(type="AdamW", lr=2e-3, weight_decay=1e-4),
-    paramwise_cfg=dict(custom_keys={"clip": dict(lr_mult=0.25)}, norm_decay_mult=0.0),
+    optimizer=dict(type="AdamW", lr=2e-2, weight_decay=1e-4),
+    paramwise_cfg=dict(custom_keys={"clip": dict(lr_mult=0.1)}, norm_decay_mult=0.0),
     clip_grad=dict(max_norm=1.0),
 )
 param_scheduler = [
-    dict(type="LinearLR", start_factor=0.05, begin=0, end=15, by_epoch=False),
-    dict(type="CosineAnnealingLR", T_max=85, eta_min=0.0, begin=15, end=100, by_epoch=False),
+    dict(type="LinearLR", start_factor=0.05, begin=0, end=20, by_epoch=False),
+    dict(type="CosineAnnealingLR", T_max=430, eta_min=0.0, begin=20, end=450, by_epoch=False),
 ]
 default_hooks = dict(
     logger=dict(interval=10),
-    checkpoint=dict(interval=100, save_best=None),
+    checkpoint=dict(interval=450, save_best=None),
 )
