@@ -362,7 +362,7 @@ class LorentzResNet(nn.Module):
         rates = calculate_drop_path_rates(drop_path_rate, sum(layers))
         stages, self.feature_info, channels = [], [], widths[0]
         # the geometry of the map behind the stem and behind each stage
-        self._outside: list[Lorentz | None] = [inner[0]]
+        self._outside = [inner[0]]
         for i, (depth, width) in enumerate(zip(layers, widths)):
             manifold = inner[i + 1]
             core = block == "core" and manifold is not None
@@ -418,7 +418,7 @@ class LorentzResNet(nn.Module):
             self.head_manifold = None
         same = source is not None and target is not None and not self.learn_curvature and source.c == target.c
         self.head_enter = nn.Identity() if num_classes == 0 or same else self._change(source, target)
-        self.head: nn.Module = nn.Identity()
+        self.head = nn.Identity()
         if num_classes > 0 and target is None:
             self.head = nn.Linear(self.num_features, num_classes, **factory)
         elif num_classes > 0:
@@ -565,7 +565,7 @@ class LorentzResNet(nn.Module):
         found = {f"manifolds.{i}": manifold for i, manifold in enumerate(self.manifolds)}
         if self.head_manifold is not None:
             found["head_manifold"] = self.head_manifold
-        return {name: float(manifold.c) for name, manifold in found.items()}
+        return {name: scripted.number(manifold.c) for name, manifold in found.items()}
 
 
 def _owners(model: nn.Module, prefix: str) -> dict[str, str]:

@@ -18,7 +18,8 @@ from hypvision.geometry.numerics import asinh, asinhc_sqrt, safe_sqrt, sinhc_sqr
 __all__ = ["Classifier", "Conv", "EfficientConv", "GlobalPool", "Norm", "Radial", "Residual"]
 
 
-def _value(c: float | Tensor) -> float:
+def number(c: float | Tensor) -> float:
+    """A curvature as a number."""
     return c.detach().item() if isinstance(c, Tensor) else float(c)
 
 
@@ -49,7 +50,7 @@ class Conv(nn.Module):
         self.time_weight = nn.Parameter(layer.time_weight.detach().view(-1, 1, 1))
         self.register_buffer("ones", torch.ones(1, 1, *layer.kernel_size, device=layer.weight.device))
         self.stride, self.padding, self.dilation = list(layer.stride), list(layer.padding), list(layer.dilation)
-        self.k = 1 / _value(layer.manifold.c)
+        self.k = 1 / number(layer.manifold.c)
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
@@ -76,7 +77,7 @@ class EfficientConv(nn.Module):
         self.register_buffer("heading", (given / length.clamp(min=1e-12)).to(weight.dtype).view(1, -1, 1, 1))
         self.speed = torch.sigmoid(length).item()
         self.gamma = 1 / math.sqrt(1 - self.speed**2)
-        self.c = _value(layer.manifold.c)
+        self.c = number(layer.manifold.c)
         self.slope = 0.0 if layer.slope is None else layer.slope
         self.limit = float(max_distance(self.c))
 
@@ -113,7 +114,7 @@ class Norm(nn.Module):
         if layer.training:
             raise HypvisionError("TorchScript takes Lorentz batch norms with running statistics: call .eval() before.")
         with torch.no_grad():
-            c = _value(layer.manifold.c)
+            c = number(layer.manifold.c)
             root = math.sqrt(c)
             tangent = layer.running_mean.double() * root
             length = tangent.norm()
@@ -165,7 +166,7 @@ class Residual(nn.Module):
         super().__init__()
         if layer.mode != "space" or layer.dim != 1:
             raise HypvisionError(f"TorchScript takes residual connections of maps by space parts, got {layer}.")
-        self.c = _value(layer.manifold.c)
+        self.c = number(layer.manifold.c)
         self.slope = 0.0 if layer.slope is None else layer.slope
         self.limit = float(max_distance(self.c))
 
@@ -205,7 +206,7 @@ class GlobalPool(nn.Module):
 
     def __init__(self, layer):
         super().__init__()
-        self.c, self.keepdim = _value(layer.manifold.c), layer.keepdim
+        self.c, self.keepdim = number(layer.manifold.c), layer.keepdim
 
     def forward(self, x: Tensor) -> Tensor:
         time = torch.sqrt(_square(x) + 1 / self.c).mean([2, 3])
@@ -221,7 +222,7 @@ class Classifier(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor, c: float | Tensor):
         super().__init__()
         with torch.no_grad():
-            self.k, self.root = 1 / _value(c), math.sqrt(_value(c))
+            self.k, self.root = 1 / number(c), math.sqrt(number(c))
             length = weight.double().norm(dim=-1)
             angle = (bias.double() * self.root).clamp(-40, 40)
             unit = weight.double() / length.clamp(min=1e-30).unsqueeze(-1)

@@ -43,7 +43,7 @@ class ToLorentz(nn.Module):
         return shrink * sinhc_sqrt(square * (shrink * shrink) * c)
 
     def __prepare_scriptable__(self) -> nn.Module:
-        c = float(self.manifold.c)
+        c = scripted.number(self.manifold.c)
         if self.slope is not None:
             return scripted.Radial(0.0, self.slope, 0.0, 0.0, float(max_distance(c)))
         return scripted.Radial(0.0, 0.0, self.clip, c, 1.0)
@@ -67,7 +67,7 @@ class ToTangent(nn.Module):
         return asinhc_sqrt(square * c)
 
     def __prepare_scriptable__(self) -> nn.Module:
-        return scripted.Radial(float(self.manifold.c), 0.0, 0.0, 0.0, 1.0)
+        return scripted.Radial(scripted.number(self.manifold.c), 0.0, 0.0, 0.0, 1.0)
 
 
 class ChangeManifold(nn.Module):
@@ -93,8 +93,10 @@ class ChangeManifold(nn.Module):
         return factor * sinhc_sqrt(square * (factor * factor) * target)
 
     def __prepare_scriptable__(self) -> nn.Module:
-        target = float(self.target.c)
-        return scripted.Radial(float(self.source.c), self.slope or 0.0, 0.0, target, float(max_distance(target)))
+        target = scripted.number(self.target.c)
+        return scripted.Radial(
+            scripted.number(self.source.c), self.slope or 0.0, 0.0, target, float(max_distance(target))
+        )
 
     def extra_repr(self) -> str:
         return f"slope={self.slope}"

@@ -254,6 +254,11 @@ def test_onnx(name, tmp_path):
     torch.testing.assert_close(torch.from_numpy(out), model(x), rtol=1e-3, atol=1e-4)
 
 
+def test_scripting_needs_running_statistics():
+    with pytest.raises(HypvisionError, match="call .eval"):
+        torch.jit.script(build("hcnn18"))
+
+
 def test_features_are_tangent_vectors_at_the_origin():
     model = build("hcnn18").eval()
     x = torch.randn(2, 3, 32, 32)
