@@ -182,13 +182,9 @@ def _write_torchexport(model: nn.Module, size: tuple, path: Path, dynamic_size: 
 
 
 def _write_torchscript(model: nn.Module, size: tuple, path: Path, dynamic_size: bool) -> Callable[[Tensor], Tensor]:
-    if isinstance(model, _Segmenter):
-        if dynamic_size:
-            raise HypvisionError("Segmenters are traced into TorchScript, with a fixed size: use --fixed-size.")
-        scripted = torch.jit.trace(model, torch.randn(2, *size))
-    else:
-        scripted = torch.jit.script(model)
-    torch.jit.save(scripted, path)
+    if isinstance(model, _Segmenter):  # mmseg's code cannot be scripted, and the mixer's autograd functions not traced
+        raise HypvisionError("Segmenters cannot be exported to TorchScript: take --format torchexport or onnx.")
+    torch.jit.save(torch.jit.script(model), path)
     return torch.jit.load(path)
 
 
