@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
+# processes for the tests: one a core, up to four
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -lt 4 ] && echo $$n || echo 4)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
@@ -16,10 +18,10 @@ demo: $(RUN_STAMP)  ## set up, then train and test three tasks on pictures drawn
 	@$(BIN)/python tools/demo.py
 
 test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS)
 
 test-all: $(DEV_STAMP)  ## the tests, the slow ones too
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS)
 
 lint: $(DEV_STAMP)  ## ruff and codespell
 	$(BIN)/ruff check .
