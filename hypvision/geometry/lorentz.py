@@ -229,11 +229,11 @@ class _Pair:
         product = self.nx * self.ny
         self.a = gap / torch.sqrt(2 * (1 + self.tx * self.ty + product))
         inner = dot(x, y) * c
-        # below the root of the smallest number the quotient would be one of numbers without digits
-        acute = (inner > torch.finfo(inner.dtype).tiny ** 0.9) & (product > 0)
-        # |sum| |across| is the area of the parallelogram
-        # the quotient first: it is of order 1, and the product of the others overflows
-        share = square_norm(self.sum) * c / torch.where(acute, 8 * (product + inner), one)
+        base = square_norm(self.sum) * c
+        # where one radius is next to nothing beside the other, the angle is no matter, and the quotient overflows
+        acute = (inner > 0) & (product * 1e30 > base)
+        # |sum| |across| is the area of the parallelogram; the quotient first, for it is of order 1
+        share = base / torch.where(acute, 8 * (product + inner), one)
         across = saturate_gradient(square_norm(_across(x, y, acute)) * c)
         share = saturate_gradient(torch.where(acute, share, 0 * one))
         self.b2 = saturate_gradient(torch.where(acute, share * across, (product - inner) / 2))

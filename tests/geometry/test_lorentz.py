@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypvision.geometry import lorentz
+from hypvision.geometry import lorentz, poincare
 
 mpmath.mp.dps = 60
 CURVATURES = [0.1, 1.0, 10.0]
@@ -114,3 +114,12 @@ def test_scripts(name):
     function, x, c = getattr(lorentz, name), torch.randn(5, 3), torch.tensor(0.5)
     torch.testing.assert_close(torch.jit.script(function)(x, c), function(x, 0.5))
     torch.testing.assert_close(torch.compile(function, fullgraph=True, backend="eager")(x, 0.5), function(x, 0.5))
+
+
+@pytest.mark.parametrize(("dtype", "powers"), [(torch.float32, range(-44, 17)), (torch.float64, range(-320, 150, 3))])
+def test_coincident_points_are_at_no_distance(dtype, powers):
+    """At every magnitude, where squares underflow too."""
+    points = torch.stack([torch.randn(8, 4, dtype=torch.float64) * 10.0**power for power in powers]).to(dtype)
+    for c in (0.01, 1.0, 10.0):
+        assert (lorentz.dist(points, points.clone(), c) == 0).all()
+        assert (poincare.dist(points, points.clone(), c) == 0).all()
