@@ -19,7 +19,12 @@ from .hooks import (  # noqa: E402
     StopOnNaNHook,
 )
 from .loops import SeekingIterTrainLoop  # noqa: E402
-from .optim import BFloat16OptimWrapper, TimmParamGroups  # noqa: E402
+from .optim import (  # noqa: E402
+    BFloat16OptimWrapper,
+    RiemannianAmpOptimWrapper,
+    RiemannianOptimWrapper,
+    TimmParamGroups,
+)
 
 __all__ = [
     "BFloat16OptimWrapper",
@@ -30,6 +35,8 @@ __all__ = [
     "PredictionPainterHook",
     "ReduceLossHook",
     "RepeatableSeedHook",
+    "RiemannianAmpOptimWrapper",
+    "RiemannianOptimWrapper",
     "SeekingIterTrainLoop",
     "StopOnNaNHook",
     "TimmParamGroups",

@@ -19,12 +19,11 @@ from torch import nn
 
 from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter
-from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, param_groups
+from hypvision.optim import param_groups
+
+from . import optim  # noqa: F401 - registers the Riemannian optimisers
 
 __all__ = ["CalibrationError", "CurvatureHook", "RiemannianParamGroups"]
-
-for _optimizer in (RiemannianAdam, RiemannianAdamW, RiemannianSGD):
-    OPTIMIZERS.register_module(module=_optimizer, force=True)
 
 OPTIONS = ("manifold_lr_scale", "manifold_weight_decay", "curvature_lr", "curvature_lr_scale")
 

@@ -25,8 +25,8 @@ from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter, Euclidean, Lorentz, Manifold, PoincareBall
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
 from hypvision.nn import LorentzLinear
-from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD
 
+from . import optim  # noqa: F401 - registers the Riemannian optimisers
 from .classification import create_backbone
 from .retrieval_metrics import RetrievalMetric
 
@@ -38,9 +38,6 @@ __all__ = [
     "RetrievalMetric",
     "gather_embeddings",
 ]
-
-for _optimizer in (RiemannianAdam, RiemannianAdamW, RiemannianSGD):
-    OPTIMIZERS.register_module(module=_optimizer, force=True)
 
 GEOMETRIES = {"poincare": PoincareBall, "lorentz": Lorentz, "euclidean": Euclidean}
 
