@@ -397,6 +397,7 @@ def test_training_with_learned_curvature_is_stable(dtype):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["hcnn_resnet18", "hecnn_resnet18"])
 def test_long_training_with_learned_curvature_is_stable(name, dtype):
