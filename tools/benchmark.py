@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measure speed, memory and round-off: ``python tools/benchmark.py hcformer --write docs/benchmarks.md``; ``--help`` says more."""
+"""Measure speed, memory and round-off: ``python tools/benchmark.py hcformer --write docs/benchmarks.md``."""
 
 import importlib
 import sys
