@@ -318,8 +318,11 @@ def safe_sqrt(x: Tensor) -> Tensor:
 
 def _asinh(z: Tensor) -> Tensor:
     size = z.abs()
-    # hypot does not overflow where the square would
-    large = torch.log1p(size + size * (size / (1 + torch.hypot(size, torch.ones_like(size)))))
+    # sqrt(1 + z^2) without overflow, and without hypot, which ONNX does not have
+    limit = 1e150 if z.dtype == torch.float64 else 1e18
+    small = size.clamp(max=limit)
+    root = torch.where(size < limit, torch.sqrt(1 + small * small), size)
+    large = torch.log1p(size + size * (size / (1 + root)))
     return torch.where(z < 0, -large, large)
 
 
