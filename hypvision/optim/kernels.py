@@ -54,11 +54,11 @@ def tame_(gradient: Tensor) -> Tensor:
 
 
 def _sound(scale: Tensor) -> Tensor:
-    """Denominators of a gyration, infinite where only rounding errors are left of them.
+    """Denominators of a gyration, kept above the rounding errors that are left of them and of the numerators.
 
-    That is where a step leads back over the origin from far away, in the direction of which nothing turns.
+    They are that small where a step leads back over the origin from far away, in the direction of which nothing turns.
     """
-    return scale.masked_fill_(scale < 64 * torch.finfo(scale.dtype).eps, math.inf)
+    return scale.clamp_(min=64 * torch.finfo(scale.dtype).eps)
 
 
 def _turn_(m: Tensor, x: Tensor, b: Tensor, size_x: Tensor | float, size_b: Tensor, products: tuple, xy, yy) -> None:
@@ -138,19 +138,26 @@ class LorentzKernel(Kernel):
         return torch.sinh(cut).div_(r), cut.cosh_()
 
     @staticmethod
-    def _capped(x: Tensor, ahead: Tensor, aside: Tensor, reached: Tensor) -> tuple[Tensor, Tensor]:
-        """The factors of a step that reaches the radius whose cosh is given, with the cap of the radius."""
+    def _factors(
+        x: Tensor, ahead: Tensor, aside: Tensor, cosh: Tensor, cosh_step: Tensor, side: Tensor
+    ) -> tuple[Tensor, Tensor, bool]:
+        """The factors of a step that reaches the radius with the cosh ``cosh cosh_step + side``, with the cap of the
+        radius; and whether that may matter."""
         cap = math.cosh(lorentz._CAP[x.dtype])
-        factor = cap / reached.clamp_(min=cap)
-        return (ahead * factor).unsqueeze(1), (aside * factor).unsqueeze(1)
+        # the sum is at most twice the product; a GPU must not wait for the answer
+        far = x.device.type != "cpu" or not cosh.max().item() * cosh_step.max().item() <= cap / 2
+        if far:
+            factor = cap / torch.addcmul(side, cosh, cosh_step).clamp_(min=cap)
+            ahead, aside = ahead * factor, aside * factor
+        return ahead.unsqueeze(1), aside.unsqueeze(1), far
 
     @staticmethod
-    def _arrive_(x: Tensor, c) -> None:
+    def _arrive_(x: Tensor, c, far: bool) -> None:
         """The time of points that have moved, and the cap for those whose step has lost all digits on its way."""
         space = x[:, 1:]
         square = _square(space)
         limit = lorentz._LIMIT[x.dtype] / c
-        if x.device.type != "cpu" or not square.max() <= limit:  # a GPU must not wait for the answer
+        if far:
             wide = space.double()
             norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
             longest = limit**0.5
@@ -168,9 +175,9 @@ class LorentzKernel(Kernel):
             products = q * size_x * size_x, xd * size_x * size_d, dd * size_d * size_d
             _turn_(m, space, d, size_x, size_d, products, *products[1:])
         side = xd * sinhc * c
-        ahead, aside = self._capped(x, side / (cosh + 1) + cosh_step, sinhc, cosh * cosh_step + side)
+        ahead, aside, far = self._factors(x, side / (cosh + 1) + cosh_step, sinhc, cosh, cosh_step, side)
         space.mul_(ahead).addcmul_(d, aside)
-        self._arrive_(x, c)
+        self._arrive_(x, c, far)
 
     def step_along_(self, x: Tensor, m: Tensor, scale: Tensor | float, where: tuple, c) -> None:
         space, (q, cosh) = x[:, 1:], where
@@ -185,13 +192,12 @@ class LorentzKernel(Kernel):
         area = kappa * across * q
         norm = _sound(2 * along + 1 + area)
         keep, add = 1 - 2 * (area + along) / norm, 2 * (along + 1) * across / norm
-        ahead, aside = self._capped(
-            x, torch.addcmul(cosh_step, tilt, xm), aside, torch.addcmul(cosh * cosh_step, aside * c, xm)
-        )
+        side = aside * xm * c
+        ahead, aside, far = self._factors(x, torch.addcmul(cosh_step, tilt, xm), aside, cosh, cosh_step, side)
         torch.mul(m, aside, out=buffer)
         m.mul_(keep.unsqueeze(1)).addcmul_(space, add.unsqueeze(1))
         space.mul_(ahead).add_(buffer)
-        self._arrive_(x, c)
+        self._arrive_(x, c, far)
 
     def decay_(self, x: Tensor, share: float, c) -> None:
         """The centroid of ``x``, weighted ``1 - share``, and the origin, weighted ``share``."""
