@@ -244,8 +244,7 @@ class _Pair:
         return distance_from_square(self.q)
 
     def radial(self) -> Tensor:
-        """Radial part of ``y`` as seen from ``x``, times sinh(distance), ``(..., 1)``; for ``x`` away from the
-        origin."""
+        """Radial part ``(..., 1)`` of ``y`` as seen from ``x``, times sinh(distance); ``x`` is not the origin."""
         away = self.qx > 0
         slope = torch.where(away, self.tx / torch.where(away, self.nx, torch.ones_like(self.nx)), 0 * self.nx)
         return 2 * self.a * torch.sqrt(1 + self.a * self.a) - 2 * slope * self.b2
@@ -255,8 +254,7 @@ class _Pair:
 
 
 def _shares(x: Tensor, v: Tensor, grad: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Unit vectors of ``x``; and ``x . v / |x|^2``, ``x . grad / |x|`` and ``x . grad / |x|^2``, in the rows
-    ``keep``."""
+    """In the rows ``keep``: unit vectors of ``x``, ``x . v / |x|^2``, ``x . grad / |x|`` and ``x . grad / |x|^2``."""
     length = safe_sqrt(square_norm(x))
     unit = torch.where(keep, x / torch.where(length > 0, length, torch.ones_like(length)), torch.zeros_like(x))
     length = torch.where(keep, length, torch.ones_like(length))
@@ -451,8 +449,7 @@ def _expmap0(u, c):
 
 @stable("x")
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
-    """Logarithm at the origin: the space part ``(..., n)`` of the tangent vector that leads to ``x`` ``(..., n +
-    1)``."""
+    """Logarithm at the origin: space part ``(..., n)`` of the tangent vector that leads to ``x`` ``(..., n + 1)``."""
     space = x[..., 1:]
     factor, q = _bound(space, c, _LIMIT[x.dtype])
     return space * (factor * saturate_gradient(asinhc_sqrt(q)))
@@ -706,8 +703,11 @@ def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "v")
 def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    """Parallel transport of ``v`` from ``x`` to the origin, both ``(..., n + 1)``; returns the space part ``(...,
-    n)``."""
+    """Parallel transport of ``v`` from ``x`` to the origin, both ``(..., n + 1)``.
+
+    Returns:
+        The space part ``(..., n)``.
+    """
     space, q = _capped(x[..., 1:], c)
     v = _scaled_tangent(v[..., 1:], 1.0)
     time = torch.sqrt(1 + q)
@@ -754,8 +754,10 @@ def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", space=("matrix",))
 def rotate(x: Tensor, matrix: Tensor, c: Curvature) -> Tensor:
-    """Points whose space parts are ``R x_s``; ``matrix`` ``(m, n)`` with orthonormal columns leaves distances as they
-    are."""
+    """Points ``(..., m + 1)`` with the space parts ``R x_s``, for ``R`` ``(m, n)`` and ``x`` ``(..., n + 1)``.
+
+    A ``matrix`` with orthonormal columns leaves distances as they are.
+    """
     space, _ = _capped(x[..., 1:], c)
     return _from_space(torch.matmul(space, matrix.transpose(-1, -2)), c)
 
@@ -996,8 +998,7 @@ def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
 
 
 def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> Tensor:
-    """Distance ``(...)`` of ``x`` from the horosphere around the ideal point ``p`` where :func:`busemann` is
-    ``tau``."""
+    """Distance ``(...)`` of ``x`` from the horosphere around ``p``: the points whose :func:`busemann` is ``tau``."""
     return (busemann(x, p, c) - tau).abs()
 
 
@@ -1005,9 +1006,8 @@ def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> 
 def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
     """Half-aperture ``asin(min(1, 2 K / (sqrt(c) |x_s|)))`` ``(...)`` of the entailment cone at ``x``, in radians.
 
-    ``min_radius`` is the ``K`` of MERU (Desai et al., ICML 2023), which follow Ganea et al. (ICML 2018). Near the
-    origin
-    the cone is a half-space with gradient 0.
+    ``min_radius`` is the ``K`` of MERU (Desai et al., ICML 2023, after Ganea et al., ICML 2018). Near the origin the
+    cone is a half-space, with gradient 0.
     """
     _, q = _bound(x[..., 1:], c, _LIMIT[x.dtype])
     top = torch.full_like(q, 2 * min_radius)
@@ -1058,8 +1058,10 @@ def _squash(radius_square: Tensor, limit, slope: float) -> Tensor:
 
 @stable("space")
 def rescale_tangent(space: Tensor, limit: float | Tensor, slope: float = 2.0) -> Tensor:
-    """Vectors ``(..., n)`` whose length ``r`` becomes ``D tanh(atanh(0.99) r / (s D))``, ``D = limit``, ``s =
-    slope``."""
+    """Vectors ``(..., n)`` whose length ``r`` becomes ``D tanh(atanh(0.99) r / (s D))``.
+
+    ``D`` is ``limit`` and ``s`` is ``slope``, as in :func:`rescale`.
+    """
     factor, q = _bound(space, 1.0, _LONGEST[space.dtype])
     return space * (factor * _squash(q, limit, slope))
 

@@ -84,8 +84,7 @@ class Manifold(nn.Module):
     Args:
         c: curvature, ``c > 0``; the sectional curvature is ``-c``.
         learnable: whether ``c`` is learned. It is stored as ``log_c``, a float32 parameter without dimensions that
-        stays
-            float32 when the model is cast to half precision. Give it its own learning rate and no weight decay
+            stays float32 when the model is cast to half precision. Give it its own learning rate and no weight decay
             (:func:`hypvision.optim.param_groups` does).
         bounds: ``c`` stays between these multiples of its initial value.
         check: check that arguments lie on the manifold; for debugging, it synchronises with the device.
@@ -165,8 +164,10 @@ class Manifold(nn.Module):
         return (y, *(self.transp(x, y, v) for v in vectors))
 
     def random(self, *size: int, std: float = 1.0, generator=None, dtype=None, device=None) -> Tensor:
-        """Points from the wrapped normal distribution around the origin; ``size`` ends in the dimension of the
-        space."""
+        """Points from the wrapped normal distribution around the origin.
+
+        ``size`` ends in the dimension of the space.
+        """
         u = torch.randn(*size, generator=generator, dtype=dtype, device=device)
         return self.from_tangent0(u * std)
 
@@ -229,8 +230,7 @@ class PoincareBall(Manifold):
     """The Poincare ball with points ``(..., n)``.
 
     The methods are the functions of :mod:`hypvision.geometry.poincare` without their curvature; results of maps into
-    the
-    ball are projected.
+    the ball are projected.
 
     Args:
         eps: distance that projected points keep from the rim, as a fraction of the radius: 1e-5 in float32 and 1e-10 in

@@ -276,8 +276,7 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def saturate(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Numbers beyond those of a dtype, that of ``x`` by default, become the largest finite ones; their gradient is
-    0."""
+    """Numbers beyond those of a dtype, that of ``x`` by default, become its largest finite ones, with gradient 0."""
     largest = torch.finfo(dtype or x.dtype).max
     return x.clamp(-largest, largest)
 

@@ -4,8 +4,8 @@ With curvature ``c > 0`` (sectional curvature ``-c``) the points are the vectors
 :math:`\lambda_x^2 |dx|^2` with :math:`\lambda_x = 2 / X`, :math:`X = 1 - c|x|^2`. A tangent vector at the origin is
 half as long in coordinates as the distance it leads to: ``expmap0(u)`` lies at the distance ``2 |u|``.
 
-Every function takes tensors ``(..., n)`` and the curvature last: a float, or a tensor that broadcasts with ``(...,
-1)``. The formulas consist of positive terms but for ``X``, which is computed in float64 where the device has it
+Every function takes tensors ``(..., n)`` and the curvature last: a float, or a tensor that broadcasts with
+``(..., 1)``. The formulas consist of positive terms but for ``X``, which is computed in float64 where the device has it
 (``docs/numerics.md`` shows what that is worth). Points outside count as points at the largest radius that the dtype
 holds, ``sqrt(c) * r = 16.6`` in float32; :func:`project` keeps a distance to the rim. Half precision is computed in
 float32 and rounded once.
@@ -186,8 +186,10 @@ def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
 
 @stable("x")
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
-    r"""Logarithm at the origin, :math:`\mathrm{artanh}(\sqrt c |x|)\, x / (\sqrt c |x|)`, half as long as the
-    distance."""
+    r"""Logarithm at the origin, :math:`\mathrm{artanh}(\sqrt c |x|)\, x / (\sqrt c |x|)`.
+
+    Half as long as the distance of ``x`` from the origin.
+    """
     return _logmap0(x, c)
 
 
@@ -240,8 +242,10 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y")
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Geodesic distance ``(...)``, :math:`\frac{2}{\sqrt c}\mathrm{asinh}(\sqrt c|x - y| / \sqrt{XY})`; gradient 0
-    at 0."""
+    r"""Geodesic distance ``(...)``, :math:`\frac{2}{\sqrt c}\mathrm{asinh}(\sqrt c|x - y| / \sqrt{XY})`.
+
+    The gradient is 0 where the points coincide.
+    """
     x, x_gap, _ = _inside(x, c)
     y, y_gap, _ = _inside(y, c)
     q = 4 * wide_square_norm(y - x) * _wide(c) / (x_gap * y_gap)
@@ -257,13 +261,18 @@ def dist0(x: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y")
 def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    """Pairwise geodesic distances ``(..., N, M)`` of ``x`` ``(..., N, n)`` and ``y`` ``(..., M, n)`` by one matrix
-    product.
+    """Pairwise geodesic distances by one matrix product.
 
     Nothing of shape ``(N, M, n)`` is built. Points that are both near each other and near the rim lose accuracy as in
-    every form by a matrix product; use :func:`dist` for those that matter. A tensor ``c`` must broadcast with ``(...,
-    N,
-    1)``, ``(..., M, 1)`` and ``(..., N, M)``. The gradient is 0 where two points coincide.
+    every form by a matrix product; use :func:`dist` for those that matter.
+
+    Args:
+        x: points ``(..., N, n)``.
+        y: points ``(..., M, n)``; leading dimensions broadcast.
+        c: curvature, ``c > 0``; a tensor must broadcast with ``(..., N, 1)``, ``(..., M, 1)`` and ``(..., N, M)``.
+
+    Returns:
+        Distances ``(..., N, M)``; 0 with gradient 0 where two points coincide.
     """
     dtype = torch.promote_types(x.dtype, y.dtype)
     left, right = _chord_rows(x, c), _chord_columns(y, c)
@@ -439,14 +448,18 @@ def midpoint(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
 
 @stable("x")
 def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, steps: int = 30) -> Tensor:
-    """Weighted Frechet mean ``(..., n)`` of ``x`` ``(..., N, n)``; see
-    :func:`hypvision.geometry.lorentz.frechet_mean`."""
+    """Weighted Frechet mean ``(..., n)`` of ``x`` ``(..., N, n)``.
+
+    Args as for :func:`hypvision.geometry.lorentz.frechet_mean`.
+    """
     return from_lorentz(lorentz.frechet_mean(to_lorentz(x, c), weights, c, steps), c)
 
 
 def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
-    r"""Half-aperture :math:`\arcsin(K X / (\sqrt c |x|))` ``(...)`` of the entailment cone (Ganea et al., ICML
-    2018)."""
+    r"""Half-aperture ``(...)`` of the entailment cone at ``x``, :math:`\arcsin(K X / (\sqrt c |x|))`, in radians.
+
+    ``min_radius`` is ``K`` (Ganea et al., ICML 2018).
+    """
     return lorentz.half_aperture(to_lorentz(x, c), c, min_radius)
 
 
@@ -575,14 +588,15 @@ def hyperplane_logits(x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor |
 
 @stable("x", "p")
 def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
-    r"""Busemann function :math:`\tfrac{1}{\sqrt c}\log(|p - \sqrt c x|^2 / X)` ``(...)``; ``p`` unit vectors ``(...,
-    n)``."""
+    r"""Busemann function :math:`\tfrac{1}{\sqrt c}\log(|p - \sqrt c x|^2 / X)`, ``(...)``.
+
+    ``p`` are ideal points, unit vectors ``(..., n)``.
+    """
     return lorentz.busemann(to_lorentz(x, c), p, c)
 
 
 def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> Tensor:
-    """Distance ``(...)`` of ``x`` from the horosphere around the ideal point ``p`` where :func:`busemann` is
-    ``tau``."""
+    """Distance ``(...)`` of ``x`` from the horosphere around ``p``: the points whose :func:`busemann` is ``tau``."""
     return (busemann(x, p, c) - tau).abs()
 
 

@@ -20,10 +20,9 @@ class LorentzAttention(nn.Module):
     .. math:: \mathrm{score}(q, k) = \frac{2/c + 2\langle q, k\rangle_L}{\tau}, \qquad
               o = \frac{\sum_j a_j v_j}{\sqrt c\,\sqrt{-\langle\cdot,\cdot\rangle_L}}
 
-    (Chen et al., ACL 2022; He et al., "HyperCore", 2025.) Constants fall out of the softmax, so the score is a
-    product of
-    points with the time of the query negated, and ``F.scaled_dot_product_attention`` does the work. Heads are joined by
-    their space parts.
+    (Chen et al., ACL 2022; He et al., "HyperCore", 2025.) Constants fall out of the softmax, so the score is a product
+    of points with the time of the query negated, and ``F.scaled_dot_product_attention`` does the work. Heads are joined
+    by their space parts.
 
     Args:
         dim: space dimension of the tokens.

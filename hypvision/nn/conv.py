@@ -194,8 +194,9 @@ class LorentzConv1d(_LorentzConv):
 
 
 class LorentzConvTranspose2d(nn.Module):
-    """Transposed Lorentz convolution (Bdeir et al., ICLR 2024): origins between the pixels, then
-    :class:`LorentzConv2d`.
+    """Transposed Lorentz convolution (Bdeir et al., ICLR 2024).
+
+    Origins are put between the pixels, and a :class:`LorentzConv2d` follows.
 
     Args:
         in_channels, out_channels: space dimensions.
@@ -204,8 +205,8 @@ class LorentzConvTranspose2d(nn.Module):
         bias: whether there is a bias.
 
     Shapes:
-        space parts ``(B, C, H, W)`` to ``(B, C', H', W')``. The weight has the layout of a convolution, ``(C', C, kh,
-        kw)``.
+        space parts ``(B, C, H, W)`` to ``(B, C', H', W')``. The weight ``(C', C, kh, kw)`` has the layout of a
+        convolution.
     """
 
     def __init__(

@@ -12,9 +12,8 @@ __all__ = ["OnSpace", "OnTangent"]
 class OnSpace(nn.Module):
     """A Euclidean module on the space part of points of the hyperboloid; time is computed anew.
 
-    Activations, dropout and norms of Lorentz networks are this (Bdeir et al., ICLR 2024; Yang et al., KDD 2024).
-    Inside a
-    network, where features are space parts already, the module alone does the same.
+    Activations, dropout and norms of Lorentz networks are this (Bdeir et al., ICLR 2024; Yang et al., KDD 2024). Inside
+    a network, where features are space parts already, the module alone does the same.
 
     Args:
         module: a module on ``(..., n)``.

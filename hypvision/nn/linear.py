@@ -249,8 +249,7 @@ class PoincareFullyConnected(nn.Module):
     .. math:: y = \frac{w}{1 + \sqrt{1 + c|w|^2}}, \qquad w_k = \frac{\sinh(\sqrt c\, v_k(x))}{\sqrt c}
 
     with ``v`` the logits of :func:`hypvision.geometry.poincare.hyperplane_logits`: on the hyperboloid ``w`` is the
-    space
-    part of the result. ``w`` is cut at a radius of 40.
+    space part of the result. ``w`` is cut at a radius of 40.
 
     Args:
         in_features, out_features: dimensions.

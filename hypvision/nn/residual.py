@@ -21,8 +21,7 @@ class LorentzResidual(nn.Module):
 
     - ``"space"``: the space parts are added, time follows (Bdeir et al., ICLR 2024).
     - ``"average"``: :math:`m / (\sqrt c\sqrt{-\langle m, m\rangle_L})` with :math:`m = x + w y`, ``w`` learned from 1
-    (He
-      et al., "Lorentzian residual neural networks", KDD 2025), optionally with the space part scaled.
+      (He et al., "Lorentzian residual neural networks", KDD 2025), optionally with the space part scaled.
     - ``"boost"``: :math:`x \oplus y`, parallel transport (Chami et al., NeurIPS 2019).
 
     Args:

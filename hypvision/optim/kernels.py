@@ -141,8 +141,10 @@ class LorentzKernel(Kernel):
     def _factors(
         x: Tensor, ahead: Tensor, aside: Tensor, cosh: Tensor, cosh_step: Tensor, side: Tensor
     ) -> tuple[Tensor, Tensor, bool]:
-        """The factors of a step that reaches the radius with the cosh ``cosh cosh_step + side``, with the cap of the
-        radius; and whether that may matter."""
+        """The factors of a step, reduced so that the radius it reaches stays below the cap; and whether they may be.
+
+        The cosh of that radius is ``cosh cosh_step + side``.
+        """
         cap = math.cosh(lorentz._CAP[x.dtype])
         # the sum is at most twice the product; a GPU must not wait for the answer
         far = x.device.type != "cpu" or not cosh.max().item() * cosh_step.max().item() <= cap / 2
