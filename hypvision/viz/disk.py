@@ -150,6 +150,15 @@ class PoincareDisk:
         arc = geodesic_arc(p, q)
         self.axes.plot(arc[:, 0], arc[:, 1], **{"color": "0.4", "linewidth": 0.9, **options})
 
+    def geodesics(self, starts: np.ndarray, ends: np.ndarray, steps: int = 24, **options: Any) -> None:
+        """Many segments as one drawing, between points ``(N, 2)``; ``options`` of matplotlib's ``LineCollection``."""
+        collections = require("matplotlib.collections", "viz")
+        p, q = (torch.as_tensor(np.asarray(points), dtype=torch.float64).unsqueeze(1) for points in (starts, ends))
+        t = torch.linspace(0, 1, steps, dtype=torch.float64).unsqueeze(1)
+        arcs = poincare.geodesic(t, p.expand(-1, steps, -1), q.expand(-1, steps, -1), 1.0).numpy()
+        options = {"colors": "0.4", "linewidths": 0.9, "zorder": 1, **options}
+        self.axes.add_collection(collections.LineCollection(arcs, **options))
+
     def line(self, start: float, end: float, **options: Any) -> None:
         """The whole geodesic between two points of the rim, given by their angles in radians."""
         ends = [_RIM * np.array([np.cos(angle), np.sin(angle)]) for angle in (start, end)]

@@ -1,0 +1,19 @@
+#!/usr/bin/env python
+"""Embed a tree in two dimensions, hyperbolic and flat: the experiment of docs/geometry.md; ``--help`` says more.
+
+``python tools/embed_tree.py --write docs/geometry.md --picture docs/images/geometry/tree.png``
+"""
+
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+from hypvision.errors import guard
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent / "bench"))
+    import tree_embedding
+
+    parser = ArgumentParser(description="Embed a tree in two dimensions, hyperbolic and flat.")
+    tree_embedding.add_arguments(parser)
+    sys.exit(guard(tree_embedding.run, parser.parse_args()))
