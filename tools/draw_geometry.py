@@ -32,7 +32,7 @@ def carried(corners: torch.Tensor, steps: int = 7) -> tuple[np.ndarray, np.ndarr
     """A vector that is transported around a triangle.
 
     Returns:
-        Points on the way ``(3 steps, 2)``, the vector there, of one hyperbolic length, and the angle in radians by
+        Points on the way ``(3 steps + 1, 2)``, the vector there, of one hyperbolic length, and the angle in radians by
         which it has turned on its return.
     """
     v = poincare.logmap(corners[0], corners[1], 1.0)
@@ -45,21 +45,26 @@ def carried(corners: torch.Tensor, steps: int = 7) -> tuple[np.ndarray, np.ndarr
             places.append(point)
             vectors.append(poincare.transp(x, point, v, 1.0))
         v = poincare.transp(x, y, v, 1.0)
+    places.append(corners[0])
+    vectors.append(v)
     turned = math.atan2(float(first[0] * v[1] - first[1] * v[0]), float(first @ v))
     return torch.stack(places).numpy(), torch.stack(vectors).numpy(), turned
 
 
 def draw(path: Path) -> None:
     """Parallels and circles; a triangle with a transported vector."""
-    figure = require("matplotlib.figure", "viz").Figure(figsize=(9.2, 4.9), layout="constrained")
+    figure = require("matplotlib.figure", "viz").Figure(figsize=(9.2, 5.6), layout="constrained")
     left, right = (PoincareDisk(axes) for axes in figure.subplots(1, 2))
     left.line(0.2, 2.4, color="tab:blue", linewidth=1.6)
-    for start, end in ((2.9, 5.6), (3.2, 6.0), (2.6, 5.0), (2.4, 0.2 + 2 * math.pi - 1.2)):
-        left.line(start, end, color="tab:orange")
-    for centre in ((0.0, -0.45), (0.75, -0.3), (-0.8, 0.1)):
+    point = torch.tensor([-0.1, -0.25], dtype=torch.float64)
+    for angle in (-0.7, -0.4, -0.1, 0.2):
+        v = torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
+        ends = (poincare.geodesic_unit(t, point, v, 1.0).numpy() for t in (-12.0, 12.0))
+        left.geodesic(*ends, color="tab:orange")
+    for centre in ((0.1, -0.6), (0.75, -0.45), (-0.85, 0.15)):
         left.circle(centre, 0.5, color="tab:green")
         left.points(np.array([centre]), s=8, color="tab:green")
-    left.axes.set_title("Lines that do not meet the blue one;\ncircles of one radius", fontsize=10)
+    left.axes.set_title("Lines through a point that do not meet the blue one;\ncircles of one radius", fontsize=10)
     for i in range(3):
         right.geodesic(CORNERS[i].numpy(), CORNERS[(i + 1) % 3].numpy(), color="tab:blue")
     places, vectors, turned = carried(CORNERS)

@@ -1,8 +1,8 @@
 """A tree in two dimensions: the hyperbolic plane against the Euclidean, hypvision's optimiser beside geoopt's.
 
 Every method gets the same start (the same small tangent vectors), loss, rows of every step, number of steps, schedule
-and learning rates to choose from; the rate whose full loss is lowest after all steps with the first seed is used for the
-others. What comes out is measured in float64, by the same functions for all.
+and learning rates to choose from; the rate whose full loss is lowest after all steps with the first seed is used for
+the others. What comes out is measured in float64, by the same functions for all.
 """
 
 from __future__ import annotations
