@@ -197,8 +197,8 @@ class TimmBackbone(BaseModule):
         values.
 
         Args:
-            checkpoint: file, URL or ``"zoo:NAME"`` (see :mod:`hypvision.mm.pretrained`); weights may be inside
-                ``state_dict`` or ``model``.
+            checkpoint: file, ``"zoo:NAME"`` (see :mod:`hypvision.mm.pretrained`), or URL with the file's sum (see
+                :func:`hypvision.mm.checkpoint.load_from_http`); weights may be inside ``state_dict`` or ``model``.
             prefix: take names that begin with this only.
             map_location: device to load to.
 

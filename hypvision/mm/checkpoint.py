@@ -1,7 +1,8 @@
 """Checkpoints that are safe to load and never half written.
 
 Reading: a ``.pth`` file is a pickle, and a pickle can run code when it is loaded. :func:`load_checkpoint_file` lets
-through tensors, plain Python values, NumPy arrays and the log history of mmengine, which a resumed run needs.
+through tensors, plain Python values, NumPy arrays and the log history of mmengine, which a resumed run needs. A file
+from an address is loaded only if its sha256 is known beforehand, see :func:`load_from_http`.
 
 Writing: :class:`AtomicLocalBackend` writes to a temporary file beside the target and moves it into place, so that a
 full disk or a killed process leaves the old checkpoint as it was.
@@ -22,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
-from urllib.parse import urlparse
+from urllib.parse import urldefrag, urlparse
 
 import numpy as np
 import torch
@@ -31,9 +32,11 @@ from mmengine.fileio import LocalBackend, register_backend
 from mmengine.fileio import io as mmengine_io
 from mmengine.logging import HistoryBuffer, print_log
 from mmengine.runner import CheckpointLoader
+from mmengine.runner import checkpoint as mmengine_checkpoint
 from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
+from hypvision.zoo.download import file_sha256
 
 __all__ = [
     "AtomicLocalBackend",
@@ -148,22 +151,54 @@ def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
 
 
 def load_from_http(filename: str, map_location: Any = None, model_dir: str | None = None) -> dict[str, Any]:
-    """mmengine's loader of URLs: downloads once into PyTorch's cache, then as :func:`load_from_local`."""
+    """mmengine's loader of URLs: downloads once into PyTorch's cache, verifies, then as :func:`load_from_local`.
+
+    Args:
+        filename: the address with the sum that the file must have: ``https://HOST/net.pth#sha256=HEX`` with all 64
+            digits; or, over https, a name that ends in ``-HEX`` with the first 8 digits or more, as PyTorch and
+            OpenMMLab name their files.
+        map_location: device to load to.
+        model_dir: folder of the cache.
+
+    Raises:
+        HypvisionError: an address without a sum, a file with another sum, or one that cannot be fetched or read.
+    """
+    url, sha256 = _address_and_sum(filename)
     folder = Path(model_dir or Path(torch.hub.get_dir(), "checkpoints"))
-    path = folder / Path(urlparse(filename).path).name
+    path = folder / Path(urlparse(url).path).name
     if get_rank() == 0:
-        _download(filename, path)
+        _download(url, path, sha256)
     barrier()
-    _download(filename, path)  # for processes on machines with a cache of their own
+    _download(url, path, sha256)  # for processes on machines with a cache of their own
     return load_from_local(str(path), map_location)
 
 
-def _download(url: str, path: Path) -> None:
-    if path.is_file():
-        return
+def _address_and_sum(text: str) -> tuple[str, str]:
+    """An address and the first digits, or all, of the sha256 that its file must have."""
+    url, fragment = urldefrag(text)
+    parts = urlparse(url)
+    if given := re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment):
+        return url, given[1].lower()
+    # Eight digits tell a damaged file, not a forged one: https has to say who sends it.
+    in_name = re.search(r"-([0-9a-f]{8,64})\.\w+$", parts.path)
+    if in_name and not fragment and parts.scheme == "https":
+        return url, in_name[1]
+    raise HypvisionError(
+        f"The checkpoint '{text}' was not loaded: nothing says what the file must be, so it could not be verified. Add "
+        f"its sum: {url}#sha256=HEX with 64 digits, as sha256sum prints them. Or take zoo:NAME, hf-hub:USER/REPO "
+        "(verified by their index), or a file that you have downloaded and checked."
+    )
+
+
+def _download(url: str, path: Path, sha256: str) -> None:
     try:
+        if path.is_file():
+            if file_sha256(path).startswith(sha256):
+                return
+            print_log(f"'{path}' is not the file of '{url}' by its sum; downloading it.", "current", logging.WARNING)
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(url, str(path), progress=False)  # moved into place when complete
+        # Moved into place when it is complete and its sum is right.
+        torch.hub.download_url_to_file(url, str(path), hash_prefix=sha256, progress=False)
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise HypvisionError(
             f"The checkpoint '{url}' cannot be downloaded ({getattr(error, 'reason', error)}). Check the address and "
@@ -171,6 +206,11 @@ def _download(url: str, path: Path) -> None:
         ) from error
     except OSError as error:
         raise _write_error(path, error) from error
+    except RuntimeError as error:  # another sum
+        raise HypvisionError(
+            f"The checkpoint '{url}' was refused: its sha256 does not begin with {sha256} ({error}). The file was "
+            "damaged or exchanged; if the address is right and you trust it, add the sum that it has: ...#sha256=HEX."
+        ) from error
 
 
 # Comparing
@@ -376,6 +416,8 @@ def install() -> None:
     """Make mmengine read and write checkpoints as above; calling it again changes nothing."""
     CheckpointLoader.register_scheme(prefixes="", loader=load_from_local, force=True)
     CheckpointLoader.register_scheme(prefixes=("http://", "https://"), loader=load_from_http, force=True)
+    # mmengine's loaders of torchvision://, open-mmlab:// and mmcls:// look an address up and call this name.
+    mmengine_checkpoint.load_from_http = load_from_http
     register_backend("local", AtomicLocalBackend, force=True, prefixes="")
     # mmengine keeps the backends it has made: those of the old kind would go on being used.
     for key, backend in list(mmengine_io.backend_instances.items()):

@@ -102,13 +102,16 @@ def train(
 
 def _check_weights(runner: Runner, path: str, resume: bool = False, exact: bool = True) -> None:
     """Refuse a checkpoint of another architecture before it is loaded."""
-    from hypvision.mm.checkpoint import check_compatible, load_checkpoint_file
+    from hypvision.mm.checkpoint import check_compatible, load_checkpoint_file, load_from_http
     from hypvision.mm.pretrained import load_from_zoo
     from hypvision.zoo.sources import is_address
 
-    if "://" in str(path) or Path(path).is_dir():  # on the net, or sharded: their loaders check them
+    if str(path).startswith(("http://", "https://")):
+        checkpoint = load_from_http(path)  # from the cache when the Runner asks again
+    elif "://" in str(path) or Path(path).is_dir():  # elsewhere on the net, or sharded: their loaders check them
         return
-    checkpoint = load_from_zoo(path) if is_address(path) else load_checkpoint_file(path)
+    else:
+        checkpoint = load_from_zoo(path) if is_address(path) else load_checkpoint_file(path)
     if resume and "optimizer" not in checkpoint:
         raise HypvisionError(
             f"'{path}' holds weights only, without the state of a training, so it cannot be resumed. To start from "
@@ -132,7 +135,7 @@ def test(
 
     Args:
         config: path of a config file, or a config.
-        weights: checkpoint file, URL, or ``"zoo:NAME"``.
+        weights: checkpoint file, ``"zoo:NAME"``, or URL with the file's sum, ``https://...#sha256=HEX``.
         work_dir: folder of the logs; default ``work_dirs/CONFIG_NAME``.
         out: where predictions go: for classification a JSON file with metrics and predictions; for segmentation a
             folder of PNG label maps; for detection the prefix of COCO result files.

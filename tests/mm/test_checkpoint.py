@@ -1,10 +1,15 @@
 """Safe reading, atomic writing, resuming; and that mmengine's Runner goes through all of it."""
 
 import errno
+import hashlib
 import os
 import shutil
+import threading
 import warnings
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -140,24 +145,77 @@ def test_config_text_that_mmengine_would_execute_is_dropped(tmp_path):
     assert CheckpointLoader.load_checkpoint(str(tmp_path / "a.pth"))["meta"] == {"epoch": 1, "iter": 1, "cfg": "text"}
 
 
-def test_checkpoints_from_the_net(tmp_path, monkeypatch):
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder that a local server serves, PyTorch's cache, and the paths that were asked for."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    asked = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            super().do_GET()
+
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    yield SimpleNamespace(
+        url=f"http://127.0.0.1:{server.server_port}", folder=folder, cache=tmp_path / "hub" / "checkpoints", asked=asked
+    )
+    server.shutdown()
+    server.server_close()
+
+
+def test_checkpoints_from_the_net_are_verified(site):
+    torch.save(resumable(), site.folder / "net.pth")
+    digest = hashlib.sha256((site.folder / "net.pth").read_bytes()).hexdigest()
+    for _ in range(2):
+        loaded = CheckpointLoader.load_checkpoint(f"{site.url}/net.pth?raw=1#sha256={digest.upper()}")
+        assert loaded["state_dict"]["w"].tolist() == [1, 1]
+    assert site.asked == ["/net.pth?raw=1"]  # the second time from the cache
+
+    torch.save(resumable(7), site.folder / "net.pth")
+    with pytest.raises(HypvisionError, match=f"refused: its sha256 does not begin with {'0' * 64}"):
+        CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={'0' * 64}")
+    (site.cache / "net.pth").write_bytes(b"another file of this name")
+    with pytest.raises(HypvisionError, match="begin with"):
+        CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={digest}")
+    assert [file.name for file in site.cache.iterdir()] == ["net.pth"]
+
+    digest = hashlib.sha256((site.folder / "net.pth").read_bytes()).hexdigest()
+    assert CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={digest}")["meta"]["epoch"] == 7
+    with pytest.raises(HypvisionError, match=r"gone\.pth' cannot be downloaded .*not found"):
+        CheckpointLoader.load_checkpoint(f"{site.url}/gone.pth#sha256={digest}")
+
+
+def test_checkpoints_without_a_sum_are_not_fetched(site):
+    torch.save(resumable(), site.folder / "net.pth")
+    digest = hashlib.sha256((site.folder / "net.pth").read_bytes()).hexdigest()
+    for name in ("net.pth", "net.pth#sha256=" + digest[:8], f"net-{digest[:8]}.pth", "net.pth#md5=" + digest):
+        with pytest.raises(HypvisionError, match=r"not loaded: .*#sha256=HEX.* zoo:NAME, hf-hub:USER/REPO .* a file"):
+            CheckpointLoader.load_checkpoint(f"{site.url}/{name}")
+    assert not site.asked
+
+
+def test_official_names_carry_their_sum(tmp_path, monkeypatch):
     torch.save(resumable(), tmp_path / "source.pth")
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
-    calls = []
+    fetched = []
 
-    def fetch(url, target, **options):
-        calls.append(url)
-        if "gone" in url:
-            raise ConnectionError("refused")
+    def fetch(url, target, hash_prefix, progress):
+        fetched.append((url, hash_prefix))
         shutil.copy(tmp_path / "source.pth", target)
 
     monkeypatch.setattr(torch.hub, "download_url_to_file", fetch)
-    for _ in range(2):
-        loaded = CheckpointLoader.load_checkpoint("https://example.org/models/net.pth?raw=1")
-        assert loaded["state_dict"]["w"].tolist() == [1, 1]
-    assert len(calls) == 1 and (tmp_path / "hub" / "checkpoints" / "net.pth").is_file()
-    with pytest.raises(HypvisionError, match="example.org/gone.pth' cannot be downloaded .refused"):
-        CheckpointLoader.load_checkpoint("http://example.org/gone.pth")
+    CheckpointLoader.load_checkpoint("https://example.org/fpn_r50_20200101-0a1b2c3d.pth")
+    CheckpointLoader.load_checkpoint("torchvision://resnet50")
+    assert fetched[0] == ("https://example.org/fpn_r50_20200101-0a1b2c3d.pth", "0a1b2c3d") and len(fetched) >= 2
+    url, prefix = fetched[-1]
+    assert url.startswith("https://download.pytorch.org/models/resnet50-") and url.endswith(f"-{prefix}.pth")
 
 
 def test_writing_is_atomic_and_is_what_mmengine_uses(tmp_path):
