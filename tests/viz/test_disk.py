@@ -74,6 +74,16 @@ def test_geodesics_are_circles_at_right_angles_to_the_rim():
     assert np.allclose(steps, steps[0])
 
 
+def test_many_segments_are_those_drawn_one_by_one():
+    _, disk = poincare_disk()
+    starts, ends = np.array([[0.1, 0.2], [-0.7, 0.0]]), np.array([[0.5, -0.4], [0.1, 0.9]])
+    disk.geodesics(starts, ends, steps=16)
+    arcs = disk.axes.collections[0].get_segments()
+    assert len(arcs) == 2
+    for arc, p, q in zip(arcs, starts, ends):
+        assert np.allclose(arc, geodesic_arc(p, q, 16), atol=1e-12)
+
+
 def test_circles_are_at_their_distance():
     _, disk = poincare_disk(grid=())
     disk.circle((0.4, -0.3), 1.2)
