@@ -37,6 +37,7 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 from hypvision.zoo.download import file_sha256
+from hypvision.zoo.weights import unpack
 
 __all__ = [
     "AtomicLocalBackend",
@@ -81,7 +82,7 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[st
         map_location: device to load to, as for :func:`torch.load`.
 
     Returns:
-        What the file holds; for safetensors the flat state dict.
+        What the file holds; for safetensors the flat state dict, in float32 (see :mod:`hypvision.zoo.weights`).
 
     Raises:
         HypvisionError: no such file, a damaged one, one that would run code, or one that holds no dict.
@@ -96,7 +97,7 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[st
             from safetensors.torch import load_file
 
             device = map_location if isinstance(map_location, (str, torch.device)) else "cpu"
-            return load_file(path, device=str(device))
+            return unpack(load_file(path, device=str(device)))
         with torch.serialization.safe_globals(_safe_globals()):
             checkpoint = torch.load(path, map_location=map_location, weights_only=True)
     except PermissionError as error:

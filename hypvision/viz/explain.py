@@ -11,6 +11,7 @@ import ast
 import difflib
 import glob
 import importlib
+import re
 import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,10 +31,17 @@ from hypvision.errors import HypvisionError
 from hypvision.viz.clusters import explain_image
 from hypvision.viz.hierarchy_tree import explain_hierarchy
 from hypvision.viz.sheet import save_picture
+from hypvision.zoo.sources import find, is_address, resolve
+from hypvision.zoo.weights import read_header, unpack
 
 __all__ = ["add_arguments", "build_model", "find_images", "load_weights", "open_image", "run"]
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+# Arguments of TimmBackbone that are not the network's.
+_PLUG = {
+    "type", "model_name", "out_indices", "pretrained", "checkpoint_path", "frozen_stages", "norm_eval", "with_cp",
+    "pad_multiple", "init_cfg", "drop_path_rate",
+}  # fmt: skip
 
 
 # The model
@@ -44,13 +52,18 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
 
     Args:
         name: name in timm.
-        weights: checkpoint, see :func:`load_weights`; None: random weights, drawn from seed 0.
+        weights: checkpoint, see :func:`load_weights`, or weights of the zoo (``"zoo:NAME"``, ``"hf-hub:USER/REPO"``),
+            which say with which arguments and normalisation they go; None: random weights, drawn from seed 0.
         arguments: for the model's constructor, e.g. ``dict(patch_size=2, img_size=32)``.
 
     Raises:
         HypvisionError: unknown model, arguments that it does not accept, one that does not cluster, or weights that
             cannot be read or are of another architecture.
     """
+    config: dict[str, Any] = {}
+    if weights is not None and is_address(str(weights)):
+        weights, own, config = _zoo_weights(str(weights), name)
+        arguments = {**own, **(arguments or {})}
     if not timm.is_model(name):
         close = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
@@ -68,7 +81,26 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
         raise HypvisionError(f"The model '{name}' does not cluster, so there is nothing to draw. Take one of: {known}.")
     if weights is not None:
         load_weights(model, weights)
+    if config:
+        model.pretrained_cfg = {**getattr(model, "pretrained_cfg", {}), **config}
     return model.eval()
+
+
+def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """The verified file of a record, the arguments of its network, and what timm's config says of its pictures."""
+    index, record = find(address)
+    if timm.is_model(name) and name.partition(".")[0] != record.model:
+        raise HypvisionError(f"The weights '{address}' are of the model {record.model}: use --model {record.model}.")
+    path = resolve(record, index)
+    arguments = dict(record.arguments)
+    if record.task != "classification":
+        # The config of the whole model; its backbone's arguments are those of timm, beside those of the plug.
+        backbone = (read_header(path).get("model") or {}).get("backbone") or {}
+        arguments = {key: value for key, value in backbone.items() if key not in _PLUG}
+    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
+    keys = ("mean", "std", "interpolation")
+    config = {key: tuple(value) if isinstance(value := record.input[key], list) else value for key in keys}
+    return path, arguments, {**config, "input_size": tuple(record.input["size"])}
 
 
 def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
@@ -96,8 +128,17 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         if isinstance(state_dict.get(wrapper), Mapping):
             state_dict = state_dict[wrapper]
     given = {name.removeprefix("module."): value for name, value in state_dict.items() if isinstance(value, Tensor)}
-    if any(name.startswith("backbone.") for name in given):
-        given = {name.removeprefix("backbone."): v for name, v in given.items() if name.startswith("backbone.")}
+    # The backbone of a segmenter or detector, of a classifier of the engine, or the network itself.
+    for prefix in ("backbone.timm_model.model.", "backbone."):
+        if any(name.startswith(prefix) for name in given):
+            given = {name.removeprefix(prefix): v for name, v in given.items() if name.startswith(prefix)}
+            break
+    # Dense models have a norm for each stage; the last one stands where the classifier's does.
+    norms = [name for name in given if re.fullmatch(r"feature_norms\.\d+\.\w+", name)]
+    last = max((int(name.split(".")[1]) for name in norms), default=0)
+    for name in norms:
+        if name.startswith(f"feature_norms.{last}."):
+            given.setdefault(f"norm.{name.rpartition('.')[2]}", given[name])
     convert = getattr(importlib.import_module(type(model).__module__), "checkpoint_filter_fn", None)
     if convert is not None and given:
         given = convert(given, model)
@@ -132,7 +173,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            return load_file(path)
+            return unpack(load_file(path))
         found = torch.load(path, map_location="cpu", weights_only=True)
     except PermissionError as error:
         raise HypvisionError(f"The weights '{path}' cannot be read: {error.strerror}.") from error
@@ -236,7 +277,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``explain``."""
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="picture, folder of pictures, or glob pattern")
     parser.add_argument("--model", required=True, metavar="NAME", help="e.g. hcformer_nano, himapper_resnet50")
-    parser.add_argument("--weights", metavar="FILE", help="checkpoint (.pth, .safetensors); random weights without")
+    parser.add_argument("--weights", metavar="FILE", help="checkpoint, or zoo:NAME; random weights without")
     parser.add_argument(
         "--model-args",
         nargs="+",
@@ -244,7 +285,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="arguments of the model, as in model.backbone of its config, e.g. patch_size=2 img_size=32",
     )
-    parser.add_argument("--size", type=int, default=224, metavar="N", help="short side, a multiple of 32 (default 224)")
+    parser.add_argument(
+        "--size", type=int, metavar="N", help="short side, a multiple of 32 (default: that of zoo:NAME, or else 224)"
+    )
     parser.add_argument("--mean", nargs="+", type=float, metavar="X", help="normalisation; default: the model's own")
     parser.add_argument("--std", nargs="+", type=float, metavar="X", help="normalisation; default: the model's own")
     parser.add_argument("--stage", type=int, metavar="N", help="only this stage, counted from 0 (default: all)")
@@ -268,14 +311,17 @@ def run(args: Namespace) -> None:
             raise HypvisionError(f"--{name} takes three values, one a channel{', all > 0' if name == 'std' else ''}.")
     paths = find_images(args.images)
     model = build_model(args.model, args.weights, _parse_arguments(args.model_args))
+    size = args.size
+    if size is None:
+        size = model.pretrained_cfg["input_size"][1] if is_address(str(args.weights)) else 224
     if args.weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
     for path, name in zip(tqdm(paths, unit="image", disable=len(paths) < 2), _output_names(paths)):
         if hasattr(model, "forward_with_hierarchy"):
-            pictures = explain_hierarchy(model, open_image(path), args.size, args.mean, args.std)
+            pictures = explain_hierarchy(model, open_image(path), size, args.mean, args.std)
         else:
             pictures = explain_image(
-                model, open_image(path), args.size, args.regions, args.mean, args.std, args.stage, args.block,
+                model, open_image(path), size, args.regions, args.mean, args.std, args.stage, args.block,
                 args.head, args.level,
             )  # fmt: skip
         for kind, picture in pictures.items():

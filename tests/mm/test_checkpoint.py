@@ -31,6 +31,7 @@ from hypvision.mm.checkpoint import (
     find_resume_checkpoint,
     load_checkpoint_file,
 )
+from hypvision.zoo.weights import write_weights
 
 
 class Command:
@@ -143,6 +144,15 @@ def test_truncated_missing_and_useless_files(tmp_path):
 def test_config_text_that_mmengine_would_execute_is_dropped(tmp_path):
     torch.save(resumable(meta={"epoch": 1, "iter": 1, "config": "import os", "cfg": "text"}), tmp_path / "a.pth")
     assert CheckpointLoader.load_checkpoint(str(tmp_path / "a.pth"))["meta"] == {"epoch": 1, "iter": 1, "cfg": "text"}
+
+
+def test_packed_weights_are_unpacked(tmp_path):
+    """A file of the zoo given by its path must not be read as the small integers that it stores."""
+    weight = torch.randn(32, 64)
+    write_weights({"w": weight}, tmp_path / "w.safetensors", "int8")
+    loaded = load_checkpoint_file(tmp_path / "w.safetensors")
+    assert list(loaded) == ["w"]
+    torch.testing.assert_close(loaded["w"], weight, rtol=0, atol=weight.abs().max().item() / 250)
 
 
 @pytest.fixture

@@ -10,9 +10,15 @@ from hypvision.data.shapes import make_scene
 from hypvision.models.hcformer import HCFormer
 from hypvision.nn import ClusterAssignment
 from hypvision.viz.clusters import cluster_map, merge_regions
+from hypvision.viz.explain import build_model
 from hypvision.viz.palette import palette
 from hypvision.viz.sheet import contact_sheet, save_picture
+from hypvision.zoo import read_weights, resolve
 
+SLIM = dict(
+    img_size=64, layers=(1, 1, 2, 1), mlp_ratios=(4, 4, 4, 4), fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), win=(4, 2, 1, 1),
+    pad="'minimal'", layer_scale=0.3,
+)  # fmt: skip
 MICRO = ["layers=(1,1,1,1)", "dims=(8,16,24,32)", "heads=(2,2,2,2)", "head_dim=4"]
 
 
@@ -59,8 +65,40 @@ def test_command_writes_pictures(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("name", "prefix", "size"),
+    [
+        ("hcformer_nano.shapes", "", 64),
+        ("semantic-fpn_hcformer_nano.shapes", "backbone.timm_model.model.", 96),
+        ("mask-rcnn_hcformer_nano.shapes", "backbone.timm_model.model.", 96),
+    ],
+)
+def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
+    monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    path = resolve(name)
+    expected = read_weights(path)
+    model = build_model("hcformer_nano", f"zoo:{name}")
+    for key in ("stem.weight", "stages.2.blocks.1.mlp.fc1.weight", "stages.3.blocks.0.mixer.bias"):
+        assert torch.equal(model.state_dict()[key], expected[prefix + key]), key
+    assert model.pretrained_cfg["input_size"][1:] == (size, size)
+    if prefix:
+        assert torch.equal(model.norm.weight, expected[f"{prefix}feature_norms.3.weight"])
+    make_scene(0, size=size).image.save(tmp_path / "scene.png")
+    command = ["explain", str(tmp_path / "scene.png"), "--model", "hcformer_nano", "--out", str(tmp_path / "out")]
+    assert main([*command, "--weights", f"zoo:{name}"]) == 0
+    by_address = Image.open(tmp_path / "out" / "scene_clusters.png").tobytes()
+    # The file itself, with what its record says, draws the same.
+    arguments = [f"{key}={value}" for key, value in SLIM.items()]
+    assert main([*command, "--weights", str(path), "--size", str(size), "--model-args", *arguments]) == 0
+    assert Image.open(tmp_path / "out" / "scene_clusters.png").tobytes() == by_address
+    assert "random" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["scene.png", "--model", "hcformer_nano", "--weights", "zoo:hcformer_nano.shape"], "hcformer_nano.shapes"),
+        (["scene.png", "--model", "hcformer_tiny", "--weights", "zoo:hcformer_nano.shapes"], "--model hcformer_nano"),
         (["none.png", "--model", "hcformer_nano"], "none.png"),
         (["broken.png", "--model", "hcformer_nano"], "broken.png"),
         (["scene.png", "--model", "hcformer_nan"], "hcformer_nano"),
