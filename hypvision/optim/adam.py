@@ -132,7 +132,7 @@ class RiemannianAdamW(RiemannianAdam):
 
     Args:
         weight_decay: :math:`\lambda`.
-        others: as in :class:`RiemannianAdam`.
+        params, lr, betas, eps, options: as in :class:`RiemannianAdam`.
     """
 
     decoupled = True
