@@ -51,12 +51,29 @@ class ExportReport(NamedTuple):
         return f"Equal to eager PyTorch up to {self.difference:.1e} of the largest output, on {shapes}. {self.dynamic}"
 
 
+class _Enlarge(nn.Module):
+    """mmseg's Upsample by a whole factor. Its own goes through a float, which the tracer takes for a constant."""
+
+    def __init__(self, factor: int, mode: str, align_corners: bool | None):
+        super().__init__()
+        self.factor, self.mode, self.align_corners = factor, mode, align_corners
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = [side * self.factor for side in x.shape[-2:]]
+        return F.interpolate(x, size, mode=self.mode, align_corners=self.align_corners)
+
+
 class _Segmenter(nn.Module):
     """An mmseg model as a function of pictures: logits ``(B, classes, H, W)``."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model, self.align_corners = model, model.align_corners
+        for parent in list(model.modules()):
+            for name, child in parent.named_children():
+                factor = getattr(child, "scale_factor", None)
+                if type(child).__name__ == "Upsample" and isinstance(factor, float) and factor.is_integer():
+                    setattr(parent, name, _Enlarge(int(factor), child.mode, child.align_corners))
 
     def forward(self, x: Tensor) -> Tensor:
         logits = self.model.decode_head(self.model.extract_feat(x))
@@ -132,7 +149,15 @@ def _compare(
     worst, shapes = 0.0, _shapes(size, dynamic_size)
     for shape in shapes:
         x = torch.randn(shape, generator=generator)
-        expected, got = model(x), run(x)
+        expected = model(x)
+        try:
+            got = run(x)
+        except Exception as error:  # guards of the exported program, errors of the runtime
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise HypvisionError(
+                f"The {kind} file does not run on {shape}: {reason}. It was not kept"
+                + ("; try --fixed-size or another format." if dynamic_size else "; try another format.")
+            ) from error
         if got.shape != expected.shape:
             raise HypvisionError(f"The exported network gives {tuple(got.shape)} instead of {tuple(expected.shape)}.")
         difference = ((got - expected).abs().max() / expected.abs().max().clamp_min(1e-12)).item()

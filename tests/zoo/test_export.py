@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from zoo_helpers import NAME
 
+import hypvision
 import hypvision.zoo.export
 from hypvision.errors import HypvisionError
 from hypvision.zoo.export import export_model, export_network
@@ -59,14 +60,104 @@ def test_a_small_network(tmp_path, kind, dynamic):
 
 
 @pytest.mark.slow
-def test_a_segmenter(tmp_path):
+@pytest.mark.parametrize("kind", ["onnx", "torchexport"])
+def test_a_segmenter(tmp_path, kind):
     pytest.importorskip("mmseg")
-    path = tmp_path / "model.pt2"
-    report = export_model("semantic-fpn_hcformer_nano.shapes", "torchexport", path, dynamic_size=False)
-    assert report.difference < 1e-4 and "sizes are fixed" in str(report)
-    assert torch.export.load(path).module()(torch.randn(2, 3, 96, 96)).shape == (2, 5, 96, 96)
+    if kind == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+    name, path = "semantic-fpn_hcformer_nano.shapes", tmp_path / "model.pt2"
+    report = export_model(name, kind, path)
+    assert report.difference < 1e-4 and "multiples of 32" in str(report)
+    x = torch.randn(2, 3, 128, 160)
+    if kind == "onnx":
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        got = torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
+    else:
+        got = torch.export.load(path).module()(x)
+    with torch.no_grad():
+        small = hypvision.load(name)(x, mode="tensor")
+        expected = nn.functional.interpolate(small, x.shape[2:], mode="bilinear", align_corners=False)
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_segmenters_are_not_scripted(tmp_path):
+    pytest.importorskip("mmseg")
     with pytest.raises(HypvisionError, match="torchexport or onnx"):
         export_model("semantic-fpn_hcformer_nano.shapes", "torchscript", tmp_path / "model.pt")
+
+
+class Pyramid(nn.Module):
+    """A backbone of four convolutions, which takes sides that are multiples of 32."""
+
+    def __init__(self):
+        super().__init__()
+        strides, channels = (4, 2, 2, 2), (3, 8, 8, 8, 8)
+        self.stages = nn.ModuleList(
+            nn.Conv2d(a, b, s, s) for a, b, s in zip(channels[:-1], channels[1:], strides, strict=True)
+        )
+
+    def forward(self, x):
+        maps = []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+
+@pytest.mark.parametrize("kind", ["onnx", "torchexport"])
+def test_semantic_fpn_takes_any_size(tmp_path, kind):
+    """The head of mmseg and the wrapper, without the time that a real backbone takes."""
+    pytest.importorskip("mmseg")
+    import hypvision.mm
+
+    if kind == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
+    from mmseg.models import EncoderDecoder  # noqa: F401 - registers
+    from mmseg.models.decode_heads import FPNHead
+
+    torch.manual_seed(0)
+    model = nn.Module()
+    model.align_corners = False
+    model.extract_feat = Pyramid()
+    model.decode_head = FPNHead(
+        feature_strides=[4, 8, 16, 32], in_channels=[8] * 4, in_index=[0, 1, 2, 3], channels=8, num_classes=3,
+        align_corners=False, norm_cfg=dict(type="BN"),
+    )  # fmt: skip
+    model.decode_head.init_weights()
+    nn.init.normal_(model.decode_head.conv_seg.weight)
+    model.eval()
+    x = torch.randn(5, 3, 64, 160)
+
+    def logits():
+        small = model.decode_head(model.extract_feat(x))
+        return nn.functional.interpolate(small, x.shape[2:], mode="bilinear", align_corners=False)
+
+    with torch.no_grad():
+        expected = logits()  # mmseg's own enlargement
+        network = hypvision.zoo.export._Segmenter(model).eval()
+        torch.testing.assert_close(network(x), expected)
+    path = tmp_path / "model"
+    assert export_network(network, (3, 64, 64), kind, path).difference < 1e-4
+    if kind == "onnx":
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        got = torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
+    else:
+        got = torch.export.load(path).module()(x)
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_file_that_cannot_be_run_is_not_kept(tmp_path, monkeypatch):
+    def stuck(*args):
+        def run(x):
+            raise AssertionError("Guard failed: x.size()[2] == 40")
+
+        return run
+
+    monkeypatch.setitem(hypvision.zoo.export._WRITERS, "torchscript", stuck)
+    with pytest.raises(HypvisionError, match=r"does not run on .*Guard failed.*--fixed-size"):
+        export_network(Drifting().eval(), (3, 32, 32), "torchscript", tmp_path / "bad.pt")
+    assert list(tmp_path.iterdir()) == []
 
 
 class Drifting(nn.Module):
