@@ -117,7 +117,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 
     Args:
         model: the model.
-        path: ``.safetensors``, or a PyTorch file: of hypvision's training (``backbone.*``), a plain state dict, or the
+        path: ``.safetensors``, or a PyTorch file: of hypvision's training of any task, a plain state dict, or the
             method's official checkpoint. No code in it is run.
 
     Raises:
