@@ -16,9 +16,10 @@ class BuildWithZoo(build_py):
         if self.editable_mode or not source.is_dir():
             return
         shutil.rmtree(target, ignore_errors=True)
-        (target / "weights").mkdir(parents=True)
-        for path in [source / "index.yml", *sorted((source / "weights").glob("*.safetensors"))]:
-            shutil.copyfile(path, target / path.relative_to(source))
+        for path in [source / "index.yml", *sorted(source.glob("*/*.safetensors"))]:
+            place = target / path.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
 
 
 setup(cmdclass={"build_py": BuildWithZoo})

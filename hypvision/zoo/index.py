@@ -27,6 +27,7 @@ from hypvision.zoo.weights import STORAGES
 
 __all__ = [
     "builtin_index",
+    "builtin_root",
     "dump_index",
     "find_record",
     "parse_index",
@@ -311,7 +312,7 @@ def with_record(index: Index, record: Record) -> Index:
 # The index that comes with hypvision
 
 
-def _builtin_root() -> Path | None:
+def builtin_root() -> Path | None:
     """``model_zoo`` beside the package in a checkout, or the copy inside an installed wheel (see ``setup.py``)."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package.parent / "model_zoo", package / "_model_zoo"):
@@ -338,7 +339,7 @@ def builtin_index() -> Index:
         if not path.is_file():
             raise HypvisionError(f"HYPVISION_INDEX names '{given}', which is not an index. Correct or unset it.")
     else:
-        root = _builtin_root()
+        root = builtin_root()
         if root is None:
             return Index({})
         path = root / "index.yml"

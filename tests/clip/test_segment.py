@@ -97,6 +97,15 @@ def test_command(photos, tmp_path, capsys):
         assert match in capsys.readouterr().err
 
 
+def test_what_ships_is_found_from_any_folder(photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = load_segmenter(clip="shapes-s8")
+    expected = create_clip("shapes-s8", SHIPPED).model
+    given = own.state_dict()
+    matches = [name for name in given if name.endswith("visual.conv1.weight")]
+    assert matches and torch.equal(given[matches[0]], expected.state_dict()["visual.conv1.weight"])
+
+
 def test_video(photos, tmp_path):
     cv2 = pytest.importorskip("cv2")
     writer = cv2.VideoWriter(str(tmp_path / "a.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), 10, (64, 64))
