@@ -802,9 +802,9 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     r"""Weighted Lorentz centroid: the minimiser of the weighted sum of squared Lorentz distances.
 
     Also known as Einstein midpoint. With :math:`m = \sum_i w_i x_i` it is :math:`m / (\sqrt c \sqrt{-\langle m,
-    m\rangle_L})` (Law et al., ICML 2019). The root is computed from positive terms: in float32 the result is right to
-    round-off at any radius for points in different directions, and up to ``sqrt(c) * r`` of about 6 for near points and
-    10 for points on one ray.
+    m\rangle_L})` (Law et al., ICML 2019). The root is computed from positive terms, and in float64 where the device has
+    it: in float32 the result is right to round-off up to ``sqrt(c) * r`` of about 30, for near points and points on one
+    ray too.
 
     Args:
         x: points ``(..., N, n + 1)``.
@@ -814,7 +814,13 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     Returns:
         Points ``(..., n + 1)``.
     """
-    space, q = _scaled(x[..., 1:], c)
+    dtype = x.dtype
+    space, _ = _capped(x[..., 1:], c)
+    if x.device.type != "mps":
+        space = space.double()
+        c = c.double() if isinstance(c, Tensor) else c
+    q = square_norm(space) * c
+    space = space * _root(c)
     if weights is None:
         weights = torch.full_like(q[..., 0], 1 / q.shape[-2])
     weights = weights.unsqueeze(-1).to(space.dtype)
@@ -831,7 +837,7 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     sides = torch.where(size > 0, sides, torch.zeros_like(sides))
     slack = (weights * (1 / (time + size) + torch.where(away, sides, size))).sum(-2, keepdim=True)
     total = (weights * time).sum(-2, keepdim=True) + length
-    return _arrive((mean / torch.sqrt(slack * total)).squeeze(-2), c)
+    return _arrive((mean / torch.sqrt(slack * total)).squeeze(-2), c).to(dtype)
 
 
 @stable("x")

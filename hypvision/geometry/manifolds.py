@@ -68,8 +68,9 @@ def _bind(function: Callable, points: set[str] = _POINTS) -> Callable:
         kwargs.update(zip(names, args))
         if self.check:
             for name in checked:
-                if isinstance(kwargs.get(name), Tensor):
-                    self.check_point(kwargs[name], name)
+                value = kwargs.get(name)
+                if isinstance(value, Tensor) and value.is_floating_point():  # the function refuses others
+                    self.check_point(value, name)
         return function(**kwargs, c=self.c)
 
     parameters = [signature.parameters[name] for name in names]
@@ -243,13 +244,15 @@ class PoincareBall(Manifold):
     name = "PoincareBall"
 
     for _name in (
-        "busemann", "cdist", "conformal_factor", "dist", "dist0", "dist2plane", "egrad2rgrad",
-        "entailment_loss", "exterior_angle", "ganea_logits", "gyration", "half_aperture", "horosphere_dist",
-        "hyperplane_logits", "inner", "logmap", "logmap0", "norm", "to_lorentz", "transp", "transp0", "transp0back",
-        "wrapped_normal_log_prob",
+        "busemann", "cdist", "conformal_factor", "dist", "dist0", "egrad2rgrad", "entailment_loss", "exterior_angle",
+        "half_aperture", "horosphere_dist", "hyperplane_logits", "inner", "logmap", "logmap0", "norm", "to_lorentz",
+        "transp", "transp0", "transp0back", "wrapped_normal_log_prob",
     ):  # fmt: skip
         locals()[_name] = _bind(getattr(poincare, _name), _POINTS - {"p"})
     del _name
+    # p is a point here, and an ideal one above
+    dist2plane, ganea_logits = _bind(poincare.dist2plane), _bind(poincare.ganea_logits)
+    gyration = _bind(poincare.gyration, {"u", "v"})
 
     def __init__(
         self,
@@ -266,8 +269,8 @@ class PoincareBall(Manifold):
         self.eps = eps
         self.exact = exact
 
-    def _projected(function: Callable) -> Callable:
-        method = _bind(function, _POINTS)
+    def _projected(function: Callable, points: set[str] = _POINTS) -> Callable:
+        method = _bind(function, points)
 
         @functools.wraps(method)
         def projected(self, *args, **kwargs):
@@ -277,10 +280,11 @@ class PoincareBall(Manifold):
         return projected
 
     for _name in (
-        "beta_concat", "beta_split", "expmap", "frechet_mean", "from_lorentz", "geodesic", "geodesic_unit",
+        "beta_concat", "beta_split", "expmap", "frechet_mean", "geodesic", "geodesic_unit",
         "midpoint", "mobius_add", "mobius_matvec", "mobius_scalar_mul", "mobius_sub", "rescale", "wrapped_normal",
     ):  # fmt: skip
         locals()[_name] = _projected(getattr(poincare, _name))
+    from_lorentz = _projected(poincare.from_lorentz, set())  # its argument lies on the hyperboloid
     del _name, _projected
     centroid = midpoint  # noqa: F821
 
@@ -299,6 +303,8 @@ class PoincareBall(Manifold):
 
     def retr(self, x: Tensor, u: Tensor) -> Tensor:
         """``project(x + u)``, or the exponential map if the manifold is ``exact``."""
+        if self.check:
+            self.check_point(x)
         return self.expmap(x, u) if self.exact else self.projx(x + u)
 
     def origin(self, n: int, dtype: torch.dtype | None = None, device=None) -> Tensor:
@@ -428,6 +434,8 @@ class Product(Manifold):
         super().__init__(check=check)
         if not factors:
             raise ValueError("Product needs at least one pair of a manifold and its dimension.")
+        if any(isinstance(manifold, Product) for manifold, _ in factors):
+            raise ValueError("A factor of a Product cannot be a Product: give its factors instead.")
         self.manifolds = nn.ModuleList(manifold for manifold, _ in factors)
         self.dims = tuple(int(n) for _, n in factors)
         self.sizes = [n + manifold.extra for manifold, n in factors]
@@ -451,6 +459,8 @@ class Product(Manifold):
         return x.split(self.sizes, -1)
 
     def _each(self, method: str, *args: Tensor) -> list[Tensor]:
+        if self.check:
+            self.check_point(args[0])
         parts = zip(*(self.split(a) for a in args))
         return [getattr(manifold, method)(*part) for manifold, part in zip(self.manifolds, parts)]
 
@@ -530,8 +540,10 @@ class Product(Manifold):
         """Centroid of every factor."""
         return torch.cat([m.centroid(part, weights) for m, part in zip(self.manifolds, self.split(x))], -1)
 
-    def origin(self, dtype: torch.dtype | None = None, device=None) -> Tensor:
-        """The origin."""
+    def origin(self, n: int | None = None, dtype: torch.dtype | None = None, device=None) -> Tensor:
+        """The origin; ``n``, which other manifolds need, may be left out."""
+        if n not in (None, sum(self.dims)):
+            raise ValueError(f"This product has the dimension {sum(self.dims)}, got n = {n}.")
         return torch.cat([m.origin(n, dtype=dtype, device=device) for m, n in zip(self.manifolds, self.dims)])
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:

@@ -132,7 +132,8 @@ class FGGLinear(nn.Module):
         in_features, out_features: space dimensions.
         manifold: the hyperboloid.
         activation: ``h``; None for the identity.
-        init: ``"identity"`` (half the identity, offset 0.5), ``"lorentz_kaiming"``, ``"kaiming"``, ``"xavier"`` or
+        init: ``"identity"`` (half the identity, offset 0.5; radii grow from layer to layer, up to the cap of 40; for
+            deep stacks take the next one), ``"lorentz_kaiming"``, ``"kaiming"``, ``"xavier"`` or
             ``"mlr"`` (standard deviations sqrt(1/n), sqrt(2/n), 1/sqrt(n + m), sqrt(5/n), offsets 0).
         weight_norm: train length (through a softplus) and direction of ``U`` apart.
 
@@ -198,7 +199,12 @@ class FGGLinear(nn.Module):
         planes = self.planes()
         time = space_time(x, self.manifold.c)
         out = F.linear(x, planes[:, 1:].to(x.dtype))
-        return self.activation(out + (time * planes[:, 0]).to(out.dtype))
+        out = out + (time * planes[:, 0]).to(out.dtype)
+        if out.dtype != torch.float16:  # whose numbers end long before
+            # radii that grow in every layer end at the cap of the geometry
+            limit = math.sinh(40.0) / math.sqrt(self.out_features)
+            out = out.clamp(-limit, limit)
+        return self.activation(out)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}"

@@ -80,8 +80,8 @@ def whole(tensor: Tensor) -> Tensor:
         if placement.is_partial() or (placement.is_shard() and placement.dim % tensor.dim() == tensor.dim() - 1):
             raise RuntimeError(
                 f"A manifold parameter of shape {tuple(tensor.shape)} is sharded within its points ({placement}). "
-                "Give fully_shard its small manifold parameters as ignored_params (hypvision.geometry."
-                "named_manifold_parameters finds them), or shard dimension 0 of a parameter that has two."
+                "Call fully_shard with ignored_params=hypvision.optim.unsharded_parameters(model), or shard "
+                "dimension 0 of a parameter that has two."
             )
     return tensor.to_local()
 
@@ -185,6 +185,13 @@ class RiemannianOptimizer(Optimizer):
     def _sort(self, group: dict, parameter: Tensor, tables: dict) -> None:
         """Update the points of a parameter; or put them into ``tables``, if they are few."""
         x, grad = whole(parameter), parameter.grad
+        if x.dtype not in (torch.float32, torch.float64):
+            raise TypeError(
+                f"Points must be float32 or float64 to be optimised, got {x.dtype} of shape {tuple(x.shape)}: half "
+                "precision cannot hold them to the manifold. Keep the parameters float32 and use autocast."
+            )
+        if x.numel() == 0:
+            return
         width = x.shape[-1]
         parts = factors(manifold_of(parameter), width)
         state = self.state[parameter]

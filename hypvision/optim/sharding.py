@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from hypvision.geometry import CurvatureParameter
+from hypvision.geometry import CurvatureParameter, named_manifold_parameters
 
 __all__ = ["unsharded_parameters"]
 
@@ -13,8 +13,8 @@ __all__ = ["unsharded_parameters"]
 def unsharded_parameters(model: nn.Module, group: dist.ProcessGroup | None = None) -> set[nn.Parameter]:
     """Parameters that ``fully_shard`` must leave alone, with their gradients averaged over the processes.
 
-    FSDP shards no parameter without dimensions, and every process needs the whole curvature. What it ignores it does
-    not reduce either: a hook on each of them does.
+    FSDP shards no parameter without dimensions, and one that is a single point (as ``beta`` of a batch norm) it would
+    cut in pieces. What it ignores it does not reduce either: a hook on each of them does.
 
         >>> fully_shard(model, ignored_params=unsharded_parameters(model))
 
@@ -26,7 +26,7 @@ def unsharded_parameters(model: nn.Module, group: dist.ProcessGroup | None = Non
         group: processes to average over; default: all.
 
     Returns:
-        The learned curvatures of the model.
+        The learned curvatures of the model, and its manifold parameters with one dimension.
 
     Raises:
         RuntimeError: there is no process group yet.
@@ -39,6 +39,7 @@ def unsharded_parameters(model: nn.Module, group: dist.ProcessGroup | None = Non
         parameter.grad /= dist.get_world_size(group)
 
     found = {p for p in model.parameters() if isinstance(p, CurvatureParameter)}
+    found |= {p for _, p, _ in named_manifold_parameters(model) if p.dim() == 1}
     for parameter in found:
         parameter.register_post_accumulate_grad_hook(average)
     return found

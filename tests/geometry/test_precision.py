@@ -39,7 +39,7 @@ BOUNDS: dict[tuple, Bound] = {
     (torch.float32, "lorentz", "logmap"): Bound(5e-7, 2e-5),
     (torch.float32, "lorentz", "transp"): Bound(1e-6, 1e-5, 1e-5, 3e-5),  # 1e-6 to the radius 6, 1e-5 at 17
     (torch.float32, "lorentz", "transp0"): Bound(2e-6, 1e-5),
-    (torch.float32, "lorentz", "centroid"): Bound(3e-7, 1e-6, 2e-3, 2e-2, steep=True),
+    (torch.float32, "lorentz", "centroid"): Bound(3e-7, 1e-6, 1e-21, 1e-20, steep=True),
     (torch.float32, "lorentz", "hyperplane_logits"): Bound(1e-6, 1e-5),
     (torch.float32, "lorentz", "dist2plane"): Bound(5e-7, 3e-5),
     (torch.float32, "lorentz", "exterior_angle"): Bound(2e-7, 5e-6),

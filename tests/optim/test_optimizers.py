@@ -529,3 +529,21 @@ def test_wrong_parameters_are_explained():
 
     with pytest.raises(TypeError, match="Sphere"):
         RiemannianSGD([ManifoldParameter(torch.zeros(3, 4), Sphere())])
+
+
+@pytest.mark.parametrize("kind", [Lorentz, PoincareBall])
+@pytest.mark.parametrize("optimizer", [RiemannianSGD, RiemannianAdam])
+def test_empty_tables_stay_empty(kind, optimizer):
+    manifold = kind(1.0)
+    parameter = ManifoldParameter(torch.zeros(0, 3 + manifold.extra), manifold)
+    parameter.grad = torch.zeros_like(parameter)
+    optimizer([parameter], lr=0.1).step()
+    assert parameter.numel() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_points_are_refused(dtype):
+    parameter = ManifoldParameter(torch.zeros(2, 4, dtype=dtype), Lorentz(1.0))
+    parameter.grad = torch.zeros_like(parameter)
+    with pytest.raises(TypeError, match="Points must be float32 or float64"):
+        RiemannianSGD([parameter], lr=0.1).step()

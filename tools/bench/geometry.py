@@ -45,7 +45,8 @@ INTRODUCTION = f"""
 ## Geometry, layers, optimisers
 
 Ratios to the Euclidean twin, which stands first with its own time: `torch.cdist`, `F.normalize`, `nn.Linear`,
-`nn.Conv2d`, `nn.BatchNorm2d`, `torch.optim.Adam`. The targets are the project's own. What a library lacks is left out.
+`nn.Conv2d`, `nn.BatchNorm2d`, `torch.optim.Adam`. The targets are the project's own. What a library lacks is left out;
+geoopt has no pairwise distances, so that its points are broadcast.
 
 {MARKS[0]}
 {MARKS[1]}
