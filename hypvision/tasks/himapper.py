@@ -44,8 +44,8 @@ class HierarchyClassifier(ImageClassifier):
 
     Args:
         backbone: arguments of :func:`timm.create_model` of a Hi-Mapper.
-        checkpoint: weights of the bare backbone or of a whole Hi-Mapper, a file of any training of ours: where the
-            fine-tuning starts. The head is loaded where it has as many classes.
+        checkpoint: weights of the bare backbone or of a whole Hi-Mapper, a file of any training of ours or
+            ``"zoo:NAME"``: where the fine-tuning starts. The head is loaded where it has as many classes.
         freeze: see :meth:`~hypvision.models.HiMapper.freeze`.
         distillation: ``dict(teacher=dict(model_name=..., ...), kind="hard", alpha=0.5, temperature=1.0)``: ``alpha`` is
             the teacher's share of the loss of the classes. A distilled DeiT learns it with its second head. The teacher
@@ -141,9 +141,11 @@ def load_start(model: HiMapper, checkpoint: str) -> None:
         HypvisionError: weights of the backbone are missing in it or have other shapes; a head for other classes is
             left out.
     """
-    from hypvision.mm.checkpoint import load_checkpoint_file
+    from mmengine.runner import CheckpointLoader
 
-    weights: Any = load_checkpoint_file(checkpoint)
+    import hypvision.mm  # noqa: F401 - installs the loaders: zoo:NAME, addresses with a sum, files without code
+
+    weights: Any = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
     for wrapper in ("state_dict", "model"):
         if isinstance(weights.get(wrapper), dict):
             weights = weights[wrapper]

@@ -21,6 +21,7 @@ from hypvision.mm.engine import test as measure
 from hypvision.mm.engine import train
 from hypvision.tasks import HierarchyClassifier
 from hypvision.tasks.himapper import distillation_loss
+from hypvision.zoo import read_weights, resolve
 
 VIT = dict(backbone="vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=2)
 MAPPER = dict(model_name="himapper", num_classes=5, **VIT)
@@ -135,6 +136,24 @@ def test_where_a_training_starts(tmp_path):
     wrong = HierarchyClassifier({**MAPPER, "embed_dim": 32}, checkpoint=str(tmp_path / "plain.pth"))
     with pytest.raises(HypvisionError, match="does not fit the backbone: .* another shape"):
         wrong.init_weights()
+
+
+def test_a_training_starts_from_the_zoo(tmp_path, monkeypatch):
+    monkeypatch.setenv("HYPVISION_HOME", str(tmp_path))
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    slim = dict(
+        img_size=64, layers=(1, 1, 2, 1), mlp_ratios=(4, 4, 4, 4), fold=(4, 2, 1, 1), prop=(2, 2, 4, 2),
+        win=(4, 2, 1, 1), pad="minimal", layer_scale=0.3,
+    )  # fmt: skip
+    arguments = dict(model_name="himapper", backbone="hcformer_nano", num_classes=3, **slim)
+    model = HierarchyClassifier(arguments, checkpoint="zoo:hcformer_nano.shapes")
+    model.init_weights()
+    expected = read_weights(resolve("hcformer_nano.shapes"))
+    own = model.backbone.trunk.state_dict()
+    assert all(torch.equal(own[name], value) for name, value in expected.items() if not name.startswith("head."))
+    unverified = HierarchyClassifier(arguments, checkpoint="https://example.org/net.pth")
+    with pytest.raises(HypvisionError, match="sha256=HEX"):
+        unverified.init_weights()
 
 
 def test_a_training_logs_the_parts_and_keeps_averages(tmp_path):
