@@ -37,6 +37,7 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 from hypvision.zoo.download import file_sha256
+from hypvision.zoo.sources import offline
 from hypvision.zoo.weights import unpack
 
 __all__ = [
@@ -197,6 +198,11 @@ def _download(url: str, path: Path, sha256: str) -> None:
             if file_sha256(path).startswith(sha256):
                 return
             print_log(f"'{path}' is not the file of '{url}' by its sum; downloading it.", "current", logging.WARNING)
+        if offline():
+            raise HypvisionError(
+                f"The checkpoint '{url}' is not on this machine, and HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. Unset "
+                f"it, or copy the file to '{path}'."
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         # Moved into place when it is complete and its sum is right.
         torch.hub.download_url_to_file(url, str(path), hash_prefix=sha256, progress=False)

@@ -173,6 +173,8 @@ def site(tmp_path, monkeypatch):
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    for name in ("HYPVISION_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
     yield SimpleNamespace(
         url=f"http://127.0.0.1:{server.server_port}", folder=folder, cache=tmp_path / "hub" / "checkpoints", asked=asked
     )
@@ -180,13 +182,19 @@ def site(tmp_path, monkeypatch):
     server.server_close()
 
 
-def test_checkpoints_from_the_net_are_verified(site):
+def test_checkpoints_from_the_net_are_verified(site, monkeypatch):
     torch.save(resumable(), site.folder / "net.pth")
     digest = hashlib.sha256((site.folder / "net.pth").read_bytes()).hexdigest()
     for _ in range(2):
         loaded = CheckpointLoader.load_checkpoint(f"{site.url}/net.pth?raw=1#sha256={digest.upper()}")
         assert loaded["state_dict"]["w"].tolist() == [1, 1]
     assert site.asked == ["/net.pth?raw=1"]  # the second time from the cache
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={digest}")
+    with pytest.raises(HypvisionError, match=r"not on this machine, and HYPVISION_OFFLINE .* copy the file to"):
+        CheckpointLoader.load_checkpoint(f"{site.url}/other.pth#sha256={digest}")
+    assert len(site.asked) == 1
+    monkeypatch.delenv("HYPVISION_OFFLINE")
 
     torch.save(resumable(7), site.folder / "net.pth")
     with pytest.raises(HypvisionError, match=f"refused: its sha256 does not begin with {'0' * 64}"):
@@ -214,6 +222,8 @@ def test_checkpoints_without_a_sum_are_not_fetched(site):
 def test_official_names_carry_their_sum(tmp_path, monkeypatch):
     torch.save(resumable(), tmp_path / "source.pth")
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    for name in ("HYPVISION_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
     fetched = []
 
     def fetch(url, target, hash_prefix, progress):
