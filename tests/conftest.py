@@ -11,6 +11,8 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools" / "bench"))
+# helpers of one folder that another uses
+sys.path += [str(folder) for folder in sorted(Path(__file__).parent.iterdir()) if folder.is_dir()]
 
 
 @pytest.fixture(autouse=True)

@@ -823,7 +823,7 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     space = space * _root(c)
     if weights is None:
         weights = torch.full_like(q[..., 0], 1 / q.shape[-2])
-    weights = weights.unsqueeze(-1).to(space.dtype)
+    weights = saturate_gradient(weights.unsqueeze(-1).to(space.dtype), last=True, dtype=weights.dtype)
     weights = weights / weights.sum(-2, keepdim=True).clamp(min=torch.finfo(space.dtype).tiny)
     size, time = safe_sqrt(q), torch.sqrt(1 + q)
     mean = torch.matmul(weights.transpose(-1, -2), space)  # (..., 1, n)

@@ -297,14 +297,15 @@ class _SaturateGradient(Function):
         return grad.clamp(-ctx.largest, ctx.largest), None
 
 
-def saturate_gradient(x: Tensor, last: bool = False) -> Tensor:
+def saturate_gradient(x: Tensor, last: bool = False, dtype: torch.dtype | None = None) -> Tensor:
     """``x`` itself, with a gradient whose products do not overflow: numbers beyond 1e18 (1e150 in float64) are cut.
 
-    Where no products follow, ``last``, the largest finite numbers are the limits.
+    Where no products follow, ``last``, the largest finite numbers are the limits, those of ``dtype`` if the gradient
+    becomes one of that.
     """
     if torch.jit.is_scripting():
         return x
-    largest = torch.finfo(x.dtype).max if last else 1e150 if x.dtype == torch.float64 else 1e18
+    largest = torch.finfo(dtype or x.dtype).max if last else 1e150 if x.dtype == torch.float64 else 1e18
     return _SaturateGradient.apply(x, largest)
 
 

@@ -44,12 +44,13 @@ def run(suite, expression):
 
 
 def test_one_model_passes_timms_tests(suite):
-    assert "8 passed" in run(suite, "hcformer_nano")
+    # eight for the architecture, three for each of its two sets of trained weights
+    assert "14 passed" in run(suite, "hcformer_nano")
 
 
 @pytest.mark.slow
 def test_all_models_pass_timms_tests(suite):
-    assert "64 passed" in run(suite, FAMILIES)
+    assert "70 passed" in run(suite, FAMILIES)
 
 
 # Names as timm names DeiT: it tests networks of that name as those without a map of two dimensions. Networks that wrap
