@@ -19,6 +19,10 @@ CONFIGS = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for pat
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """The procedural pictures under the names that the real data sets have."""
+    from mmdet.datasets import CocoDataset
+
+    import hypvision.mm  # noqa: F401 - before mmdet, which wants mmcv's operations
+
     root = tmp_path_factory.mktemp("data")
     export(root / "imagenet", "imagefolder", 32, 16, 64)
     export(root / "cifar10", "imagefolder", 32, 16, 32, level="kind")
@@ -28,8 +32,12 @@ def data(tmp_path_factory):
     coco = export(root / "coco", "coco", 4, 2, 64, level="kind")
     for path in (coco / "annotations").glob("instances_*.json"):  # mmdet selects COCO's categories by name
         content = json.loads(path.read_text())
-        for category, name in zip(content["categories"], ("person", "bicycle", "car", "motorcycle")):
+        names = CocoDataset.METAINFO["classes"]  # all of them: an untrained network may predict any
+        for category, name in zip(content["categories"], names):
             category["name"] = name
+        first = len(content["categories"])
+        highest = max(category["id"] for category in content["categories"])
+        content["categories"] += [dict(id=highest + i, name=name) for i, name in enumerate(names[first:], 1)]
         path.write_text(json.dumps(content))
     camvid = export(root / "camvid", "ade", 4, 2, 64, level="kind")
     (camvid / "images").rename(camvid / "img")
