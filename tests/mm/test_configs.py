@@ -19,9 +19,7 @@ CONFIGS = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for pat
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """The procedural pictures under the names that the real data sets have."""
-    from mmdet.datasets import CocoDataset
-
-    import hypvision.mm  # noqa: F401 - before mmdet, which wants mmcv's operations
+    from mmdet.datasets import CocoDataset  # after hypvision.mm, which answers for mmcv's operations
 
     root = tmp_path_factory.mktemp("data")
     export(root / "imagenet", "imagefolder", 32, 16, 64)
