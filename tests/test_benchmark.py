@@ -60,7 +60,7 @@ def test_the_table_has_all_rows_and_is_written(arguments, capsys):
     assert rows[1][1] in capsys.readouterr().out
 
     arguments.write.write_text(page + "\nkept\n")
-    bench.write_section(arguments.write, "new")
+    bench.write_section(arguments.write, bench.MARKS, "new")
     page = arguments.write.read_text()
     assert "new" in page and "resnet18" not in page and page.endswith("kept\n")
 
@@ -69,9 +69,9 @@ def test_mistakes_are_explained(arguments, tmp_path):
     for name, value in (("batch", 0), ("size", 32), ("repeats", 0)):
         with pytest.raises(HypvisionError, match=f"--{name} must be at least"):
             bench.run(argparse.Namespace(**{**vars(arguments), name: value}))
-    (tmp_path / "page.md").write_text("# no marks")
+    (tmp_path / "page.md").write_text(f"only {bench.MARKS[1]}")
     with pytest.raises(HypvisionError, match="lacks the marks"):
-        bench.write_section(tmp_path / "page.md", "text")
+        bench.write_section(tmp_path / "page.md", bench.MARKS, "text", bench.INTRODUCTION)
 
 
 def test_other_models_take_the_size():

@@ -88,10 +88,10 @@ def test_bad_options_are_told(page, tmp_path, monkeypatch):
         with pytest.raises(HypvisionError, match=words):
             bench.run(arguments(options))
     with pytest.raises(HypvisionError, match="cannot be read"):
-        bench.write_section(tmp_path / "none.md", "text")
+        bench.write_section(tmp_path / "none.md", bench.MARKS, "text")
     page.write_text("no marks")
     with pytest.raises(HypvisionError, match="lacks the marks"):
-        bench.write_section(page, "text")
+        bench.write_section(page, bench.MARKS, "text")
     monkeypatch.setitem(sys.modules, "geoopt", None)
     with pytest.raises(HypvisionError, match=r"'geoopt', which is not installed. Run: pip install 'hypvision\[dev\]'"):
         bench.run(arguments("--methods geoopt"))

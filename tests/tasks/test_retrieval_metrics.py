@@ -117,7 +117,7 @@ def test_blocks_cover_all_queries_and_bad_names_are_told():
 
 def test_memory_does_not_grow_with_the_gallery():
     """The peak beyond the embeddings depends on the block, so 60,000 x 60,000 needs what 6,000 x 6,000 needs."""
-    from hcformer import peak_bytes
+    from common import peak_bytes
 
     def peak(count):
         x, labels = points(count, "lorentz", 64), torch.arange(count) // 5

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
@@ -41,6 +42,11 @@ def peak_bytes(function: Callable[[], object], device: str = "cpu") -> int:
     return peak
 
 
+def held_bytes(module: nn.Module) -> int:
+    """Bytes of the parameters and buffers of a network."""
+    return sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
+
+
 def machine(device: str) -> str:
     """What the numbers were measured on, in one line."""
     if device == "cuda":
@@ -53,28 +59,29 @@ def machine(device: str) -> str:
     return f"{name}, {threads} thread{'s' if threads > 1 else ''}, PyTorch {torch.__version__}"
 
 
-def write_section(path: Path, marks: tuple[str, str], text: str, introduction: str) -> None:
+def write_section(path: Path, marks: tuple[str, str], text: str, introduction: str | None = None) -> None:
     """Replace what stands between two marks in a Markdown file.
 
     Args:
-        path: the file; made if it is missing.
+        path: the file.
         marks: comments before and after the text.
         text: the new text.
-        introduction: a section with the marks, appended to a file that has none of them.
+        introduction: a section with the marks, appended to a file that has none of them; a missing file begins with it.
+            Without one the file must be there and have the marks.
 
     Raises:
-        HypvisionError: one mark is missing or they are in the wrong order, or the file cannot be written.
+        HypvisionError: a mark is missing or they are in the wrong order, or the file cannot be read or written.
     """
     try:
-        page = path.read_text(encoding="utf-8") if path.exists() else ""
-        if marks[0] not in page and marks[1] not in page:
-            page = f"{page.rstrip()}\n{introduction}" if page else introduction.lstrip()
-        begin, end = page.find(marks[0]), page.find(marks[1])
-        if not 0 <= begin < end:
-            raise HypvisionError(f"'{path}' lacks the marks {marks[0]} and {marks[1]}, between which the table goes.")
-        page = f"{page[: begin + len(marks[0])]}\n{text}\n{page[end:]}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_text(page, encoding="utf-8")
+        page = path.read_text(encoding="utf-8") if introduction is None or path.exists() else "# Benchmarks\n"
     except OSError as error:
-        raise HypvisionError(f"'{path}' cannot be written: {error.strerror}.") from error
+        raise HypvisionError(
+            f"'{path}' cannot be read: {error.strerror}. Name a Markdown file that is there."
+        ) from error
+    if introduction is not None and not any(mark in page for mark in marks):
+        page = f"{page.rstrip()}\n{introduction}"
+    begin, end = page.find(marks[0]), page.find(marks[1])
+    if not 0 <= begin < end:
+        raise HypvisionError(f"'{path}' lacks the marks {marks[0]} and {marks[1]}, between which the table goes.")
+    with replacing(path) as temporary:
+        temporary.write_text(f"{page[: begin + len(marks[0])]}\n{text}\n{page[end:]}", encoding="utf-8")

@@ -8,9 +8,6 @@ what is allocated at the worst moment of it: weights, gradients, activations and
 from __future__ import annotations
 
 import argparse
-import gc
-import platform
-import re
 import statistics
 import time
 from collections.abc import Callable
@@ -20,6 +17,7 @@ from typing import NamedTuple
 import timm
 import torch
 import torch.nn.functional as F
+from common import MIB, held_bytes, machine, peak_bytes, write_section
 from hcformer_reference import VARIANTS, ReferenceHCFormer
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -32,10 +30,8 @@ OTHERS = ("swin_tiny_patch4_window7_224", "resnet18", "resnet50")
 # What the fast formulation must reach against the literal one.
 TARGETS = {"inference": ">= 2x", "training": ">= 2.5x", "memory": "<= 0.75x", "mixer": "<= 0.4x"}
 MARKS = ("<!-- hcformer:begin -->", "<!-- hcformer:end -->")
-MIB = 2**20
 
-INTRODUCTION = f"""# Benchmarks
-
+INTRODUCTION = f"""
 Every section names the command that wrote it; run it to replace the numbers by those of your machine.
 
 ## HCFormer
@@ -55,36 +51,6 @@ class Result(NamedTuple):
     training: float
     memory: float
     mixer: float | None = None
-
-
-def peak_bytes(function: Callable[[], object], device: str = "cpu") -> int:
-    """Bytes allocated at the worst moment of a call, beyond those that were allocated before it.
-
-    On a GPU the allocator keeps count. On a CPU the profiler records every allocation and release, and they are added
-    up in order.
-    """
-    if device == "cuda":
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        function()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    gc.collect()
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
-        function()
-    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    level = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        level += event.nbytes()
-        peak = max(peak, level)
-    return peak
-
-
-def held_bytes(module: nn.Module) -> int:
-    """Bytes of the parameters and buffers of a network."""
-    return sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
 
 
 def images_per_second(
@@ -217,38 +183,6 @@ def table(results: dict[str, Result]) -> str:
     return "\n".join(lines)
 
 
-def machine(device: str) -> str:
-    """What the numbers were measured on, in one line."""
-    if device == "cuda":
-        return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file() and (match := re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())):
-        name = match[1].strip()
-    threads = torch.get_num_threads()
-    return f"{name}, {threads} thread{'s' if threads > 1 else ''}, PyTorch {torch.__version__}"
-
-
-def write_section(path: Path, text: str) -> None:
-    """Replace what stands between the marks in a Markdown file; a missing file is begun with an introduction.
-
-    Raises:
-        HypvisionError: the file has no such marks, or cannot be written.
-    """
-    try:
-        page = path.read_text(encoding="utf-8") if path.exists() else INTRODUCTION
-        begin, end = page.find(MARKS[0]), page.find(MARKS[1])
-        if not 0 <= begin < end:
-            raise HypvisionError(f"'{path}' lacks the marks {MARKS[0]} and {MARKS[1]}, between which the table goes.")
-        page = f"{page[: begin + len(MARKS[0])]}\n{text}\n{page[end:]}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(page, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise HypvisionError(f"'{path}' cannot be written: {error.strerror}.") from error
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), help="default: all")
     parser.add_argument("--batch", type=int, default=8, help="images a step (default: 8)")
@@ -281,5 +215,5 @@ def run(args: argparse.Namespace) -> None:
     )
     print(text)
     if args.write:
-        write_section(args.write, text)
+        write_section(args.write, MARKS, text, INTRODUCTION)
         print(f"\nWritten to {args.write}")

@@ -14,13 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from hcformer import MIB, machine, peak_bytes
+from common import MIB, machine, peak_bytes, write_section
 from hier_reference import reference_hier_loss
 from torch import Tensor
 
 import hypvision
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
 from hypvision.geometry import Lorentz, PoincareBall
 from hypvision.losses import HIERLoss, clip_to_ball, lca_triplet_loss
 
@@ -113,20 +112,6 @@ def table(samples: int, proxies: int, dim: int, repeats: int, device: str) -> st
     return "\n".join(lines)
 
 
-def write_section(path: Path, text: str) -> None:
-    """Replace what stands between the marks in a Markdown file; the section is appended where there is none yet.
-
-    Raises:
-        HypvisionError: the file cannot be written.
-    """
-    page = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n"
-    if MARKS[0] not in page:
-        page = page.rstrip("\n") + "\n" + INTRODUCTION
-    begin, end = page.index(MARKS[0]), page.index(MARKS[1])
-    with replacing(path) as temporary:
-        temporary.write_text(f"{page[: begin + len(MARKS[0])]}\n{text}\n{page[end:]}", encoding="utf-8")
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=180, help="samples in a batch (default: 180)")
     parser.add_argument("--proxies", type=int, default=512, help="hierarchical proxies (default: 512)")
@@ -157,5 +142,5 @@ def run(args: argparse.Namespace) -> None:
     )
     print(text)
     if args.write:
-        write_section(args.write, text)
+        write_section(args.write, MARKS, text, INTRODUCTION)
         print(f"\nWritten to {args.write}")

@@ -18,14 +18,13 @@ from typing import NamedTuple
 
 import timm
 import torch
-from hcformer import machine
+from common import machine, write_section
 from himapper_reference import LiteralHiMapper
 from torch import nn
 from tqdm import tqdm
 
 import hypvision
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
 from hypvision.models.himapper import BACKBONES
 from hypvision.zoo.convert import himapper_from_official
 
@@ -124,16 +123,6 @@ def table(results: dict[str, Result]) -> str:
     return "\n".join(lines)
 
 
-def write_section(path: Path, text: str) -> None:
-    """Replace what stands between the marks in a Markdown file; the section is appended where there is none yet."""
-    page = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n"
-    if MARKS[0] not in page:
-        page = page.rstrip("\n") + "\n" + INTRODUCTION
-    begin, end = page.index(MARKS[0]), page.index(MARKS[1])
-    with replacing(path) as temporary:
-        temporary.write_text(f"{page[: begin + len(MARKS[0])]}\n{text}\n{page[end:]}", encoding="utf-8")
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=list(BACKBONES), default=list(BACKBONES), help="default: all")
     parser.add_argument("--batch", type=int, default=8, help="images a pass (default: 8)")
@@ -171,5 +160,5 @@ def run(args: argparse.Namespace) -> None:
     )
     print(text)
     if args.write:
-        write_section(args.write, text)
+        write_section(args.write, MARKS, text, INTRODUCTION)
         print(f"\nWritten to {args.write}")

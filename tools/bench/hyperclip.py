@@ -29,7 +29,7 @@ from hypvision.clip.models import ARCHITECTURES, create_clip
 from hypvision.clip.towers import encode_dense, encode_text, find_towers, patch_size
 from hypvision.errors import HypvisionError
 
-INTRODUCTION = "# Benchmarks\n\n## HyperCLIP\n\n<!-- hyperclip:begin -->\n<!-- hyperclip:end -->\n"
+INTRODUCTION = "\n## HyperCLIP\n\n<!-- hyperclip:begin -->\n<!-- hyperclip:end -->\n"
 MARKS = ("<!-- hyperclip:begin -->", "<!-- hyperclip:end -->")
 
 

@@ -18,13 +18,12 @@ from typing import NamedTuple
 import timm
 import torch
 import torch.nn.functional as F
-from hcformer import MIB, held_bytes, machine, peak_bytes
+from common import MIB, held_bytes, machine, peak_bytes, write_section
 from lorentz_cnn_reference import BatchNorm, Conv, Hyperboloid, ReferenceLorentzResNet
 from torch import Tensor, nn
 
 import hypvision
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
 from hypvision.geometry import Lorentz
 from hypvision.nn import (
     EfficientLorentzConv2d,
@@ -241,20 +240,6 @@ def split_rows(batch: int, device: str) -> list[str]:
     return rows
 
 
-def write_section(path: Path, text: str) -> None:
-    """Replace what stands between the marks in a Markdown file; the section is appended where there is none yet.
-
-    Raises:
-        HypvisionError: the file cannot be written.
-    """
-    page = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n"
-    if MARKS[0] not in page:
-        page = page.rstrip("\n") + "\n" + INTRODUCTION
-    begin, end = page.index(MARKS[0]), page.index(MARKS[1])
-    with replacing(path) as temporary:
-        temporary.write_text(f"{page[: begin + len(MARKS[0])]}\n{text}\n{page[end:]}", encoding="utf-8")
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--depths", nargs="+", type=int, choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--batch", type=int, default=16, help="images a step (default: 16)")
@@ -303,5 +288,5 @@ def run(args: argparse.Namespace) -> None:
     )
     print(text)
     if args.write:
-        write_section(args.write, text)
+        write_section(args.write, MARKS, text, INTRODUCTION)
         print(f"\nWritten to {args.write}")

@@ -449,5 +449,5 @@ def run(args: argparse.Namespace) -> None:
             picture = f"![Errors of {what}s over the radius, float32](images/numerics/float32_{what}.png)\n\n"
             text = text.replace(f"{{{what}}}", picture)
         text += "\n\n### float64\n\n![Errors of values over the radius, float64](images/numerics/float64_value.png)"
-        write_section(args.write, MARKS, text, f"# Numerics\n\n{MARKS[0]}\n{MARKS[1]}\n")
+        write_section(args.write, MARKS, text, f"\n## Round-off\n\n{MARKS[0]}\n{MARKS[1]}\n")
     print(text.replace("{value}", "").replace("{gradient}", ""))

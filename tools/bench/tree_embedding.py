@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from hcformer import machine
+from common import machine, write_section
 from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
@@ -219,25 +219,6 @@ def draw(results: dict[str, tuple[float, list[Run]]], parents: Sequence[int], pa
         Image.open(temporary).convert("RGB").quantize(64).save(temporary, format="PNG", optimize=True)
 
 
-def write_section(path: Path, text: str) -> None:
-    """Replace what stands between the marks in a Markdown file.
-
-    Raises:
-        HypvisionError: the file is not there, has no such marks, or cannot be written.
-    """
-    try:
-        page = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise HypvisionError(
-            f"'{path}' cannot be read: {error.strerror}. Name a Markdown file that is there."
-        ) from error
-    begin, end = page.find(MARKS[0]), page.find(MARKS[1])
-    if not 0 <= begin < end:
-        raise HypvisionError(f"'{path}' lacks the marks {MARKS[0]} and {MARKS[1]}, between which the table goes.")
-    with replacing(path) as temporary:
-        temporary.write_text(f"{page[: begin + len(MARKS[0])]}\n{text}\n{page[end:]}", encoding="utf-8")
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--branching", type=int, default=3, help="children of a node (default: 3)")
     parser.add_argument("--depth", type=int, default=6, help="levels below the root (default: 6)")
@@ -284,6 +265,6 @@ def run(args: argparse.Namespace) -> None:
     if args.picture:
         draw(results, parents, args.picture)
     if args.write:
-        write_section(args.write, text)
+        write_section(args.write, MARKS, text)
     for path in filter(None, (args.picture, args.write)):
         print(f"\nWritten to {path}")
