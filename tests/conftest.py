@@ -18,3 +18,11 @@ sys.path += [str(folder) for folder in sorted(Path(__file__).parent.iterdir()) i
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _scope():
+    """mmengine's current default scope is global: what one test leaves there must not decide what the next one finds."""
+    yield
+    if "mmengine.registry" in sys.modules:
+        sys.modules["mmengine.registry"].DefaultScope._instance_dict.clear()

@@ -64,7 +64,7 @@ def load_learner(config: str | Path, weights: str | Path):
         HypvisionError: no such files, another kind of model, or weights of another architecture.
     """
     require("mmengine", "mm")
-    from mmengine.registry import MODELS, init_default_scope
+    from mmengine.registry import MODELS, DefaultScope
 
     import hypvision.tasks.retrieval  # noqa: F401 - registers the learner
     from hypvision.mm.checkpoint import check_compatible, load_checkpoint_file
@@ -78,9 +78,9 @@ def load_learner(config: str | Path, weights: str | Path):
         )
     if not Path(weights).is_file():
         raise HypvisionError(f"There is no checkpoint '{weights}'. Give the path of a .pth file.")
-    init_default_scope("mmengine")
     config.model.backbone.pretrained = False  # the checkpoint has the weights
-    model = MODELS.build(config.model)
+    with DefaultScope.overwrite_default_scope("mmengine"):
+        model = MODELS.build(config.model)
     state = load_checkpoint_file(str(weights))
     state = state.get("state_dict", state)
     check_compatible(model, state, str(weights))

@@ -108,6 +108,8 @@ class Pyramid(nn.Module):
 def test_semantic_fpn_takes_any_size(tmp_path, kind):
     """The head of mmseg and the wrapper, without the time that a real backbone takes."""
     pytest.importorskip("mmseg")
+    from mmengine.registry import DefaultScope
+
     import hypvision.mm
 
     if kind == "onnx":
@@ -120,10 +122,11 @@ def test_semantic_fpn_takes_any_size(tmp_path, kind):
     model = nn.Module()
     model.align_corners = False
     model.extract_feat = Pyramid()
-    model.decode_head = FPNHead(
-        feature_strides=[4, 8, 16, 32], in_channels=[8] * 4, in_index=[0, 1, 2, 3], channels=8, num_classes=3,
-        align_corners=False, norm_cfg=dict(type="BN"),
-    )  # fmt: skip
+    with DefaultScope.overwrite_default_scope("mmseg"):
+        model.decode_head = FPNHead(
+            feature_strides=[4, 8, 16, 32], in_channels=[8] * 4, in_index=[0, 1, 2, 3], channels=8, num_classes=3,
+            align_corners=False, norm_cfg=dict(type="BN"),
+        )  # fmt: skip
     model.decode_head.init_weights()
     nn.init.normal_(model.decode_head.conv_seg.weight)
     model.eval()
