@@ -32,6 +32,7 @@ from .numerics import (
     asinhc_sqrt,
     distance_from_square,
     dot,
+    has_float64,
     log_sinhc_sqrt,
     safe_sqrt,
     same_list,
@@ -41,6 +42,7 @@ from .numerics import (
     square_norm,
     stable,
     tanhc,
+    widen,
 )
 
 __all__ = [
@@ -267,12 +269,14 @@ class _Across(Function):
 
     @staticmethod
     def forward(x, y, keep):
-        if x.device.type != "mps":
-            x, y = x.double(), y.double()
+        once = has_float64(x)
+        x, y = widen(x), widen(y)
         delta, total = y - x, x + y
         square = torch.einsum("...d,...d->...", total, total).unsqueeze(-1)
-        amount = torch.einsum("...d,...d->...", delta, total).unsqueeze(-1) / torch.where(keep, square, 1)
-        return delta.addcmul_(total, torch.where(keep, amount, 0), value=-1).float()
+        for _ in range(1 if once else 2):
+            amount = torch.einsum("...d,...d->...", delta, total).unsqueeze(-1) / torch.where(keep, square, 1)
+            delta.addcmul_(total, torch.where(keep, amount, 0), value=-1)
+        return delta.float()
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -299,9 +303,8 @@ def _across(x: Tensor, y: Tensor, where: Tensor) -> Tensor:
     if x.dtype == torch.float32 and y.dtype == torch.float32 and not torch.compiler.is_compiling():
         return _Across.apply(x, y, where)
     dtype = torch.promote_types(x.dtype, y.dtype)
-    wide = x.device.type != "mps"
-    if wide:
-        x, y = x.double(), y.double()
+    wide = has_float64(x)
+    x, y = widen(x), widen(y)
     out, total = y - x, x + y
     square = square_norm(total)
     safe = torch.where(where, square, torch.ones_like(square))
@@ -315,10 +318,12 @@ class _Perpendicular(Function):
 
     @staticmethod
     def forward(v, x, keep):
-        wide_v, wide_x = (v, x) if v.device.type == "mps" else (v.double(), x.double())
+        out, wide_x = widen(v), widen(x)
         square = torch.einsum("...d,...d->...", wide_x, wide_x).unsqueeze(-1)
-        amount = torch.einsum("...d,...d->...", wide_x, wide_v).unsqueeze(-1) / torch.where(keep, square, 1)
-        return torch.where(keep, torch.addcmul(wide_v, wide_x, amount, value=-1), wide_v).to(v.dtype)
+        for _ in range(1 if has_float64(v) else 2):
+            amount = torch.einsum("...d,...d->...", wide_x, out).unsqueeze(-1) / torch.where(keep, square, 1)
+            out = torch.where(keep, torch.addcmul(out, wide_x, amount, value=-1), out)
+        return out.to(v.dtype)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -345,8 +350,8 @@ def _perpendicular(v: Tensor, x: Tensor, where: Tensor) -> Tensor:
     """
     if v.dtype == torch.float32 and not torch.compiler.is_compiling():
         return _Perpendicular.apply(v, x, where)
-    wide = v.device.type != "mps"
-    out, x = (v.double(), x.double()) if wide else (v, x)
+    wide = has_float64(v)
+    out, x = widen(v), widen(x)
     square = (x * x).sum(-1, keepdim=True)
     safe = torch.where(where, square, torch.ones_like(square))
     for _ in range(1 if wide and v.dtype == torch.float32 else 2):
@@ -816,15 +821,15 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     """
     dtype = x.dtype
     space, _ = _capped(x[..., 1:], c)
-    if x.device.type != "mps":
-        space = space.double()
-        c = c.double() if isinstance(c, Tensor) else c
+    space, c = widen(space), widen(c)
     q = square_norm(space) * c
     space = space * _root(c)
     if weights is None:
         weights = torch.full_like(q[..., 0], 1 / q.shape[-2])
     weights = saturate_gradient(weights.unsqueeze(-1).to(space.dtype), last=True, dtype=weights.dtype)
     weights = weights / weights.sum(-2, keepdim=True).clamp(min=torch.finfo(space.dtype).tiny)
+    if not has_float64(x):
+        weights = saturate_gradient(weights)
     size, time = safe_sqrt(q), torch.sqrt(1 + q)
     mean = torch.matmul(weights.transpose(-1, -2), space)  # (..., 1, n)
     square = square_norm(mean)

@@ -22,8 +22,11 @@ __all__ = [
     "asinhc_sqrt",
     "atanh",
     "clip_norm",
+    "compensated_square_norm",
     "distance_from_square",
     "dot",
+    "gap_to_one",
+    "has_float64",
     "log_sinhc",
     "log_sinhc_sqrt",
     "safe_sqrt",
@@ -36,6 +39,7 @@ __all__ = [
     "stable",
     "tanhc",
     "wide_square_norm",
+    "widen",
 ]
 
 HALF = (torch.float16, torch.bfloat16)
@@ -166,6 +170,19 @@ def _single(value):
 # ---------------------------------------------------------------------------------------------------------------------
 # Sums over the last dimension
 
+# kinds of devices without float64
+_SINGLE_ONLY = frozenset({"mps"})
+
+
+def has_float64(x: Tensor) -> bool:
+    """Whether the device of ``x`` computes in float64 (MPS does not)."""
+    return x.device.type not in _SINGLE_ONLY
+
+
+def widen(x: float | Tensor) -> float | Tensor:
+    """``x`` in float64, a number unchanged; on devices without float64 ``x`` itself."""
+    return x.double() if isinstance(x, Tensor) and has_float64(x) else x
+
 
 class _SquareNorm(Function):
     """``|x|^2`` without the temporary of the squares."""
@@ -231,16 +248,79 @@ class _WideSquareNorm(Function):
 def wide_square_norm(x: Tensor) -> Tensor:
     """Squared norm ``(..., 1)`` of ``x`` ``(..., n)`` as float64, exact for float32 vectors but for the last rounding.
 
-    On devices without float64 (MPS) the dtype of ``x`` is all there is.
+    On devices without float64 (MPS) the dtype of ``x`` is all there is; :func:`gap_to_one` takes the one difference
+    that needs more there.
     """
-    if x.device.type == "mps":
-        return square_norm(x)
-    if x.dtype == torch.float64:
+    if x.dtype == torch.float64 or not has_float64(x):
         return square_norm(x)
     if torch.compiler.is_compiling():
         wide = x.double()
         return (wide * wide).sum(-1, keepdim=True)
     return _WideSquareNorm.apply(x)
+
+
+# Row sums in float32 to twice its digits, for devices without float64: error-free transformations (Dekker 1971; Ogita,
+# Rump and Oishi 2005). Compilers must not reassociate them, and those of PyTorch do not.
+
+
+def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The rounded sum and its rounding error."""
+    total = a + b
+    other = total - a
+    return total, (a - (total - other)) + (b - other)
+
+
+def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The rounded product and its rounding error; factors beyond 1e34 (1e300 in float64) overflow."""
+    product = a * b
+    # halves of the digits, whose products are exact
+    shift = 2.0**27 + 1 if a.dtype == torch.float64 else 2.0**12 + 1
+    a_high, b_high = a * shift, b * shift
+    a_high, b_high = a_high - (a_high - a), b_high - (b_high - b)
+    a_low, b_low = a - a_high, b - b_high
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def compensated_square_norm(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared norm ``(..., 1)`` of ``x`` ``(..., n)`` as two numbers of its dtype, of twice the digits; no gradient.
+
+    The first is the squared norm rounded, the second what that lacks. Coordinates must stay below the root of the
+    largest number.
+    """
+    x = x.detach()
+    total, lost = _two_product(x, x)
+    rest = lost.sum(-1, keepdim=True)
+    while total.shape[-1] > 1:
+        half = total.shape[-1] // 2
+        odd = total[..., 2 * half :]
+        total, lost = _two_sum(total[..., :half], total[..., half : 2 * half])
+        rest = rest + lost.sum(-1, keepdim=True)
+        total = torch.cat([total, odd], -1)
+    return _two_sum(total.sum(-1, keepdim=True), rest)
+
+
+def gap_to_one(x: Tensor, c: float | Tensor) -> tuple[Tensor, Tensor]:
+    """``1 - c |x|^2`` and ``c |x|^2``, ``(..., 1)``, for ``x`` ``(..., n)``: the difference is as exact as its inputs.
+
+    Both are float64 where the device has it. Elsewhere they are of the dtype of ``x``, from a compensated sum; squares
+    of coordinates must not overflow there.
+    """
+    q = wide_square_norm(x) * widen(c)
+    if x.dtype == torch.float64 or has_float64(x):
+        return 1 - q, q
+    with torch.no_grad():
+        total, rest = compensated_square_norm(x)
+        if isinstance(c, Tensor):
+            high, low = c.to(x.dtype), 0.0
+        else:  # a number has more digits than the dtype
+            shifted = c * (2.0**29 + 1)
+            high = shifted - (shifted - c)
+            low = c - high
+            high = torch.full_like(total, high)
+        product, lost = _two_product(total, high)
+        exact = (1 - product) - (lost + (total * low + rest * high))
+        missing = exact - (1 - q)
+    return (1 - q) + missing, q
 
 
 class _Dot(Function):

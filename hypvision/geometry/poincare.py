@@ -5,10 +5,10 @@ With curvature ``c > 0`` (sectional curvature ``-c``) the points are the vectors
 half as long in coordinates as the distance it leads to: ``expmap0(u)`` lies at the distance ``2 |u|``.
 
 Every function takes tensors ``(..., n)`` and the curvature last: a float, or a tensor that broadcasts with
-``(..., 1)``. The formulas consist of positive terms but for ``X``, which is computed in float64 where the device has it
-(``docs/numerics.md`` shows what that is worth). Points outside count as points at the largest radius that the dtype
-holds, ``sqrt(c) * r = 16.6`` in float32; :func:`project` keeps a distance to the rim. Half precision is computed in
-float32 and rounded once.
+``(..., 1)``. The formulas consist of positive terms but for ``X``, which is computed in float64 where the device has
+it, else from a compensated sum (``docs/numerics.md`` shows what that is worth). Points outside count as points at the
+largest radius that the dtype holds, ``sqrt(c) * r = 16.6`` in float32; :func:`project` keeps a distance to the rim.
+Half precision is computed in float32 and rounded once.
 
 Sources: Ganea et al. "Hyperbolic Neural Networks" (NeurIPS 2018); Ungar (2008); Shimizu et al. "HNN++" (ICLR 2021).
 """
@@ -27,6 +27,8 @@ from .numerics import (
     asinhc_sqrt,
     distance_from_square,
     dot,
+    gap_to_one,
+    has_float64,
     safe_sqrt,
     same_list,
     saturate,
@@ -35,6 +37,7 @@ from .numerics import (
     square_norm,
     stable,
     wide_square_norm,
+    widen,
 )
 
 __all__ = [
@@ -86,14 +89,13 @@ __all__ = [
 _RIM = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-52}
 # squared length at which tangent vectors are capped
 _LONGEST = {torch.float32: 1e37, torch.float64: 1e307}
+# on devices without float64: largest coordinate of a point, squared length of a vector that is divided by X, and half
+# the way from rim to rim
+_MOST, _FASTEST, _ACROSS = 1e15, 1e20, 17.5
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Inner workings
-
-
-def _wide(c):
-    return c.double() if isinstance(c, Tensor) and c.device.type != "mps" else c
 
 
 def _root(c):
@@ -103,13 +105,18 @@ def _root(c):
 def _measure(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
     """Factor that brings the point inside, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; all ``(..., 1)`` in float64.
 
-    The factor, 1 inside, is a constant of differentiation.
+    The factor, 1 inside, is a constant of differentiation. Without float64 the difference is a compensated one.
     """
-    q = wide_square_norm(x) * _wide(c)
     limit = _RIM[x.dtype] ** 2
-    factor = torch.sqrt(limit / q.detach().clamp(min=limit))
-    q = q.clamp(max=limit)
-    return factor, 1 - q, q
+    if has_float64(x):
+        q = wide_square_norm(x) * widen(c)
+        factor = torch.sqrt(limit / q.detach().clamp(min=limit))
+        q = q.clamp(max=limit)
+        return factor, 1 - q, q
+    factor = _MOST / lorentz._largest(x).clamp(min=_MOST)  # squares must not overflow
+    gap, q = gap_to_one(x * factor, c)
+    factor = factor * torch.sqrt(limit / q.detach().clamp(min=limit))
+    return factor, gap.clamp(min=1 - limit), q.clamp(max=limit)
 
 
 def _inside(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
@@ -118,10 +125,12 @@ def _inside(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
     return x * factor.to(x.dtype), gap, q
 
 
-def _bounded(v: Tensor) -> Tensor:
+def _bounded(v: Tensor, limit: float | None = None) -> Tensor:
     """Tangent vectors whose squares do not overflow."""
+    limit = limit or _LONGEST[v.dtype]
+    if not has_float64(v):
+        return v * lorentz._bound(v, 1.0, limit)[0]
     q = wide_square_norm(v.detach())
-    limit = _LONGEST[v.dtype]
     return v * torch.sqrt(limit / q.clamp(min=limit)).to(v.dtype)
 
 
@@ -146,8 +155,10 @@ def project(x: Tensor, c: Curvature, eps: float | None = None) -> Tensor:
     The default is 1e-5 in float32 (a radius of 12.2) and 1e-10 in float64 (23.7); geoopt's is 4e-3 in float32 (6.2).
     """
     eps = _default_eps(x) if eps is None else eps
-    q = wide_square_norm(x) * _wide(c)
     limit = (1 - eps) ** 2
+    if not has_float64(x):
+        return x * lorentz._bound(x, c, limit)[0]
+    q = wide_square_norm(x) * widen(c)
     return x * torch.sqrt(limit / q.clamp(min=limit)).to(x.dtype)
 
 
@@ -205,7 +216,11 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     x, gap, _ = _inside(x, c)
     u = _bounded(u)
     longest = 43.0**2  # tanh is 1 long before
-    z2 = wide_square_norm(u) * _wide(c) / (gap * gap)
+    if not has_float64(u):  # no further than from rim to rim, or the quotients overflow
+        longest = _ACROSS**2
+        ratio = safe_sqrt(square_norm(u.detach())) * (_root(c) / gap)
+        u = u * (_ACROSS / ratio.clamp(min=_ACROSS)).detach()
+    z2 = wide_square_norm(u) * widen(c) / (gap * gap)
     short = torch.sqrt(longest / z2.clamp(min=longest))
     z2 = z2.clamp(max=longest)
     # x + w with w = tanh(z) u / |u|, whose 1 - |w|^2 is 1 / cosh(z)^2
@@ -216,12 +231,17 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c) -> Tensor:
     """Moebius addition from ``x``, ``y`` and their ``1 - c |.|^2``."""
     both = x + y
-    q = wide_square_norm(both) * _wide(c)
+    q = wide_square_norm(both) * widen(c)
     bottom = x_gap * y_gap + q
     out = both * (x_gap / bottom).to(x.dtype) + x * (q / bottom).to(x.dtype)
     limit = _RIM[x.dtype] ** 2
     size = (1 - x_gap * y_gap / bottom).clamp(min=limit)
-    return out * torch.sqrt(limit / size).to(x.dtype)
+    factor = torch.sqrt(limit / size).to(x.dtype)
+    # from rim to opposite rim both is nothing but round-off, and the sum anywhere
+    with torch.no_grad():
+        length = square_norm(out) * c
+        astray = torch.where(length > 1 + 1e-5, torch.rsqrt(length), torch.ones_like(length))
+    return out * (factor * astray.to(x.dtype))
 
 
 @stable("x", "y")
@@ -230,7 +250,7 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     x, x_gap, _ = _inside(x, c)
     y, y_gap, _ = _inside(y, c)
     delta = y - x
-    q = wide_square_norm(delta) * _wide(c)
+    q = wide_square_norm(delta) * widen(c)
     both = x_gap * y_gap
     scale = x_gap * asinhc_sqrt(q / both) / torch.sqrt(both) / torch.sqrt(both + q)
     return delta * (scale * x_gap).to(x.dtype) - x * (scale * q).to(x.dtype)
@@ -248,15 +268,15 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """
     x, x_gap, _ = _inside(x, c)
     y, y_gap, _ = _inside(y, c)
-    q = 4 * wide_square_norm(y - x) * _wide(c) / (x_gap * y_gap)
-    return (distance_from_square(q) / _root(_wide(c))).squeeze(-1).to(x.dtype)
+    q = 4 * wide_square_norm(y - x) * widen(c) / (x_gap * y_gap)
+    return (distance_from_square(q) / _root(widen(c))).squeeze(-1).to(x.dtype)
 
 
 @stable("x")
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance from the origin; gradient 0 there."""
     _, gap, q = _measure(x, c)
-    return (2 * asinh(safe_sqrt(q / gap)) / _root(_wide(c))).squeeze(-1).to(x.dtype)
+    return (2 * asinh(safe_sqrt(q / gap)) / _root(widen(c))).squeeze(-1).to(x.dtype)
 
 
 @stable("x", "y")
@@ -283,14 +303,14 @@ def _chord_rows(x: Tensor, c) -> Tensor:
     """``a [-2 x, |x|^2, 1]`` with ``a = 2 / X``, in units of the radius: one factor of the squared chords."""
     x, gap, q = _inside(x, c)
     a = 2 / gap
-    return torch.cat([x * (-2 * a * _root(_wide(c))).to(x.dtype), (a * q).to(x.dtype), a.to(x.dtype)], -1)
+    return torch.cat([x * (-2 * a * _root(widen(c))).to(x.dtype), (a * q).to(x.dtype), a.to(x.dtype)], -1)
 
 
 def _chord_columns(y: Tensor, c) -> Tensor:
     """``b [y, 1, |y|^2]`` with ``b = 2 / Y``: the other factor."""
     y, gap, q = _inside(y, c)
     b = 2 / gap
-    return torch.cat([y * (b * _root(_wide(c))).to(y.dtype), b.to(y.dtype), (b * q).to(y.dtype)], -1)
+    return torch.cat([y * (b * _root(widen(c))).to(y.dtype), b.to(y.dtype), (b * q).to(y.dtype)], -1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -309,7 +329,8 @@ def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Inner product ``(...)`` of tangent vectors at ``x``: :math:`\lambda_x^2\, u \cdot v`."""
     _, gap, _ = _measure(x, c)
     factor = 2 / gap
-    product = dot(_bounded(u), _bounded(v)).to(factor.dtype) * factor * factor
+    limit = None if has_float64(u) else _FASTEST
+    product = dot(_bounded(u, limit), _bounded(v, limit)).to(factor.dtype) * factor * factor
     return saturate(product, v.dtype).to(v.dtype).squeeze(-1)
 
 
@@ -330,7 +351,7 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 def _gyrate(v: Tensor, delta: Tensor, x: Tensor, qx: Tensor, x_gap: Tensor, y_gap: Tensor, scale: Tensor, c) -> Tensor:
     r"""``scale`` times :math:`\mathrm{gyr}[y, -x] v` from ``delta``, ``y - x``: accurate where that is small."""
-    c = _wide(c)
+    c = widen(c)
     q = wide_square_norm(delta) * c
     along, ahead = dot(x, v).to(q.dtype), dot(delta, v).to(q.dtype)
     share = 2 * scale / (x_gap * y_gap + q)
@@ -423,7 +444,7 @@ def retr(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
     r"""The point ``(..., n + 1)`` of the hyperboloid: ``s = 2 x / X``, ``t = (2 - X) / (sqrt(c) X)``."""
     factor, gap, _ = _measure(x, c)
-    time = (2 - gap) / gap / _root(_wide(c))
+    time = (2 - gap) / gap / _root(widen(c))
     return lorentz._lift(time.to(x.dtype), (2 * factor / gap).to(x.dtype), x)
 
 
@@ -431,7 +452,7 @@ def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
 def from_lorentz(x: Tensor, c: Curvature) -> Tensor:
     """The point ``(..., n)`` of the ball for ``x`` ``(..., n + 1)``: ``s / (1 + sqrt(c) t)``."""
     space = x[..., 1:]
-    q = wide_square_norm(space) * _wide(c)
+    q = wide_square_norm(space) * widen(c)
     factor = 1 / (1 + torch.sqrt(1 + q))
     # far beyond the cap of the radius its derivative would overflow
     return space * torch.where(q > 1e38, factor.detach(), factor).to(space.dtype)
@@ -474,10 +495,10 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     # the direction of -x + y, which is that of X delta - c |delta|^2 x
     delta = y - x
     away = q > torch.finfo(x.dtype).tiny
-    length = torch.sqrt(torch.where(away, q, torch.ones_like(q)) / _wide(c))
+    length = torch.sqrt(torch.where(away, q, torch.ones_like(q)) / widen(c))
     side = safe_sqrt(square_norm(lorentz._perpendicular(delta, x, away))).to(gap.dtype) * gap
     along = dot(delta.to(gap.dtype), x.to(gap.dtype)) / length
-    radial = gap * along - wide_square_norm(delta) * _wide(c) * length
+    radial = gap * along - wide_square_norm(delta) * widen(c) * length
     same = (side == 0) & (radial == 0)
     return torch.atan2(side, torch.where(same, torch.ones_like(radial), radial)).squeeze(-1).to(x.dtype)
 
@@ -530,11 +551,11 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     """
     x, x_gap, _ = _inside(x, c)
     p, p_gap, _ = _inside(p, c)
-    c = _wide(c)
+    c = widen(c)
     a, _ = lorentz._unit(a)
     delta = x - p
     q = wide_square_norm(delta) * c
-    top = p_gap * dot(delta.double(), a.double()) - q * dot(p, a).to(q.dtype)
+    top = p_gap * dot(widen(delta), widen(a)) - q * dot(p, a).to(q.dtype)
     out = (asinh(2 * _root(c) * top / (x_gap * p_gap)) / _root(c)).squeeze(-1).to(x.dtype)
     return out if signed else out.abs()
 

@@ -294,6 +294,19 @@ def test_every_finite_input_has_a_finite_result_and_finite_gradients(name, c):
             check_finite(f"gradient of {key}", gradient, op, tensors)
 
 
+INTO_THE_BALL = ["expmap", "expmap0", "geodesic", "geodesic_unit", "midpoint", "mobius_add", "mobius_scalar_mul"]
+INTO_THE_BALL += ["frechet_mean", "from_lorentz", "mobius_matvec", "mobius_sub", "project", "rescale", "retr"]
+
+
+@pytest.mark.parametrize("c", [0.01, 10.0])
+@pytest.mark.parametrize("name", INTO_THE_BALL)
+def test_results_stay_in_the_ball(name, c):
+    """From rim to rim too, where a Moebius sum is the quotient of two round-offs."""
+    op = TABLE[f"poincare.{name}"]
+    out = op.call(*extreme_arguments(op, c), c=c).detach().double()
+    assert (c**0.5 * out.norm(dim=-1)).max() < 1 + 1e-6
+
+
 def check_finite(what: str, value: Tensor, op: Operation, tensors: list[Tensor]) -> None:
     bad = ~torch.isfinite(value)
     if bad.any():
