@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.geometry.numerics import clip_norm
@@ -202,11 +203,11 @@ def _block(dist, table, narrow, triplets, noise, margin, temperature, grad, buff
     a, b, c, pair, triple, spare = buffers[:, :count]
     for rows, out in ((i, a), (j, b), (k, c)):
         torch.index_select(table, 0, rows, out=out)
-    # Weights of the proxies as LCA of the pair and of the triple, and +1, -1 (or 0) for whose distance is the largest.
+    # Weights of the proxies as LCA of the pair and of the triple, and 1 or 0 for whose distance is the largest.
     torch.minimum(a, b, out=pair)
     torch.minimum(pair, c, out=triple)
-    j_rules = torch.sub(a, b, out=a).sign_()
-    k_rules = torch.sub(pair, c, out=c).sign_()
+    j_rules = torch.lt(b, a, out=a)
+    k_rules = torch.lt(c, pair, out=c)
     for weights, factors in zip((pair, triple), noise):
         if not narrow:
             weights.sub_(weights.amax(1, keepdim=True)).exp_()
@@ -231,16 +232,14 @@ def _block(dist, table, narrow, triplets, noise, margin, temperature, grad, buff
     grad.view(-1).index_add_(0, at_triple.view(-1), sign.view(-1), alpha=-1)
     # ... and through the softmax: with v = dL/d(choice of the pair) = -dL/d(choice of the triple),
     # dL/d(logits) = y (v - <y, v>), which belongs to the node at the largest distance.
-    v = torch.index_select(dist, 0, i, out=b).mul_(sign[0].unsqueeze(1))
-    for rows, column in ((j, sign[1]), (k, sign[2])):
-        v.add_(torch.index_select(dist, 0, rows, out=spare).mul_(column.unsqueeze(1)))
+    v = F.embedding_bag(triplets, dist, per_sample_weights=sign.T.contiguous(), mode="sum")
     for weights, direction in ((pair, -1), (triple, 1)):
         scale = weights.sum(1, keepdim=True)
         mean = torch.mul(weights, v, out=spare).sum(1, keepdim=True).div_(scale)
         weights.mul_((direction / temperature) / scale).mul_(torch.sub(v, mean, out=spare))
-    to_k = torch.mul(triple, k_rules, out=c).add_(triple).mul_(0.5)
+    to_k = k_rules.mul_(triple)
     rest = pair.add_(triple).sub_(to_k)
-    to_j = torch.mul(rest, j_rules, out=a).add_(rest).mul_(0.5)
+    to_j = j_rules.mul_(rest)
     for rows, part in ((i, rest.sub_(to_j)), (j, to_j), (k, to_k)):
         grad.index_add_(0, rows, part)
     return total
@@ -248,9 +247,10 @@ def _block(dist, table, narrow, triplets, noise, margin, temperature, grad, buff
 
 def _largest(x: Tensor, spare: Tensor) -> Tensor:
     """Column of the largest of each row of ``x > 0``; on a CPU in half the time of ``argmax``."""
-    at_top = torch.div(x, x.amax(1, keepdim=True), out=spare).floor_()  # x / x is exactly 1
-    columns = torch.arange(x.shape[1], dtype=x.dtype, device=x.device)
-    return at_top.mul_(columns).amax(1).nan_to_num_(0.0).long()  # NaN is no index; the loss tells it
+    if x.device.type != "cpu":
+        return x.argmax(1)
+    at_top = torch.ge(x, x.amax(1, keepdim=True), out=spare)  # 1 or 0; all 0 if there is a NaN, which the loss tells
+    return at_top.mul_(torch.arange(x.shape[1], dtype=x.dtype)).amax(1).long()
 
 
 def lca_triplet_loss(

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.geometry.lorentz import max_distance
 from hypvision.geometry.numerics import distance_from_square
 
 from . import scripted
-from .functional import exact, squash_factor
+from .checks import check_features, check_manifold, check_number, check_sizes
+from .functional import backward_of, exact, plain, squash_factor
 
 __all__ = [
     "GyroLorentzBatchNorm1d",
@@ -30,22 +30,33 @@ __all__ = [
 
 # Everything below is in units of the radius of curvature. Points are pairs of a time and a space part.
 
+# The exponential map of the published layer takes cosh and sinh of at most this length. Without it, one far point grows
+# from layer to layer until nothing is finite: batch norm divides by the mean distance, so it scales outliers up.
+LIMIT = 10.0
+_BEYOND = math.sinh(LIMIT) / LIMIT
+
+
+def _limit(s: Tensor) -> Tensor:
+    """Radius that the published exponential map gives to a vector of length ``s``: beyond 10 as of a linear map."""
+    return torch.where(s > LIMIT, torch.asinh(s.clamp(min=LIMIT) * _BEYOND), s)
+
 
 def _unit(time: Tensor, space: Tensor) -> tuple[Tensor, Tensor]:
-    """The centroid for a sum of points given as time ``(...)`` and space ``(..., C)``."""
+    """The centroid for a mean of points given as time ``(...)`` and space ``(..., C)``."""
     length = torch.linalg.vector_norm(space, dim=-1)
-    norm = torch.sqrt(((time - length) * (time + length)).clamp(min=1e-12))
+    # a mean of points has at least 1; the difference cancels for far ones
+    norm = torch.sqrt(((time - length) * (time + length)).clamp(min=1.0))
     space = space / norm.unsqueeze(-1)
     return torch.sqrt(1 + (space * space).sum(-1)), space
 
 
 def _radial_factor(q: Tensor, g: Tensor) -> Tensor:
-    """``sinh(g r) / sinh(r)`` for the squared chord ``q = 4 sinh^2(r / 2)``, with ``g r`` cut at 40."""
+    """``sinh(g r) / sinh(r)`` for the squared chord ``q = 4 sinh^2(r / 2)``, with ``g r`` limited."""
     small = q * (g * g).clamp(min=1) < 1e-2
     g2 = g * g
     series = 1 + q * ((g2 - 1) / 6) * (1 + q * ((g2 - 4) / 20) * (1 + q * ((g2 - 9) / 42)))
     q = torch.where(small, torch.ones_like(q), q)
-    ratio = (distance_from_square(q) * g).clamp(max=40.0).sinh() / torch.sqrt(q + q * q / 4)
+    ratio = _limit(distance_from_square(q) * g).sinh() / torch.sqrt(q + q * q / 4)
     return torch.where(small, g * series, ratio)
 
 
@@ -160,14 +171,16 @@ class _BatchNorm(Function):
             var = r.mean() / root if running is None else running[1]
             gain = gamma / (var + options.eps)
         s = r * gain
-        slope = bend = None
-        if options.slope is not None:
+        slope = bend = growth = None
+        if options.slope is None:
+            raw, s = s, _limit(s)
+            growth = torch.where(raw > LIMIT, torch.tanh(s) / raw, 1.0)  # ds / d raw
+        else:
             # as published, the limit follows the curvature without a gradient; s = kappa tanh(bend r g) / bend
             kappa = math.atanh(0.99) / options.slope
             bend = kappa / max_distance(c) / root
             slope = s.mul_(bend).tanh_()
             s = slope * (kappa / bend)
-        s.clamp_(max=40.0)
         f = torch.sinh(s).div_(sinh)
         cosh = torch.cosh(s)
         ratio = (t + 1).add_(chord, alpha=0.5).div_(mt + 1)
@@ -176,19 +189,23 @@ class _BatchNorm(Function):
         torch.mul(x, f, out=out)
         _add_outer_(out, basis / root, c1.neg(), c2)
         ctx.save_for_backward(
-            x, gamma, c, mt, m, b, bt, q, t, products, gap, chord, r, sinh, gain, slope, bend, s, f, cosh, ratio, c1,
-            c2, var,
+            x, gamma, c, mt, m, b, bt, q, t, products, gap, chord, r, sinh, gain, slope, bend, growth, s, f, cosh,
+            ratio, c1, c2, var, beta,
         )  # fmt: skip
         ctx.point, ctx.leaves, ctx.running, ctx.options = point, leaves, running, options
         ctx.mark_non_differentiable(m, var)
         return out, m, var
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad, *_):
+        if torch.is_grad_enabled():
+            x, gamma, c = ctx.saved_tensors[:3]
+            inputs, needed = [x, ctx.saved_tensors[-1], gamma, c], ctx.needs_input_grad[:4]
+            function = lambda *given: _composite(*given, ctx.running, ctx.options)[0]  # noqa: E731
+            return *backward_of(function, inputs, needed, grad), None, None
         (
-            x, gamma, c, mt, m, b, bt, q, t, products, gap, chord, r, sinh, gain, bent, bend, s, f, cosh, ratio, c1, c2,
-            var,
+            x, gamma, c, mt, m, b, bt, q, t, products, gap, chord, r, sinh, gain, bent, bend, growth, _s, f, cosh,
+            ratio, c1, c2, var, _beta,
         ) = ctx.saved_tensors  # fmt: skip
         options, batch = ctx.options, ctx.running is None
         root, along_beta = torch.sqrt(c), products[:, 1:]
@@ -212,9 +229,9 @@ class _BatchNorm(Function):
         g_mt = -torch.dot(g_ratio.flatten(), ratio.flatten())
 
         # cosh(s) and f = sinh(s) / sinh(r) by s, at fixed r; then by the chord
-        g_s = torch.mul(g_2, f).mul_(sinh).addcmul_(g_f, cosh / sinh).mul_(s < 40.0)
+        g_s = torch.mul(g_2, f).mul_(sinh).addcmul_(g_f, cosh / sinh)
         if bend is None:
-            local, first, bow = gain, gain, 0.0  # ds/dr; its value at 0; s = first r (1 - bow r^2 + ...)
+            local, first, bow = gain * growth, gain, 0.0  # ds/dr; its value at 0; s = first r (1 - bow r^2 + ...)
         else:
             kappa = math.atanh(0.99) / options.slope
             flat = 1 - bent * bent
@@ -231,7 +248,7 @@ class _BatchNorm(Function):
         g_chord = torch.mul(g_f, steep).addcmul_(g_2 * local, f, value=0.5).add_(g_ratio, alpha=0.5)
 
         # the gain, by variance and gamma
-        g_gain = torch.dot(g_s.flatten(), (r if bend is None else r * (flat * kappa)).flatten())
+        g_gain = torch.dot(g_s.flatten(), (r * (growth if bend is None else flat * kappa)).flatten())
         if options.gyro:
             g_gamma = g_gain * gain
             g_var = -g_gamma / (2 * (var + options.eps))
@@ -295,7 +312,7 @@ def _composite(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: tuple
 
 def _batch_norm(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: tuple | None, options: _Options):
     """The layer on space parts ``(B, C, N)``: output, mean ``(C,)`` in units of the radius of curvature, variance."""
-    function = _composite if torch.compiler.is_compiling() or x.is_meta else _BatchNorm.apply
+    function = _composite if plain(x) else _BatchNorm.apply
     return function(x, beta, gamma, c, running, options)
 
 
@@ -317,10 +334,13 @@ class _LorentzBatchNorm(nn.Module):
         dtype=None,
     ):
         super().__init__()
-        if num_features < 1:
-            raise ValueError(f"num_features must be at least 1, got {num_features}.")
+        check_manifold(self, manifold, Lorentz)
+        check_sizes(self, num_features=num_features)
+        check_number(self, "eps", eps, 0)
+        if slope is not None:
+            check_number(self, "slope", slope, 0, strict=True)
         if not 0 <= momentum <= 1:
-            raise ValueError(f"momentum must lie between 0 and 1, got {momentum}.")
+            raise ValueError(f"{type(self).__name__}: momentum must lie between 0 and 1, got {momentum}.")
         factory = {"device": device, "dtype": dtype}
         self.num_features, self.eps, self.momentum, self.slope = num_features, eps, momentum, slope
         self.manifold = manifold
@@ -365,7 +385,8 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
     The mean is the centroid over the images of the centroids over their pixels, the variance the mean distance from it.
     Points are taken to the origin by the inverse boost of the mean, their radii are multiplied by ``gamma / (var +
     eps)``, and they are moved to ``beta`` by its boost; for every pixel that is a factor and two terms of rank one,
-    where the published chain of logarithm, transports and exponential writes four maps.
+    where the published chain of logarithm, transports and exponential writes four maps. As published, the exponential
+    map takes cosh and sinh of at most 10 (in units of the radius of curvature), so that radii beyond grow as logarithms.
 
     Args:
         num_features: channels.
@@ -385,8 +406,7 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dim() != 4 or x.shape[1] != self.num_features:
-            raise ValueError(f"expected a map (B, {self.num_features}, H, W), got shape {tuple(x.shape)}.")
+        check_features(self, x, self.num_features, 1, 4)
         return self._normalize(x.flatten(2)).reshape(x.shape)
 
     def __prepare_scriptable__(self) -> nn.Module:
@@ -397,8 +417,7 @@ class LorentzBatchNorm1d(_LorentzBatchNorm):
     """Lorentz batch normalisation of points ``(B, C)`` or tokens ``(B, N, C)``; see :class:`LorentzBatchNorm2d`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dim() not in (2, 3) or x.shape[-1] != self.num_features:
-            raise ValueError(f"expected (B, {self.num_features}) or (B, N, {self.num_features}), got {tuple(x.shape)}.")
+        check_features(self, x, self.num_features, rank=2 if x.dim() == 2 else 3)
         if x.dim() == 2:
             return self._normalize(x.unsqueeze(2)).squeeze(2)
         return self._normalize(x.transpose(1, 2)).transpose(1, 2)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from hypvision.geometry import Lorentz
 
 from . import scripted
+from .checks import check_features, check_manifold, integers
 from .functional import space_time
 
 __all__ = ["LorentzAvgPool2d", "LorentzGlobalAvgPool2d"]
@@ -17,7 +18,8 @@ __all__ = ["LorentzAvgPool2d", "LorentzGlobalAvgPool2d"]
 def _normalize(time: Tensor, space: Tensor, c) -> Tensor:
     """Space parts, channels in dimension 1, of the centroids with these mean times and mean space parts."""
     length = torch.linalg.vector_norm(space, dim=1, keepdim=True)
-    norm = ((time - length) * (time + length) * c).clamp(min=1e-12)
+    # a mean of points has at least 1; the difference cancels for far ones
+    norm = ((time - length) * (time + length) * c).clamp(min=1.0)
     return space / torch.sqrt(norm)
 
 
@@ -26,9 +28,11 @@ class LorentzGlobalAvgPool2d(nn.Module):
 
     def __init__(self, manifold: Lorentz, keepdim: bool = False):
         super().__init__()
+        check_manifold(self, manifold, Lorentz)
         self.manifold, self.keepdim = manifold, keepdim
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, dim=1, rank=4)
         c = self.manifold.c
         time = space_time(x, c, 1).mean((2, 3))
         out = _normalize(time, x.to(time.dtype).mean((2, 3)), c).to(x.dtype)
@@ -43,10 +47,16 @@ class LorentzAvgPool2d(nn.Module):
 
     def __init__(self, kernel_size, manifold: Lorentz, stride=None, padding=0):
         super().__init__()
+        check_manifold(self, manifold, Lorentz)
+        integers(kernel_size, 2, "kernel_size", 1)
+        if stride is not None:
+            integers(stride, 2, "stride", 1)
+        integers(padding, 2, "padding", 0)
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         self.manifold = manifold
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, dim=1, rank=4)
         c = self.manifold.c
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         # the mean of 1/sqrt(c) is itself: pool what is beyond it, so that padding counts as origins

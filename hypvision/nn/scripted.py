@@ -150,7 +150,7 @@ class Norm(nn.Module):
         if self.slope > 0:
             gain = gain * _squash(q * shrink * shrink * (self.gain * self.gain / self.c), self.limit, self.slope)
         inner = shrink * gain
-        factor = inner * sinhc_sqrt((q * inner * inner).clamp(max=1600.0))
+        factor = inner * sinhc_sqrt((q * inner * inner).clamp(max=100.0))  # radii of at most norm.LIMIT
         arrived = torch.sqrt(1 + q * factor * factor)
         c1 = (time + 1 + chord / 2) / (self.mean_time + 1) * factor
         final = self.beta_time * arrived + factor * along_beta - c1 * self.cross
@@ -212,7 +212,7 @@ class GlobalPool(nn.Module):
         time = torch.sqrt(_square(x) + 1 / self.c).mean([2, 3])
         space = x.to(time.dtype).mean([2, 3])
         length = torch.sqrt((space * space).sum(1, keepdim=True))
-        out = space / torch.sqrt(((time - length) * (time + length) * self.c).clamp(min=1e-12))
+        out = space / torch.sqrt(((time - length) * (time + length) * self.c).clamp(min=1.0))
         return out[:, :, None, None].to(x.dtype) if self.keepdim else out.to(x.dtype)
 
 

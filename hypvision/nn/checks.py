@@ -1,0 +1,107 @@
+"""Checks that the layers share, of shapes, dtypes and types alone: none waits for a device or breaks a graph."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+from torch import Tensor, nn
+
+from hypvision.geometry import Lorentz, PoincareBall
+
+__all__ = ["check_features", "check_manifold", "check_number", "check_sizes", "integers"]
+
+_NAMES = {Lorentz: "the hyperboloid", PoincareBall: "the ball"}
+
+
+def check_manifold(layer: nn.Module, manifold: Any, kind: type | tuple[type, ...], name: str = "manifold") -> None:
+    """Refuse what is not a manifold of this kind.
+
+    Raises:
+        TypeError: it is not.
+    """
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if isinstance(manifold, kinds):
+        return
+    wanted = " or ".join(f"a hypvision.geometry.{k.__name__}" for k in kinds)
+    found = f"the class {manifold.__name__} itself" if isinstance(manifold, type) else f"a {type(manifold).__name__}"
+    why = f" The layer works on {_NAMES[kind]}." if kind in _NAMES else ""
+    raise TypeError(
+        f"{type(layer).__name__}: {name} must be {wanted}, got {found}.{why} Create one: {kinds[0].__name__}(c=1.0)."
+    )
+
+
+def check_sizes(layer: nn.Module, **sizes: Any) -> None:
+    """Refuse sizes that are not integers of at least 1.
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"{type(layer).__name__}: {name} must be an integer of at least 1, got {value!r}.")
+
+
+def check_number(layer: nn.Module, name: str, value: Any, least: float, strict: bool = False, below=math.inf) -> None:
+    """Refuse what is no finite number from ``least`` on (above it, if ``strict``), and below ``below``.
+
+    Raises:
+        ValueError: it is not.
+    """
+    good = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not good or not (value > least if strict else value >= least) or not value < below:
+        end = "" if math.isinf(below) else f" and below {below:g}"
+        raise ValueError(
+            f"{type(layer).__name__}: {name} must be a number {'above' if strict else 'of at least'} {least:g}{end}, "
+            f"got {value!r}."
+        )
+
+
+def check_features(
+    layer: nn.Module, x: Tensor, width: int | None = None, dim: int = -1, rank: int | None = None, name: str = "x"
+) -> None:
+    """Refuse features that are no floating point tensor, or of another width or number of dimensions.
+
+    Args:
+        layer: the layer that asks.
+        x: the features.
+        width: size along ``dim``; None for any.
+        dim: dimension of the vectors.
+        rank: number of dimensions; None for any.
+        name: of the argument.
+
+    Raises:
+        TypeError: the features are not a floating point tensor.
+        ValueError: their shape does not fit.
+    """
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        found = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(
+            f"{type(layer).__name__}: {name} must be a tensor of floating point numbers, got {found}. Call .float()."
+        )
+    least = dim + 1 if dim >= 0 else -dim
+    if (rank is not None and x.dim() != rank) or x.dim() < least:
+        wanted = f"{rank} dimensions" if rank is not None else f"at least {least} dimension{'s' * (least > 1)}"
+        raise ValueError(f"{type(layer).__name__}: {name} must have {wanted}, got shape {tuple(x.shape)}.")
+    if width is not None and x.shape[dim] != width:
+        hint = ""
+        if x.shape[dim] == width + 1 and isinstance(getattr(layer, "manifold", None), Lorentz):
+            hint = " Are these points with time? Lorentz layers take space parts: x[..., 1:]."
+        raise ValueError(
+            f"{type(layer).__name__}: {name} must have {width} features in dimension {dim}, got shape "
+            f"{tuple(x.shape)}.{hint}"
+        )
+
+
+def integers(value: int | tuple[int, ...], rank: int, name: str, least: int) -> tuple[int, ...]:
+    """One integer for every dimension of a kernel.
+
+    Raises:
+        ValueError: the value is neither an integer nor ``rank`` of them, or one is below ``least``.
+    """
+    out = (value,) * rank if isinstance(value, Integral) else value
+    good = isinstance(out, (tuple, list)) and len(out) == rank
+    if not good or not all(isinstance(n, Integral) and not isinstance(n, bool) and n >= least for n in out):
+        raise ValueError(f"{name} must be an integer or {rank} integers of at least {least}, got {value!r}.")
+    return tuple(int(n) for n in out)

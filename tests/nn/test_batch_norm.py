@@ -1,0 +1,89 @@
+"""Lorentz batch norm with points far outside: the published exponential map takes cosh and sinh of at most 10."""
+
+import pytest
+import timm
+import torch
+from lorentz_cnn_reference import BatchNorm, Hyperboloid
+
+import hypvision.models  # noqa: F401 - registers
+from hypvision import nn as hnn
+from hypvision.geometry import Lorentz
+
+
+def with_outlier(size, dtype=torch.float64):
+    """Points near each other, and one in a batch of many at distance ``size``, which batch norm takes even farther."""
+    torch.manual_seed(0)
+    x = 0.05 * torch.randn(4, 3, 8, 8, dtype=dtype)
+    x[0, :, 0, 0] = torch.sinh(torch.tensor(size, dtype=dtype)) * torch.tensor([0.6, 0.0, 0.8], dtype=dtype)
+    return x
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("c", [1.0, 0.5])
+def test_equals_the_published_chain_beyond_its_limit(training, c):
+    manifold = Hyperboloid(1 / c).double()
+    published = BatchNorm(manifold, 3).double().train(training)
+    layer = hnn.LorentzBatchNorm2d(3, Lorentz(c), dtype=torch.float64).train(training)
+    published.running_var.fill_(0.07)
+    layer.running_var.fill_(0.07)
+    x = with_outlier(3.0).requires_grad_()
+    weight = torch.randn(x.shape, dtype=x.dtype)
+    expected = published(manifold.points(x.permute(0, 2, 3, 1)))[..., 1:].permute(0, 3, 1, 2)
+    out = layer(x)
+    assert torch.asinh(expected.norm(dim=1).max() * c**0.5) > 10.5  # the limit is at work
+    # the chain adds 1e-8 to squared norms, which near points feel
+    torch.testing.assert_close(out, expected, rtol=3e-4, atol=2e-5)
+    loss = lambda y: (weight * torch.asinh(y)).sum()  # noqa: E731
+    (gradient,) = torch.autograd.grad(loss(out), x)
+    (reference,) = torch.autograd.grad(loss(expected), x)
+    torch.testing.assert_close(gradient, reference, rtol=1e-3, atol=1e-3 * reference.abs().max().item())
+
+
+def test_gradients_beyond_the_limit():
+    layer = hnn.LorentzBatchNorm2d(3, Lorentz(0.5), dtype=torch.float64)
+    with torch.no_grad():
+        layer.beta.copy_(layer.manifold.expmap0(torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)))
+    x = with_outlier(3.0)[:, :, :3, :3].contiguous().requires_grad_()
+    weight = torch.randn(x.shape, dtype=x.dtype)
+
+    def loss(x, gamma):
+        out = torch.func.functional_call(layer, {"gamma": gamma}, (x,))
+        return (weight * torch.asinh(out)).sum()
+
+    gamma = torch.full((1,), 4.0, dtype=torch.float64, requires_grad=True)
+    assert torch.asinh(torch.func.functional_call(layer, {"gamma": gamma}, (x,)).abs().max()) > 10.5
+    assert torch.autograd.gradcheck(loss, (x, gamma), eps=1e-7, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_has_the_limit_too():
+    layer = hnn.LorentzBatchNorm2d(3, Lorentz(0.5)).eval()
+    layer.running_var.fill_(0.1)
+    x = with_outlier(3.0, torch.float32)
+    expected = layer(x)
+    assert expected.abs().max() > 2e4
+    torch.testing.assert_close(torch.jit.script(layer)(x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_one_far_point_is_its_own_mean():
+    far = torch.tensor([[3e7, -4e7]]).view(1, 2, 1, 1)
+    torch.testing.assert_close(hnn.LorentzGlobalAvgPool2d(Lorentz())(far), far.flatten(1), rtol=1e-5, atol=0)
+
+
+def test_published_network_does_not_blow_up():
+    """Without the limit the loss of this network is NaN after a few steps: outliers grow from layer to layer."""
+    torch.manual_seed(0)
+    model = timm.create_model("hcnn_resnet18", num_classes=10, stem="imagenet", widths=(16, 32, 64, 128))
+    x = torch.randn(64, 3, 32, 32) * torch.logspace(-2, 0.7, 64).view(-1, 1, 1, 1)
+    labels = torch.randint(10, (64,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    radii = []
+    model.stages[3].register_forward_hook(lambda module, args, out: radii.append(out.detach().norm(dim=1).max()))
+    for _ in range(3):
+        loss = torch.nn.functional.cross_entropy(model(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        optimizer.step()
+        assert loss.isfinite() and norm < 1e3
+    assert max(radii) < 1e6
