@@ -386,7 +386,7 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
     Points are taken to the origin by the inverse boost of the mean, their radii are multiplied by ``gamma / (var +
     eps)``, and they are moved to ``beta`` by its boost; for every pixel that is a factor and two terms of rank one,
     where the published chain of logarithm, transports and exponential writes four maps. As published, the exponential
-    map takes cosh and sinh of at most 10 (in units of the radius of curvature), so that radii beyond grow as logarithms.
+    map takes cosh and sinh of at most 10 (in units of the radius of curvature): radii beyond grow as logarithms.
 
     Args:
         num_features: channels.
