@@ -23,7 +23,8 @@ for _optimizer in (RiemannianSGD, RiemannianAdam, RiemannianAdamW):
     OPTIMIZERS.register_module(module=_optimizer, force=True)
 
 # timm's Muon (Jordan et al., 2024) steps along orthogonalised gradients for weight matrices and kernels, and is AdamW
-# for all else. PyTorch has one of the same name, for matrices alone.
+# for all else; :class:`TimmParamGroups` leaves tables of embeddings to AdamW, too. PyTorch has one of the same name,
+# for matrices alone.
 OPTIMIZERS.register_module("TimmMuon", module=Muon)
 
 
@@ -66,6 +67,8 @@ class TimmParamGroups:
         if is_model_wrapper(model):
             model = model.module
         groups = self._scaled(self._groups(model), model) if self.lr_mult else self._groups(model)
+        if self.optimizer_cfg["type"] in ("TimmMuon", Muon):
+            groups = _tables_apart(groups, model)
         optimizer = OPTIMIZERS.build(dict(self.optimizer_cfg, params=groups))
         return OPTIM_WRAPPERS.build(self.optim_wrapper_cfg, default_args=dict(optimizer=optimizer))
 
@@ -111,6 +114,23 @@ class TimmParamGroups:
                 part = [p for p in params if factors.get(id(p), 1.0) == factor]
                 found.append({**group, "params": part, "lr": group.get("lr", base) * factor})
         return found
+
+
+def _tables_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
+    """The groups with embeddings (of tokens, of positions) in groups of their own, which Muon steps by AdamW.
+
+    Rows of a table are vectors of their own, most of them without a gradient: there is no matrix to orthogonalise.
+    """
+    tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters(recurse=False)}
+    ends = ("positional_embedding", "pos_embed")
+    tables |= {id(p) for name, p in model.named_parameters() if name.rpartition(".")[2] in ends}
+    found = []
+    for group in groups:
+        for apart in (False, True):
+            part = [p for p in group["params"] if (id(p) in tables) == apart]
+            if part:
+                found.append({**group, "params": part, **({"use_fallback": True} if apart else {})})
+    return found
 
 
 def _no_weight_decay(model: nn.Module) -> set[str]:

@@ -9,9 +9,9 @@ from torch import nn
 pytest.importorskip("mmengine")
 from mmengine.optim import build_optim_wrapper
 
-import hypvision.tasks.optim  # noqa: F401 - registers what configs name
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, get_total_norm
+from hypvision.tasks.optim import TimmParamGroups
 
 
 class Model(nn.Module):
@@ -63,3 +63,21 @@ def test_values_are_clipped_as_ever():
     model.loss().backward()
     wrapper.step()
     assert max(p.grad.abs().max().item() for p in model.parameters()) <= 1.001e-3
+
+
+def test_muon_leaves_tables_to_adamw():
+    model = nn.ModuleDict({"words": nn.Embedding(40, 8), "head": nn.Linear(8, 8), "norm": nn.LayerNorm(8)})
+    model.register_parameter("positional_embedding", nn.Parameter(torch.randn(5, 8)))
+    config = dict(optimizer=dict(type="TimmMuon", lr=0.1, weight_decay=0.05))
+    optimizer = TimmParamGroups(config)(model).optimizer
+    tables = {id(p) for group in optimizer.param_groups if group.get("use_fallback") for p in group["params"]}
+    assert tables == {id(model["words"].weight), id(model.positional_embedding)}
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters()))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    loss = model["norm"](model["head"](model["words"](torch.arange(3)) + model.positional_embedding[:3])).square().sum()
+    loss.backward()
+    optimizer.step()
+    moved = {name: (p - before[name]).abs().max().item() for name, p in model.named_parameters()}
+    assert all(change > 0 for change in moved.values())
+    # the first step of AdamW moves each number with a gradient by the learning rate
+    assert moved["words.weight"] == pytest.approx(0.1, rel=0.2)
