@@ -4,9 +4,10 @@ Lorentz layers take and return space parts: maps ``(B, C, H, W)``, tokens ``(...
 ``manifold.from_space`` and lose it by ``x[..., 1:]``. Layers of the ball take and return points.
 """
 
-from .attention import LorentzAttention
+from .attention import LorentzAttention, LorentzLinearAttention
 from .cluster_mixer import ClusterAssignment, ClusterMixer
 from .conv import (
+    EfficientLorentzConv1d,
     EfficientLorentzConv2d,
     EfficientLorentzLinear,
     LorentzConv1d,
@@ -33,6 +34,7 @@ __all__ = [
     "ChangeManifold",
     "ClusterAssignment",
     "ClusterMixer",
+    "EfficientLorentzConv1d",
     "EfficientLorentzConv2d",
     "EfficientLorentzLinear",
     "FGGLinear",
@@ -50,6 +52,7 @@ __all__ = [
     "LorentzGlobalAvgPool2d",
     "LorentzLayerNorm",
     "LorentzLinear",
+    "LorentzLinearAttention",
     "LorentzMLR",
     "LorentzPatchEmbed",
     "LorentzRMSNorm",

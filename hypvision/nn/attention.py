@@ -7,34 +7,81 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
+from hypvision.geometry.numerics import safe_sqrt
 
+from .checks import check_features, check_manifold, check_number, check_sizes
 from .functional import space_time
 from .linear import LorentzLinear
 
-__all__ = ["LorentzAttention"]
+__all__ = ["LorentzAttention", "LorentzLinearAttention"]
 
 
-class LorentzAttention(nn.Module):
+class _Attention(nn.Module):
+    """The projections to the heads, each a :class:`LorentzLinear`."""
+
+    def __init__(
+        self, dim: int, num_heads: int, manifold: Lorentz, bias: bool, head_dim: int | None, init: str, factory: dict
+    ):
+        super().__init__()
+        check_manifold(self, manifold, Lorentz)
+        check_sizes(self, dim=dim, num_heads=num_heads)
+        if head_dim is not None:
+            check_sizes(self, head_dim=head_dim)
+        elif dim % num_heads:
+            raise ValueError(
+                f"{type(self).__name__}: num_heads must divide dim, got {num_heads} heads for {dim} dimensions. "
+                "Or give head_dim."
+            )
+        self.dim, self.num_heads, self.head_dim = dim, num_heads, head_dim or dim // num_heads
+        self.manifold = manifold
+        inner = num_heads * self.head_dim
+        self.query = LorentzLinear(dim, inner, manifold, bias, init=init, **factory)
+        self.key = LorentzLinear(dim, inner, manifold, bias, init=init, **factory)
+        self.value = LorentzLinear(dim, inner, manifold, bias, init=init, **factory)
+
+    def _heads(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
+        """Space parts ``(B, heads, N, head_dim)`` of queries, keys and values."""
+        check_features(self, x, self.dim, rank=3)
+        if context is None:
+            context = x
+        else:
+            check_features(self, context, self.dim, rank=3, name="context")
+        pairs = ((self.query, x), (self.key, context), (self.value, context))
+        return [layer(z).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for layer, z in pairs]
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, num_heads={self.num_heads}, head_dim={self.head_dim}"
+
+
+class LorentzAttention(_Attention):
     r"""Self- or cross-attention whose scores are squared Lorentz distances and whose means are centroids.
 
     .. math:: \mathrm{score}(q, k) = \frac{2/c + 2\langle q, k\rangle_L}{\tau}, \qquad
               o = \frac{\sum_j a_j v_j}{\sqrt c\,\sqrt{-\langle\cdot,\cdot\rangle_L}}
 
     (Chen et al., ACL 2022; He et al., "HyperCore", 2025.) Constants fall out of the softmax, so the score is a product
-    of points with the time of the query negated, and ``F.scaled_dot_product_attention`` does the work. Heads are joined
-    by their space parts.
+    of points with the time of the query negated, and ``F.scaled_dot_product_attention`` does the work.
 
     Args:
         dim: space dimension of the tokens.
-        num_heads: heads; they must divide ``dim``.
+        num_heads: heads; they must divide ``dim``, unless ``head_dim`` is given.
         manifold: the hyperboloid.
         bias: whether the projections have biases.
         dropout: of the attention weights, in training.
         scale: initial temperature ``tau``, learned; ``sqrt(dim)`` by default.
+        head_dim: space dimension of a head; ``dim / num_heads`` by default. HyperCore's is one less than that of the
+            points: ``(dim + 1) / num_heads - 1``.
+        join: how the heads become one point before the last projection: ``"space"``, by their space parts, time
+            follows; or ``"points"``, the projection reads every head's time, as HyperCore's does.
+        init: of the projections, see :class:`LorentzLinear`; HyperCore's is ``"xavier"``.
 
     Shapes:
         tokens ``(B, N, dim)`` (and ``context`` ``(B, M, dim)``) to ``(B, N, dim)``; ``mask`` as
         ``F.scaled_dot_product_attention`` takes it.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or an input is not floating point.
+        ValueError: an argument is out of range, or an input has another shape.
     """
 
     def __init__(
@@ -45,28 +92,41 @@ class LorentzAttention(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
         scale: float | None = None,
+        head_dim: int | None = None,
+        join: str = "space",
+        init: str = "isometric",
         device=None,
         dtype=None,
     ):
-        super().__init__()
-        if num_heads < 1 or dim % num_heads:
-            raise ValueError(f"num_heads must divide dim, got {num_heads} heads for {dim} dimensions.")
         factory = {"device": device, "dtype": dtype}
-        self.dim, self.num_heads, self.dropout = dim, num_heads, dropout
-        self.manifold = manifold
-        self.query = LorentzLinear(dim, dim, manifold, bias, init="xavier", **factory)
-        self.key = LorentzLinear(dim, dim, manifold, bias, init="xavier", **factory)
-        self.value = LorentzLinear(dim, dim, manifold, bias, init="xavier", **factory)
-        self.out = LorentzLinear(dim, dim, manifold, bias, init="xavier", **factory)
+        super().__init__(dim, num_heads, manifold, bias, head_dim, init, factory)
+        check_number(self, "dropout", dropout, 0, below=1)
+        if scale is not None:
+            check_number(self, "scale", scale, 0, strict=True)
+        if join not in ("space", "points"):
+            raise ValueError(f'LorentzAttention: join must be "space" or "points", got {join!r}.')
+        self.dropout, self.join = dropout, join
+        if join == "space":
+            self.out = LorentzLinear(num_heads * self.head_dim, dim, manifold, bias, init=init, **factory)
+        else:
+            self.out = nn.Linear(num_heads * (self.head_dim + 1), dim, bias, **factory)
+            self._init_joined(init)
         self.scale = nn.Parameter(torch.full((1,), dim**0.5 if scale is None else scale, **factory))
 
+    @torch.no_grad()
+    def _init_joined(self, init: str) -> None:
+        """A projection that reads every head's time, with the entries of a :class:`LorentzLinear` of that ``init``."""
+        inner, weight = self.num_heads * self.head_dim, self.out.weight
+        like = LorentzLinear(inner, self.dim, self.manifold, init=init, device=weight.device, dtype=weight.dtype)
+        columns = weight.view(self.dim, self.num_heads, -1)
+        columns[..., 0] = like.time_weight.unsqueeze(1) / self.num_heads**0.5
+        columns[..., 1:] = like.weight.view(self.dim, self.num_heads, -1)
+        if self.out.bias is not None:
+            self.out.bias.zero_()
+
     def forward(self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        context = x if context is None else context
         c = self.manifold.c
-        query, key, value = (
-            layer(z).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for layer, z in ((self.query, x), (self.key, context), (self.value, context))
-        )
+        query, key, value = self._heads(x, context)
         # the temperature multiplies the queries, so that its gradient exists for every kernel
         factor = (2 / self.scale).to(query.dtype)
         query = torch.cat([-space_time(query, c).to(query.dtype), query], -1) * factor
@@ -81,7 +141,83 @@ class LorentzAttention(nn.Module):
         length = torch.linalg.vector_norm(space, dim=-1, keepdim=True)
         norm = ((time - length) * (time + length) * c).clamp(min=1e-6)
         heads = (space / torch.sqrt(norm)).to(x.dtype)
+        if self.join == "points":
+            heads = torch.cat([space_time(heads, c).to(heads.dtype), heads], -1)
         return self.out(heads.transpose(1, 2).flatten(2))
 
-    def extra_repr(self) -> str:
-        return f"{self.dim}, num_heads={self.num_heads}"
+
+class LorentzLinearAttention(_Attention):
+    r"""Attention in linear time over the space parts, time follows (Hypformer, Yang et al., KDD 2024).
+
+    .. math:: o_i = \frac{\varphi(q_i) \sum_j \varphi(k_j)^T v_j}{\varphi(q_i) \cdot \sum_j \varphi(k_j)} + W v_i + b,
+              \qquad \varphi(x) = \frac{|u|}{|u^p|} u^p, \quad u = \frac{\mathrm{relu}(x) + \epsilon}{|\tau| + \epsilon}
+
+    Heads are joined by their space parts. No ``(N, N)`` tensor is built.
+
+    Args:
+        dim: space dimension of the tokens.
+        num_heads: heads; they must divide ``dim``, unless ``head_dim`` is given.
+        manifold: the hyperboloid.
+        bias: whether the projections have biases.
+        power: exponent ``p`` that sharpens the features, at least 1.
+        head_dim: space dimension of a head; ``dim / num_heads`` by default.
+        init: of the projections, see :class:`LorentzLinear`; Hypformer's is ``"xavier"``.
+
+    Attributes:
+        scale: ``tau`` ``(1,)``, at first 1.
+        local: ``W`` and ``b``, shared by the heads; at first 0, so that the layer starts as a mean of values.
+
+    Shapes:
+        tokens ``(B, N, dim)`` (and ``context`` ``(B, N, dim)`` of as many tokens) to ``(B, N, dim)``.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or an input is not floating point.
+        ValueError: an argument is out of range, or an input has another shape.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        manifold: Lorentz,
+        bias: bool = True,
+        power: float = 2.0,
+        head_dim: int | None = None,
+        init: str = "isometric",
+        device=None,
+        dtype=None,
+    ):
+        factory = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, manifold, bias, head_dim, init, factory)
+        check_number(self, "power", power, 1)
+        self.power = power
+        self.local = nn.Linear(self.head_dim, self.head_dim, bias, **factory)
+        nn.init.zeros_(self.local.weight)
+        if bias:
+            nn.init.zeros_(self.local.bias)
+        self.out = LorentzLinear(num_heads * self.head_dim, dim, manifold, bias, init=init, **factory)
+        self.scale = nn.Parameter(torch.ones(1, **factory))
+
+    def _focus(self, x: Tensor) -> Tensor:
+        """Positive features of the same length, sharpened by the power."""
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        u = (wide.relu() + 1e-6) / (self.scale.to(wide.dtype).abs() + 1e-6)
+        # relative to the largest entry: powers of large features would overflow
+        top = u.amax(-1, keepdim=True)
+        sharp = (u / top) ** self.power
+        length = safe_sqrt((u * u).sum(-1, keepdim=True))
+        return sharp * (length / safe_sqrt((sharp * sharp).sum(-1, keepdim=True)))
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        query, key, value = self._heads(x, context)
+        if query.shape[2] != key.shape[2]:
+            raise ValueError(
+                f"LorentzLinearAttention: context must have as many tokens as x, got {key.shape[2]} and "
+                f"{query.shape[2]}: every value is added to the token in its place. Use LorentzAttention."
+            )
+        query, key = self._focus(query), self._focus(key)
+        wide = value.to(key.dtype)
+        mixed = query @ (key.transpose(-1, -2) @ wide)
+        mixed = mixed / ((query * key.sum(-2, keepdim=True)).sum(-1, keepdim=True) + 1e-6)
+        heads = mixed.to(value.dtype) + self.local(value)
+        return self.out(heads.transpose(1, 2).flatten(2).to(x.dtype))

@@ -9,28 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import safe_sqrt
 
 from . import scripted
-from .functional import exact, radial_map, radial_rescale, rescale_factor, space_square
+from .checks import check_features, check_manifold, check_number, check_sizes, integers
+from .functional import backward_of, exact, plain, radial_map, radial_rescale, rescale_factor, space_square
 
 __all__ = [
+    "EfficientLorentzConv1d",
     "EfficientLorentzConv2d",
     "EfficientLorentzLinear",
     "LorentzConv1d",
     "LorentzConv2d",
     "LorentzConvTranspose2d",
 ]
-
-
-def _tuple(value: int | tuple[int, ...], rank: int, name: str, least: int) -> tuple[int, ...]:
-    out = (value,) * rank if isinstance(value, int) else tuple(value)
-    if len(out) != rank or min(out) < least:
-        raise ValueError(f"{name} must be an integer or {rank} integers of at least {least}, got {value}.")
-    return out
 
 
 def box_sum(x: Tensor, kernel: tuple[int, ...], stride: tuple, padding: tuple, dilation: tuple) -> Tensor:
@@ -57,6 +51,16 @@ def box_spread(x: Tensor, size: torch.Size, kernel: tuple, stride: tuple, paddin
     return transposed(x, ones, None, stride, padding, rest, 1, dilation)
 
 
+def _time_conv(x, weight, time_weight, bias, c, stride, padding, dilation) -> Tensor:
+    """:class:`_TimeConv` in plain operations."""
+    kernel = tuple(weight.shape[2:])
+    convolution = F.conv2d if len(kernel) == 2 else F.conv1d
+    out = convolution(x, weight, bias, stride, padding, dilation)
+    # |t|^2 of the concatenated patch: pixels outside are origins and add nothing to the space part
+    time = torch.sqrt(box_sum(space_square(x, 1), kernel, stride, padding, dilation) + 1 / c).to(out.dtype)
+    return torch.addcmul(out, time_weight.to(out.dtype).view(-1, *[1] * len(kernel)), time)
+
+
 class _TimeConv(Function):
     """``conv(x) + w_t sqrt(boxsum(|x|^2) + 1/c)``: nothing as large as a map is written but results."""
 
@@ -67,15 +71,18 @@ class _TimeConv(Function):
         out = convolution(x, weight, bias, stride, padding, dilation)
         time = torch.sqrt(box_sum(space_square(x, 1), kernel, stride, padding, dilation) + 1 / c)
         out.addcmul_(time_weight.view(-1, *[1] * len(kernel)), time.to(out.dtype))
-        ctx.save_for_backward(x, weight, time_weight, time, c)
+        ctx.save_for_backward(x, weight, time_weight, time, c, bias)
         ctx.geometry, ctx.biased = (stride, padding, dilation), bias is not None
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
-        x, weight, time_weight, time, c = ctx.saved_tensors
+        x, weight, time_weight, time, c, bias = ctx.saved_tensors
         stride, padding, dilation = ctx.geometry
+        if torch.is_grad_enabled():
+            inputs, needed = [x, weight, time_weight, bias, c], ctx.needs_input_grad[:5]
+            grads = backward_of(lambda *given: _time_conv(*given, *ctx.geometry), inputs, needed, grad)
+            return *grads, None, None, None
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.biased and ctx.needs_input_grad[3]]
         grad_x, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
             grad, x, weight, [weight.shape[0]] if ctx.biased else None, stride, padding, dilation, False,
@@ -113,14 +120,14 @@ class _LorentzConv(nn.Module):
         dtype=None,
     ):
         super().__init__()
-        if in_channels < 1 or out_channels < 1:
-            raise ValueError(f"in_channels and out_channels must be at least 1, got {in_channels} and {out_channels}.")
+        check_manifold(self, manifold, Lorentz)
+        check_sizes(self, in_channels=in_channels, out_channels=out_channels)
         factory = {"device": device, "dtype": dtype}
         self.in_channels, self.out_channels = in_channels, out_channels
-        self.kernel_size = _tuple(kernel_size, self.rank, "kernel_size", 1)
-        self.stride = _tuple(stride, self.rank, "stride", 1)
-        self.padding = _tuple(padding, self.rank, "padding", 0)
-        self.dilation = _tuple(dilation, self.rank, "dilation", 1)
+        self.kernel_size = integers(kernel_size, self.rank, "kernel_size", 1)
+        self.stride = integers(stride, self.rank, "stride", 1)
+        self.padding = integers(padding, self.rank, "padding", 0)
+        self.dilation = integers(dilation, self.rank, "dilation", 1)
         self.manifold = manifold
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *self.kernel_size, **factory))
         self.time_weight = nn.Parameter(torch.empty(out_channels, **factory))
@@ -128,29 +135,26 @@ class _LorentzConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Everything uniform in +-sqrt(2 / fan_in), as published."""
+        """Everything uniform in +-sqrt(2 / fan_in), as published: radii grow by about 0.1 a layer, without a norm."""
         bound = math.sqrt(2 / (self.in_channels * math.prod(self.kernel_size)))
         for parameter in (self.weight, self.time_weight, self.bias):
             if parameter is not None:
                 nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_channels, 1, self.rank + 2)
         geometry = (self.stride, self.padding, self.dilation)
-        if not (torch.compiler.is_compiling() or x.is_meta):
-            kind, dtype = x.device.type, x.dtype
-            if torch.is_autocast_enabled(kind) and dtype != torch.float64:
-                dtype = torch.get_autocast_dtype(kind)
-            c = self.manifold.c
-            c = c if isinstance(c, Tensor) else torch.tensor(c, dtype=torch.float64, device=x.device)
-            c = c.to(torch.promote_types(x.dtype, torch.float32))
-            parameters = (p if p is None else p.to(dtype) for p in (self.weight, self.time_weight, self.bias))
-            with exact(x.device):
-                return _TimeConv.apply(x.to(dtype), *parameters, c, *geometry)
-        out = type(self).convolution(x, self.weight, self.bias, *geometry)
-        # |t|^2 of the concatenated patch: pixels outside are origins and add nothing to the space part
-        square = box_sum(space_square(x, 1), self.kernel_size, *geometry)
-        time = torch.sqrt(square + 1 / self.manifold.c).to(out.dtype)
-        return torch.addcmul(out, self.time_weight.to(out.dtype).view(-1, *[1] * self.rank), time)
+        if plain(x):
+            return _time_conv(x, self.weight, self.time_weight, self.bias, self.manifold.c, *geometry)
+        kind, dtype = x.device.type, x.dtype
+        if torch.is_autocast_enabled(kind) and dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(kind)
+        c = self.manifold.c
+        c = c if isinstance(c, Tensor) else torch.tensor(c, dtype=torch.float64, device=x.device)
+        c = c.to(torch.promote_types(x.dtype, torch.float32))
+        parameters = (p if p is None else p.to(dtype) for p in (self.weight, self.time_weight, self.bias))
+        with exact(x.device):
+            return _TimeConv.apply(x.to(dtype), *parameters, c, *geometry)
 
     def extra_repr(self) -> str:
         return (
@@ -177,6 +181,10 @@ class LorentzConv2d(_LorentzConv):
 
     Shapes:
         space parts ``(B, C, H, W)`` to ``(B, C', H', W')``.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
+        ValueError: an argument is out of range, or the input is no map of ``in_channels``.
     """
 
     rank = 2
@@ -223,10 +231,12 @@ class LorentzConvTranspose2d(nn.Module):
         dtype=None,
     ):
         super().__init__()
-        self.stride = _tuple(stride, 2, "stride", 1)
-        self.output_padding = _tuple(output_padding, 2, "output_padding", 0)
-        kernel = _tuple(kernel_size, 2, "kernel_size", 1)
-        padding = _tuple(padding, 2, "padding", 0)
+        check_manifold(self, manifold, Lorentz)
+        check_sizes(self, in_channels=in_channels, out_channels=out_channels)
+        self.stride = integers(stride, 2, "stride", 1)
+        self.output_padding = integers(output_padding, 2, "output_padding", 0)
+        kernel = integers(kernel_size, 2, "kernel_size", 1)
+        padding = integers(padding, 2, "padding", 0)
         if any(p > k - 1 for p, k in zip(padding, kernel)):
             raise ValueError(f"padding must be smaller than kernel_size {kernel}, got {padding}.")
         inner = tuple(k - 1 - p for p, k in zip(padding, kernel))
@@ -235,6 +245,7 @@ class LorentzConvTranspose2d(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.conv.in_channels, 1, 4)
         rows, columns = self.stride
         if rows > 1 or columns > 1:
             apart = x.new_zeros(*x.shape[:2], (x.shape[2] - 1) * rows + 1, (x.shape[3] - 1) * columns + 1)
@@ -258,12 +269,13 @@ class _Efficient(nn.Module):
         factory: dict,
     ):
         super().__init__()
+        check_manifold(self, manifold, Lorentz)
         if norm_match not in ("patch", "sum", "none"):
             raise ValueError(f'norm_match must be "patch", "sum" or "none", got {norm_match!r}.')
         if boost not in ("axis", "scale", "full", "none"):
             raise ValueError(f'boost must be "axis", "scale", "full" or "none", got {boost!r}.')
-        if slope is not None and not slope > 0:
-            raise ValueError(f"slope must be positive, or None for no rescaling, got {slope}.")
+        if slope is not None:
+            check_number(self, "slope", slope, 0, strict=True)
         self.manifold = manifold
         self.norm_match, self.boost, self.slope = norm_match, boost, slope
         self.fan_in, self.fan_out = fan_in, fan_out
@@ -342,11 +354,63 @@ class _Efficient(nn.Module):
         return out + n * ((gamma - 1) * along - gamma * speed * time).to(out.dtype)
 
 
-class EfficientLorentzConv2d(_Efficient):
+class _EfficientConv(_Efficient):
+    """The efficient layer on the patches of a map."""
+
+    rank: int
+    convolution: Callable
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        manifold: Lorentz,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] = 0,
+        norm_match: str = "patch",
+        boost: str = "axis",
+        slope: float | None = 2.0,
+        device=None,
+        dtype=None,
+    ):
+        check_sizes(self, in_channels=in_channels, out_channels=out_channels)
+        kernel, factory = integers(kernel_size, self.rank, "kernel_size", 1), {"device": device, "dtype": dtype}
+        fan_in = in_channels * math.prod(kernel)
+        super().__init__(fan_in, out_channels, manifold, norm_match, boost, slope, factory)
+        self.kernel_size = kernel
+        self.stride = integers(stride, self.rank, "stride", 1)
+        self.padding = integers(padding, self.rank, "padding", 0)
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *kernel, **factory))
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.weight.shape[1], 1, self.rank + 2)
+        weight = self.matrix().reshape(self.weight.shape).to(x.dtype) if self.expanding else self.weight
+        out = type(self).convolution(x, weight, None, self.stride, self.padding)
+
+        def patch() -> Tensor:
+            square, none = space_square(x, 1), (1,) * self.rank
+            if self.norm_match == "sum":
+                return box_sum(safe_sqrt(square), self.kernel_size, self.stride, self.padding, none)
+            return safe_sqrt(box_sum(square, self.kernel_size, self.stride, self.padding, none))
+
+        return self.finish(out, patch, 1)
+
+    def extra_repr(self) -> str:
+        out, inside = self.weight.shape[:2]
+        return (
+            f"{inside}, {out}, kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
+            f"norm_match={self.norm_match}, boost={self.boost}, slope={self.slope}"
+        )
+
+
+class EfficientLorentzConv2d(_EfficientConv):
     """Efficient Lorentz convolution of HECNN+ (Bdeir et al., NeurIPS 2025): a rotation, a boost, a rescaling.
 
     One ``nn.Conv2d`` without bias on the space part. If it expands, its columns are orthonormal (Cayley); otherwise the
-    norm of every result is matched to that of its patch, so that the map acts as a rotation.
+    norm of every result is matched to that of its patch, so that the map acts as a rotation. Stacks of any depth stay
+    in range: the rescaling bounds the radius.
 
     Args:
         in_channels, out_channels: space dimensions.
@@ -359,51 +423,24 @@ class EfficientLorentzConv2d(_Efficient):
 
     Shapes:
         space parts ``(B, C, H, W)`` to ``(B, C', H', W')``.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
+        ValueError: an argument is out of range, or the input is no map of ``in_channels``.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int],
-        manifold: Lorentz,
-        stride: int | tuple[int, int] = 1,
-        padding: int | tuple[int, int] = 0,
-        norm_match: str = "patch",
-        boost: str = "axis",
-        slope: float | None = 2.0,
-        device=None,
-        dtype=None,
-    ):
-        kernel, factory = _tuple(kernel_size, 2, "kernel_size", 1), {"device": device, "dtype": dtype}
-        super().__init__(in_channels * math.prod(kernel), out_channels, manifold, norm_match, boost, slope, factory)
-        self.kernel_size = kernel
-        self.stride = _tuple(stride, 2, "stride", 1)
-        self.padding = _tuple(padding, 2, "padding", 0)
-        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *kernel, **factory))
-        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = self.matrix().reshape(self.weight.shape).to(x.dtype) if self.expanding else self.weight
-        out = F.conv2d(x, weight, None, self.stride, self.padding)
-
-        def patch() -> Tensor:
-            square = space_square(x, 1)
-            if self.norm_match == "sum":
-                return box_sum(safe_sqrt(square), self.kernel_size, self.stride, self.padding, (1, 1))
-            return safe_sqrt(box_sum(square, self.kernel_size, self.stride, self.padding, (1, 1)))
-
-        return self.finish(out, patch, 1)
+    rank = 2
+    convolution = staticmethod(F.conv2d)
 
     def __prepare_scriptable__(self) -> nn.Module:
         return scripted.EfficientConv(self)
 
-    def extra_repr(self) -> str:
-        out, inside = self.weight.shape[:2]
-        return (
-            f"{inside}, {out}, kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
-            f"norm_match={self.norm_match}, boost={self.boost}, slope={self.slope}"
-        )
+
+class EfficientLorentzConv1d(_EfficientConv):
+    """Efficient Lorentz convolution of sequences ``(B, C, L)``; see :class:`EfficientLorentzConv2d`."""
+
+    rank = 1
+    convolution = staticmethod(F.conv1d)
 
 
 class EfficientLorentzLinear(_Efficient):
@@ -425,11 +462,13 @@ class EfficientLorentzLinear(_Efficient):
         dtype=None,
     ):
         factory = {"device": device, "dtype": dtype}
+        check_sizes(self, in_features=in_features, out_features=out_features)
         super().__init__(in_features, out_features, manifold, norm_match, boost, slope, factory)
         self.weight = nn.Parameter(torch.empty(out_features, in_features, **factory))
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.fan_in)
         out = F.linear(x, self.matrix().to(x.dtype) if self.expanding else self.weight)
         return self.finish(out, lambda: safe_sqrt(space_square(x)), -1)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hypvision.geometry import Manifold
+from hypvision.geometry import Lorentz, Manifold
+
+from .checks import check_features, check_manifold
 
 __all__ = ["OnSpace", "OnTangent"]
 
@@ -21,13 +23,18 @@ class OnSpace(nn.Module):
 
     Shapes:
         points ``(..., n + 1)`` to ``(..., m + 1)``.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or the points are not floating point.
     """
 
-    def __init__(self, module: nn.Module, manifold: Manifold):
+    def __init__(self, module: nn.Module, manifold: Lorentz):
         super().__init__()
+        check_manifold(self, manifold, Lorentz)
         self.module, self.manifold = module, manifold
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x)
         return self.manifold.from_space(self.module(x[..., 1:]))
 
 
@@ -37,11 +44,16 @@ class OnTangent(nn.Module):
     Args:
         module: a module on ``(..., n)``.
         manifold: the hyperboloid or the ball, of points ``(..., n + 1)`` or ``(..., n)``.
+
+    Raises:
+        TypeError: ``manifold`` is none, or the points are not floating point.
     """
 
     def __init__(self, module: nn.Module, manifold: Manifold):
         super().__init__()
+        check_manifold(self, manifold, Manifold)
         self.module, self.manifold = module, manifold
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x)
         return self.manifold.expmap0(self.module(self.manifold.logmap0(x)))

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.geometry import Lorentz, Manifold, ManifoldParameter
+from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, Product
 
+from .checks import check_manifold, check_number, check_sizes
 from .conv import LorentzConv2d
 
 __all__ = ["HyperbolicEmbedding", "LorentzPatchEmbed"]
@@ -26,6 +27,10 @@ class HyperbolicEmbedding(nn.Module):
 
     Shapes:
         integers ``(...)`` to points ``(..., n)`` or ``(..., n + 1)``.
+
+    Raises:
+        TypeError: ``manifold`` is none, or the indices are not integers.
+        ValueError: an argument is out of range.
     """
 
     manifold_parameters = ("weight",)
@@ -42,8 +47,19 @@ class HyperbolicEmbedding(nn.Module):
         dtype=None,
     ):
         super().__init__()
-        if num_embeddings < 1 or embedding_dim < 1:
-            raise ValueError(f"the table must have rows and columns, got {num_embeddings} x {embedding_dim}.")
+        check_manifold(self, manifold, Manifold)
+        check_sizes(self, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        if isinstance(manifold, Product) and sum(manifold.dims) != embedding_dim:
+            raise ValueError(
+                f"HyperbolicEmbedding: embedding_dim must be the dimension {sum(manifold.dims)} of the product, "
+                f"got {embedding_dim}."
+            )
+        if std is not None:
+            check_number(self, "std", std, 0)
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise ValueError(
+                f"HyperbolicEmbedding: padding_idx must be one of the {num_embeddings} rows, got {padding_idx}."
+            )
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.manifold, self.padding_idx, self.sparse = manifold, padding_idx, sparse
         std = 0.1 * embedding_dim**-0.5 if std is None else std
@@ -54,6 +70,8 @@ class HyperbolicEmbedding(nn.Module):
         self.weight = ManifoldParameter(points, manifold)
 
     def forward(self, index: Tensor) -> Tensor:
+        if index.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"HyperbolicEmbedding: index must be a tensor of integers (int64), got {index.dtype}.")
         return F.embedding(index, self.weight, self.padding_idx, sparse=self.sparse)
 
     def extra_repr(self) -> str:
@@ -78,6 +96,8 @@ class LorentzPatchEmbed(nn.Module):
         self, in_chans: int, embed_dim: int, patch_size: int, manifold: Lorentz, flatten: bool = True, **factory
     ):
         super().__init__()
+        check_manifold(self, manifold, Lorentz)
+        check_sizes(self, in_chans=in_chans, embed_dim=embed_dim)
         self.proj = LorentzConv2d(in_chans, embed_dim, patch_size, manifold, stride=patch_size, **factory)
         self.flatten = flatten
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from hypvision.geometry.lorentz import max_distance
 from hypvision.geometry.numerics import asinhc_sqrt, safe_sqrt, sinhc_sqrt, tanhc
@@ -24,6 +23,25 @@ __all__ = ["radial_map", "radial_rescale", "rescale_factor", "space_square", "sp
 def exact(device: torch.device):
     """Context without autocast, which the meta device does not know at all."""
     return contextlib.nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+
+
+def plain(x: Tensor) -> bool:
+    """Whether to compute in plain operations: for compilers, for ``torch.func`` transforms, without data."""
+    return torch.compiler.is_compiling() or x.is_meta or torch._C._are_functorch_transforms_active()
+
+
+def backward_of(function: Callable, inputs: Sequence[Tensor | None], needed: Sequence[bool], grad: Tensor) -> list:
+    """Gradients of ``function(*inputs)`` that can be differentiated again.
+
+    The backward of a function that is differentiated by hand ends here when a graph of the gradients is asked for: the
+    double backward is then that of plain operations, and the usual one pays nothing for it.
+    """
+    with torch.enable_grad(), exact(grad.device):
+        # Aliases: one input may be the history of another, and its share must not be counted twice.
+        inputs = [x.view_as(x) if isinstance(x, Tensor) else x for x in inputs]
+        wanted = [x for x, need in zip(inputs, needed) if need]
+        found = iter(torch.autograd.grad(function(*inputs), wanted, grad, create_graph=True, allow_unused=True))
+    return [next(found) if need else None for need in needed]
 
 
 class _SpaceSquare(Function):
@@ -49,7 +67,7 @@ def space_square(space: Tensor, dim: int = -1) -> Tensor:
     """Squared norm of space parts along ``dim``, which is kept; at least float32."""
     if space.dtype in (torch.float16, torch.bfloat16):
         space = space.float()
-    if torch.compiler.is_compiling() or not space.requires_grad:
+    if not space.requires_grad or plain(space):
         return (space * space).sum(dim, keepdim=True)
     return _SpaceSquare.apply(space, dim)
 
@@ -57,6 +75,16 @@ def space_square(space: Tensor, dim: int = -1) -> Tensor:
 def space_time(space: Tensor, c: float | Tensor, dim: int = -1) -> Tensor:
     """Time coordinates of space parts along ``dim``, which is kept; at least float32."""
     return torch.sqrt(space_square(space, dim) + 1 / c)
+
+
+def _radial(x: Tensor, dim: int, axis: bool, factor: Callable, *parameters) -> Tensor:
+    """:class:`_RadialMap` in plain operations."""
+    square = (x * x).sum(dim, keepdim=True)
+    if not axis:
+        return x * factor(square, *parameters)
+    scale, shift = factor(square, x.narrow(dim, -1, 1), *parameters)
+    first, last = (x * scale).split([x.shape[dim] - 1, 1], dim)
+    return torch.cat([first, last + shift], dim)
 
 
 class _RadialMap(Function):
@@ -73,17 +101,23 @@ class _RadialMap(Function):
         with torch.enable_grad():
             leaves = [t.detach().requires_grad_() for t in given]
             found = factor(*leaves)
-        ctx.save_for_backward(x)
-        ctx.dim, ctx.leaves, ctx.found = dim, leaves, found if axis else (found,)
+        ctx.save_for_backward(x, *parameters)
+        ctx.dim, ctx.axis, ctx.factor = dim, axis, factor
+        ctx.leaves, ctx.found = leaves, found if axis else (found,)
         torch.mul(x, ctx.found[0].detach(), out=out)
         if axis:
             out.narrow(dim, -1, 1).add_(found[1].detach())
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
-        (x,), dim, axis = ctx.saved_tensors, ctx.dim, len(ctx.found) == 2
+        (x, *parameters), dim, axis = ctx.saved_tensors, ctx.dim, ctx.axis
+        if torch.is_grad_enabled():
+            needed = [ctx.needs_input_grad[0], *ctx.needs_input_grad[4:]]
+            found = backward_of(
+                lambda x, *given: _radial(x, dim, axis, ctx.factor, *given), [x, *parameters], needed, grad
+            )
+            return found[0], None, None, None, *found[1:]
         buffer = torch.mul(grad, x)
         grads = [buffer.sum(dim, keepdim=True), *([grad.narrow(dim, -1, 1)] if axis else [])]
         square, *rest = torch.autograd.grad(ctx.found, ctx.leaves, grads, retain_graph=True, materialize_grads=True)
@@ -109,13 +143,8 @@ def radial_map(x: Tensor, factor: Callable, *parameters: Tensor | float, dim: in
     if dtype in (torch.float16, torch.bfloat16):
         x = x.float()
     with exact(x.device):
-        if torch.compiler.is_compiling() or x.device.type == "meta":
-            square = (x * x).sum(dim, keepdim=True)
-            if not axis:
-                return (x * factor(square, *parameters)).to(dtype)
-            scale, shift = factor(square, x.narrow(dim, -1, 1), *parameters)
-            first, last = (x * scale).split([x.shape[dim] - 1, 1], dim)
-            return torch.cat([first, last + shift], dim).to(dtype)
+        if plain(x):
+            return _radial(x, dim, axis, factor, *parameters).to(dtype)
         tensors = [p for p in parameters if isinstance(p, Tensor)]
 
         def bound(*given: Tensor):

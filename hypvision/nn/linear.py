@@ -11,14 +11,28 @@ from torch import Tensor, nn
 from hypvision.geometry import Lorentz, PoincareBall, poincare
 from hypvision.geometry.numerics import safe_sqrt, square_norm, stable
 
+from .checks import check_features, check_manifold, check_number, check_sizes
 from .functional import space_square, space_time
 
 __all__ = ["FGGLinear", "LorentzLinear", "PoincareFullyConnected", "PoincareLinear"]
 
 
-def _check_sizes(in_features: int, out_features: int) -> None:
-    if in_features < 1 or out_features < 1:
-        raise ValueError(f"in_features and out_features must be at least 1, got {in_features} and {out_features}.")
+@torch.no_grad()
+def isometric_(weight: Tensor) -> None:
+    """Orthonormal rows or columns, and such a factor that the map keeps the mean square of the norm.
+
+    If it expands, every norm stays; if it reduces the dimension, what is lost is made up for on average. A stack of
+    such maps neither shrinks nor grows.
+    """
+    rows, columns = weight.shape
+    wide = torch.empty(rows, columns, dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device)
+    nn.init.orthogonal_(wide, gain=max(1.0, columns / rows) ** 0.5)
+    weight.copy_(wide)
+
+
+def _check_init(layer: nn.Module, init: str, known: tuple[str, ...]) -> None:
+    if init not in known:
+        raise ValueError(f"{type(layer).__name__}: init must be one of {', '.join(map(repr, known))}, got {init!r}.")
 
 
 class LorentzLinear(nn.Module):
@@ -27,21 +41,31 @@ class LorentzLinear(nn.Module):
     .. math:: s' = W_s s + w_t t + b, \qquad t' = \sqrt{|s'|^2 + 1/c}
 
     This is the layer of fully hyperbolic CNNs (Bdeir et al., ICLR 2024; after Chen et al., ACL 2022) without its dead
-    row, and that of Hypformer (Yang et al., KDD 2024) with ``init="xavier"``.
+    row, and that of Hypformer (Yang et al., KDD 2024).
 
     Args:
         in_features, out_features: space dimensions.
         manifold: the hyperboloid of the input.
         bias: whether there is a bias.
-        normalize: the norm of the result is ``sigmoid(w_0 . x + b_0) exp(scale)`` instead, its direction that of the
-            linear map.
-        scale: initial ``scale``; learned if ``learn_scale``.
-        init: ``"uniform"`` (+-0.02, as published), ``"xavier"`` (gain sqrt 2) or ``"orthogonal"`` (the space map; time
-            column 0).
+        normalize: what gives the size of the result, while the linear map gives its direction: False, the map as well;
+            True, the norm of the space part is ``sigmoid(w_0 . x + b_0) exp(scale)`` (Bdeir et al.); ``"time"``, the
+            time is ``sigmoid(w_0 . x + b_0) exp(scale) + 1/sqrt(c) + margin`` (Chen et al., "Fully Hyperbolic Neural
+            Networks").
+        scale: initial ``scale``; learned if ``learn_scale``. Published: 2.3, fixed, and ``log(10)``, learned, for
+            ``"time"``.
+        margin: see ``normalize="time"``; 0.1 as published for c = 1, 0.5 in HyperCore.
+        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in range (orthonormal rows
+            or columns, scaled where the dimension falls; time column 0). The others are the published ones: of Bdeir et
+            al. ``"uniform"`` (+-0.02), under which radii shrink to 0.05 within a few layers; of Hypformer ``"xavier"``
+            (gain sqrt 2), under which they grow; of LHIER+ ``"orthogonal"`` (as the first, without the scale).
         manifold_out: hyperboloid of the result, if its curvature differs: the result is scaled by ``sqrt(c / c_out)``.
 
     Shapes:
         space parts ``(..., in_features)`` to ``(..., out_features)``.
+
+    Raises:
+        TypeError: a manifold is not a hyperboloid, or the input is not floating point.
+        ValueError: an argument is out of range, or the input has another width.
     """
 
     def __init__(
@@ -50,25 +74,32 @@ class LorentzLinear(nn.Module):
         out_features: int,
         manifold: Lorentz,
         bias: bool = True,
-        normalize: bool = False,
+        normalize: bool | str = False,
         scale: float = 2.3,
         learn_scale: bool = False,
-        init: str = "uniform",
+        init: str = "isometric",
         manifold_out: Lorentz | None = None,
+        margin: float = 0.1,
         device=None,
         dtype=None,
     ):
         super().__init__()
-        _check_sizes(in_features, out_features)
-        if init not in ("uniform", "xavier", "orthogonal"):
-            raise ValueError(f'init must be "uniform", "xavier" or "orthogonal", got {init!r}.')
+        check_manifold(self, manifold, Lorentz)
+        if manifold_out is not None:
+            check_manifold(self, manifold_out, Lorentz, "manifold_out")
+        check_sizes(self, in_features=in_features, out_features=out_features)
+        _check_init(self, init, ("isometric", "uniform", "xavier", "orthogonal"))
+        if normalize not in (False, True, "time"):
+            raise ValueError(f'LorentzLinear: normalize must be False, True or "time", got {normalize!r}.')
+        check_number(self, "scale", scale, -math.inf)
+        check_number(self, "margin", margin, 0, strict=True)
         factory = {"device": device, "dtype": dtype}
         self.in_features, self.out_features, self.init = in_features, out_features, init
         self.manifold, self.manifold_out = manifold, manifold_out
         self.weight = nn.Parameter(torch.empty(out_features, in_features, **factory))
         self.time_weight = nn.Parameter(torch.empty(out_features, **factory))
         self.bias = nn.Parameter(torch.empty(out_features, **factory)) if bias else None
-        self.normalize = normalize
+        self.normalize, self.margin = normalize, margin
         if normalize:
             self.norm_weight = nn.Parameter(torch.empty(in_features + 1, **factory))
             self.norm_bias = nn.Parameter(torch.empty(1, **factory)) if bias else None
@@ -87,7 +118,9 @@ class LorentzLinear(nn.Module):
                 self.time_weight.copy_(both[:, 0])
                 self.weight.copy_(both[:, 1:])
             else:
-                nn.init.orthogonal_(self.weight)
+                isometric_(self.weight)
+                if self.init == "orthogonal" and self.in_features > self.out_features:
+                    self.weight.mul_((self.out_features / self.in_features) ** 0.5)
                 self.time_weight.zero_()
             if self.normalize:
                 self.norm_weight.uniform_(-0.02, 0.02)
@@ -96,6 +129,7 @@ class LorentzLinear(nn.Module):
                     bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
         time = space_time(x, self.manifold.c)
         out = F.linear(x, self.weight, self.bias)
         out = out + (time * self.time_weight).to(out.dtype)
@@ -111,10 +145,15 @@ class LorentzLinear(nn.Module):
         if self.norm_bias is not None:
             gate = gate + self.norm_bias
         size = space_square(out)
-        length = torch.sigmoid(gate) * self.scale.exp() / torch.sqrt(size.clamp(min=1e-10))
-        return out * torch.where(size > 1e-10, length, torch.zeros_like(length)).to(
-            out.dtype
-        )  # as published: the origin
+        wanted = torch.sigmoid(gate) * self.scale.exp()
+        if self.normalize == "time":
+            c = self.manifold.c
+            rise = wanted + self.margin  # of the time above that of the origin
+            factor = torch.sqrt(rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8))  # the published floor
+            return out * factor.to(out.dtype)
+        length = wanted / torch.sqrt(size.clamp(min=1e-10))
+        # as published: the origin
+        return out * torch.where(size > 1e-10, length, torch.zeros_like(length)).to(out.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, normalize={self.normalize}"
@@ -132,13 +171,19 @@ class FGGLinear(nn.Module):
         in_features, out_features: space dimensions.
         manifold: the hyperboloid.
         activation: ``h``; None for the identity.
-        init: ``"identity"`` (half the identity, offset 0.5; radii grow from layer to layer, up to the cap of 40; for
-            deep stacks take the next one), ``"lorentz_kaiming"``, ``"kaiming"``, ``"xavier"`` or
-            ``"mlr"`` (standard deviations sqrt(1/n), sqrt(2/n), 1/sqrt(n + m), sqrt(5/n), offsets 0).
+        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in range (orthonormal rows
+            or columns, scaled where the dimension falls; offset 0). The others are the published ones: ``"identity"``
+            (half the identity, offset 0.5), their default, under which radii grow from layer to layer up to the cap of
+            40, and ``"lorentz_kaiming"``, ``"kaiming"``, ``"xavier"``, ``"mlr"`` (standard deviations sqrt(1/n),
+            sqrt(2/n), 1/sqrt(n + m), sqrt(5/n), offset 0).
         weight_norm: train length (through a softplus) and direction of ``U`` apart.
 
     Shapes:
         space parts ``(..., in_features)`` to ``(..., out_features)``.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
+        ValueError: an argument is out of range, or the input has another width.
     """
 
     def __init__(
@@ -147,22 +192,25 @@ class FGGLinear(nn.Module):
         out_features: int,
         manifold: Lorentz,
         activation: nn.Module | None = None,
-        init: str = "identity",
+        init: str = "isometric",
         weight_norm: bool = False,
         device=None,
         dtype=None,
     ):
         super().__init__()
-        _check_sizes(in_features, out_features)
+        check_manifold(self, manifold, Lorentz)
+        check_sizes(self, in_features=in_features, out_features=out_features)
+        if activation is not None and not isinstance(activation, nn.Module):
+            raise TypeError(f"FGGLinear: activation must be a module or None, got {activation!r}.")
         std = {
+            "isometric": None,
             "identity": None,
             "lorentz_kaiming": in_features**-0.5,
             "kaiming": (2 / in_features) ** 0.5,
             "xavier": (in_features + out_features) ** -0.5,
             "mlr": (5 / in_features) ** 0.5,
         }
-        if init not in std:
-            raise ValueError(f"init must be one of {', '.join(std)}, got {init!r}.")
+        _check_init(self, init, tuple(std))
         factory = {"device": device, "dtype": dtype}
         self.in_features, self.out_features = in_features, out_features
         self.manifold = manifold
@@ -170,7 +218,9 @@ class FGGLinear(nn.Module):
         weight = torch.empty(out_features, in_features, **factory)
         offset = torch.full((out_features,), 0.5 if init == "identity" else 0.0, **factory)
         with torch.no_grad():
-            if init == "identity":
+            if init == "isometric":
+                isometric_(weight)
+            elif init == "identity":
                 nn.init.eye_(weight).mul_(0.5)
                 # rows beyond the identity would have no direction
                 weight[in_features:].normal_(std=0.5 * in_features**-0.5)
@@ -196,6 +246,7 @@ class FGGLinear(nn.Module):
         return torch.cat([-length * torch.sinh(angle), weight * torch.cosh(angle)], -1)
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
         planes = self.planes()
         time = space_time(x, self.manifold.c)
         out = F.linear(x, planes[:, 1:].to(x.dtype))
@@ -217,29 +268,49 @@ class PoincareLinear(nn.Module):
         in_features, out_features: dimensions.
         manifold: the ball.
         bias: whether there is a bias.
+        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in range (orthonormal rows
+            or columns, scaled where the dimension falls), or ``"kaiming"``, uniform as ``nn.Linear`` and as published
+            (hyptorch), under which radii shrink by 1/sqrt(3) in every layer.
 
     Shapes:
         points ``(..., in_features)`` to ``(..., out_features)``.
+
+    Raises:
+        TypeError: the manifold is not a ball, or the input is not floating point.
+        ValueError: an argument is out of range, or the input has another width.
     """
 
     def __init__(
-        self, in_features: int, out_features: int, manifold: PoincareBall, bias: bool = True, device=None, dtype=None
+        self,
+        in_features: int,
+        out_features: int,
+        manifold: PoincareBall,
+        bias: bool = True,
+        init: str = "isometric",
+        device=None,
+        dtype=None,
     ):
         super().__init__()
-        _check_sizes(in_features, out_features)
-        self.in_features, self.out_features = in_features, out_features
+        check_manifold(self, manifold, PoincareBall)
+        check_sizes(self, in_features=in_features, out_features=out_features)
+        _check_init(self, init, ("isometric", "kaiming"))
+        self.in_features, self.out_features, self.init = in_features, out_features, init
         self.manifold = manifold
         self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Kaiming-uniform weight as ``nn.Linear``, bias 0."""
-        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        """Initialise as ``init`` says; the bias is 0."""
+        if self.init == "isometric":
+            isometric_(self.weight)
+        else:
+            nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
         out = self.manifold.mobius_matvec(self.weight, x)
         if self.bias is None:
             return out
@@ -261,10 +332,18 @@ class PoincareFullyConnected(nn.Module):
         in_features, out_features: dimensions.
         manifold: the ball.
         bias: whether the hyperplanes have offsets.
-        init: ``"identity"`` (half the identity, if it fits) or ``"normal"`` (variance ``1 / (2 n m)``).
+        init: ``"isometric"`` keeps the spread of the coordinates of ``w``, so that stacks of any depth start with radii
+            in range (rows as nearly orthogonal as they can be and half as long as a unit, at which a logit is linear in
+            the space part). The others are the published ones: ``"normal"`` (variance ``1 / (2 n m)``, HNN++), under
+            which radii shrink by more than half in every layer, and ``"identity"`` (half the identity if ``n <= m``,
+            else as before; HypLL).
 
     Shapes:
         points ``(..., in_features)`` to ``(..., out_features)``.
+
+    Raises:
+        TypeError: the manifold is not a ball, or the input is not floating point.
+        ValueError: an argument is out of range, or the input has another width.
     """
 
     def __init__(
@@ -273,14 +352,14 @@ class PoincareFullyConnected(nn.Module):
         out_features: int,
         manifold: PoincareBall,
         bias: bool = True,
-        init: str = "normal",
+        init: str = "isometric",
         device=None,
         dtype=None,
     ):
         super().__init__()
-        _check_sizes(in_features, out_features)
-        if init not in ("normal", "identity"):
-            raise ValueError(f'init must be "normal" or "identity", got {init!r}.')
+        check_manifold(self, manifold, PoincareBall)
+        check_sizes(self, in_features=in_features, out_features=out_features)
+        _check_init(self, init, ("isometric", "normal", "identity"))
         self.in_features, self.out_features, self.init = in_features, out_features, init
         self.manifold = manifold
         self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
@@ -289,19 +368,30 @@ class PoincareFullyConnected(nn.Module):
 
     def reset_parameters(self) -> None:
         """Initialise as ``init`` says; offsets are 0."""
-        nn.init.normal_(self.weight, std=(2 * self.in_features * self.out_features) ** -0.5)
-        if self.init == "identity" and self.in_features <= self.out_features:
-            with torch.no_grad():
-                nn.init.eye_(self.weight).mul_(0.5)
+        init_planes_(self.weight, self.init)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
         offset = self.bias if self.bias is not None else self.weight.new_zeros(self.out_features)
         return self.manifold.projx(_fully_connected(x, self.weight, offset, self.manifold.c))
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+@torch.no_grad()
+def init_planes_(weight: Tensor, init: str) -> None:
+    """Normals ``(m, n)`` of the hyperplanes of a Poincare layer; see :class:`PoincareFullyConnected`."""
+    rows, columns = weight.shape
+    if init == "isometric":
+        isometric_(weight)
+        weight.copy_(F.normalize(weight.float(), dim=1) / 2)
+        return
+    nn.init.normal_(weight, std=(2 * columns * rows) ** -0.5)
+    if init == "identity" and columns <= rows:
+        nn.init.eye_(weight).mul_(0.5)
 
 
 @stable("x")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hypvision.geometry import Lorentz, PoincareBall, poincare
 from hypvision.geometry.numerics import asinh, safe_sqrt, square_norm, stable
 
+from .checks import check_features, check_manifold, check_sizes
 from .functional import space_time
 
 __all__ = ["GaneaMLR", "LorentzMLR", "PoincareMLR"]
@@ -33,10 +34,16 @@ class LorentzMLR(nn.Module):
 
     Shapes:
         space parts ``(..., n)`` to logits ``(..., K)``, float32 also under autocast.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
+        ValueError: a size is below 1, or the input has another width.
     """
 
     def __init__(self, in_features: int, num_classes: int, manifold: Lorentz, device=None, dtype=None):
         super().__init__()
+        check_manifold(self, manifold, Lorentz)
+        check_sizes(self, in_features=in_features, num_classes=num_classes)
         self.in_features, self.num_classes = in_features, num_classes
         self.manifold = manifold
         self.a = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype))
@@ -50,6 +57,7 @@ class LorentzMLR(nn.Module):
         nn.init.uniform_(self.z, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
         return _lorentz_logits(x, self.z, self.a, self.manifold.c)
 
     def extra_repr(self) -> str:
@@ -82,12 +90,18 @@ class PoincareMLR(nn.Module):
 
     Shapes:
         points ``(..., n)`` to logits ``(..., K)``.
+
+    Raises:
+        TypeError: the manifold is not a ball, or the input is not floating point.
+        ValueError: a size is below 1, or the input has another width.
     """
 
     def __init__(
         self, in_features: int, num_classes: int, manifold: PoincareBall, bias: bool = True, device=None, dtype=None
     ):
         super().__init__()
+        check_manifold(self, manifold, PoincareBall)
+        check_sizes(self, in_features=in_features, num_classes=num_classes)
         self.in_features, self.num_classes = in_features, num_classes
         self.manifold = manifold
         self.v = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
@@ -103,6 +117,7 @@ class PoincareMLR(nn.Module):
             self.r.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
         return poincare.hyperplane_logits(x, self.v, self.r, self.manifold.c, self.g)
 
     def extra_repr(self) -> str:
@@ -123,10 +138,16 @@ class GaneaMLR(nn.Module):
 
     Shapes:
         points ``(..., n)`` to logits ``(..., K)``; no ``(..., K, n)`` tensor is built.
+
+    Raises:
+        TypeError: the manifold is not a ball, or the input is not floating point.
+        ValueError: a size is below 1, or the input has another width.
     """
 
     def __init__(self, in_features: int, num_classes: int, manifold: PoincareBall, device=None, dtype=None):
         super().__init__()
+        check_manifold(self, manifold, PoincareBall)
+        check_sizes(self, in_features=in_features, num_classes=num_classes)
         self.in_features, self.num_classes = in_features, num_classes
         self.manifold = manifold
         self.a = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
@@ -139,6 +160,7 @@ class GaneaMLR(nn.Module):
         nn.init.kaiming_uniform_(self.p, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
         c = self.manifold.c
         return poincare.ganea_logits(x, poincare.expmap0(self.p, c), self.a, c)
 

@@ -11,6 +11,7 @@ from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import safe_sqrt
 
 from . import scripted
+from .checks import check_features, check_manifold, check_number
 from .functional import radial_rescale, space_square, space_time
 
 __all__ = ["LorentzResidual"]
@@ -33,6 +34,10 @@ class LorentzResidual(nn.Module):
 
     Shapes:
         two space parts of equal shape to one.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or an input is not floating point.
+        ValueError: an argument is out of range, or the shapes differ.
     """
 
     def __init__(
@@ -45,7 +50,16 @@ class LorentzResidual(nn.Module):
     ):
         super().__init__()
         if mode not in ("space", "average", "boost"):
-            raise ValueError(f'mode must be "space", "average" or "boost", got {mode!r}.')
+            raise ValueError(f'LorentzResidual: mode must be "space", "average" or "boost", got {mode!r}.')
+        check_manifold(self, manifold, Lorentz)
+        if slope is not None:
+            check_number(self, "slope", slope, 0, strict=True)
+        if scale is not None and mode != "average":
+            raise ValueError(f'LorentzResidual: scale is for mode="average" alone, got scale={scale!r} for {mode!r}.')
+        if isinstance(scale, str) and scale != "learned":
+            raise ValueError(f'LorentzResidual: scale must be "learned", a positive number or None, got {scale!r}.')
+        if scale is not None and scale != "learned":
+            check_number(self, "scale", scale, 0, strict=True)
         self.manifold, self.mode, self.slope, self.dim = manifold, mode, slope, dim
         self.log_scale = None
         if mode == "average":
@@ -56,6 +70,12 @@ class LorentzResidual(nn.Module):
                 self.register_buffer("log_scale", torch.tensor(math.log(float(scale))))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        check_features(self, x, dim=self.dim)
+        check_features(self, y, dim=self.dim, name="y")
+        if x.shape != y.shape:
+            raise ValueError(
+                f"LorentzResidual: x and y must have the same shape, got {tuple(x.shape)} and {tuple(y.shape)}."
+            )
         c = self.manifold.c
         if self.mode == "space":
             out = x + y

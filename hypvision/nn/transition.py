@@ -10,6 +10,7 @@ from hypvision.geometry.lorentz import max_distance
 from hypvision.geometry.numerics import asinhc_sqrt, sinhc_sqrt
 
 from . import scripted
+from .checks import check_features, check_manifold, check_number
 from .functional import detached, radial_map, squash_factor
 
 __all__ = ["ChangeManifold", "ToLorentz", "ToTangent"]
@@ -26,13 +27,22 @@ class ToLorentz(nn.Module):
         manifold: the hyperboloid.
         slope: of the rescaling, or None.
         clip: largest length without rescaling.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
+        ValueError: ``slope`` or ``clip`` is not positive, or the input has no dimension 1.
     """
 
     def __init__(self, manifold: Lorentz, slope: float | None = None, clip: float = 1.0):
         super().__init__()
+        check_manifold(self, manifold, Lorentz)
+        if slope is not None:
+            check_number(self, "slope", slope, 0, strict=True)
+        check_number(self, "clip", clip, 0, strict=True)
         self.manifold, self.slope, self.clip = manifold, slope, clip
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, dim=1)
         return radial_map(x, self.factor, self.manifold.c, dim=1)
 
     def factor(self, square: Tensor, c: float | Tensor) -> Tensor:
@@ -57,9 +67,11 @@ class ToTangent(nn.Module):
 
     def __init__(self, manifold: Lorentz):
         super().__init__()
+        check_manifold(self, manifold, Lorentz)
         self.manifold = manifold
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, dim=1)
         return radial_map(x, self.factor, self.manifold.c, dim=1)
 
     def factor(self, square: Tensor, c: float | Tensor) -> Tensor:
@@ -75,13 +87,22 @@ class ChangeManifold(nn.Module):
 
     With ``slope`` the lengths of the tangent vectors are rescaled to the maximum distance of the target. Channels in
     dimension 1.
+
+    Raises:
+        TypeError: ``source`` or ``target`` is not a hyperboloid, or the input is not floating point.
+        ValueError: ``slope`` is not positive, or the input has no dimension 1.
     """
 
     def __init__(self, source: Lorentz, target: Lorentz, slope: float | None = None):
         super().__init__()
+        check_manifold(self, source, Lorentz, "source")
+        check_manifold(self, target, Lorentz, "target")
+        if slope is not None:
+            check_number(self, "slope", slope, 0, strict=True)
         self.source, self.target, self.slope = source, target, slope
 
     def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, dim=1)
         return radial_map(x, self.factor, self.source.c, self.target.c, dim=1)
 
     def factor(self, square: Tensor, source: float | Tensor, target: float | Tensor) -> Tensor:

@@ -402,11 +402,14 @@ def test_fifty_layers_deep(kind, amp):
         (lambda m: hnn.EfficientLorentzConv2d(2, 3, 3, m, slope=-1), "slope"),
         (lambda m: hnn.LorentzBatchNorm2d(0, m), "num_features"),
         (lambda m: hnn.LorentzBatchNorm2d(3, m, momentum=2), "momentum"),
-        (lambda m: hnn.LorentzBatchNorm2d(3, m)(torch.zeros(2, 4, 5, 5)), "expected a map"),
-        (lambda m: hnn.LorentzBatchNorm1d(3, m)(torch.zeros(2, 4)), "expected"),
+        (
+            lambda m: hnn.LorentzBatchNorm2d(3, m)(torch.zeros(2, 4, 5, 5)),
+            "3 features in dimension 1.*points with time",
+        ),
+        (lambda m: hnn.LorentzBatchNorm1d(3, m)(torch.zeros(2, 4)), "3 features"),
         (lambda m: hnn.LorentzResidual(m, "sum"), "mode"),
         (lambda m: hnn.LorentzAttention(6, 4, m), "num_heads"),
-        (lambda m: hnn.HyperbolicEmbedding(0, 4, m), "rows"),
+        (lambda m: hnn.HyperbolicEmbedding(0, 4, m), "num_embeddings"),
     ],
 )
 def test_wrong_arguments_are_named(make, message):
