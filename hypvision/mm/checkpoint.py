@@ -175,6 +175,14 @@ def load_from_http(filename: str, map_location: Any = None, model_dir: str | Non
     return load_from_local(str(path), map_location)
 
 
+def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
+    """In place of mmengine's loaders of ``s3://``, ``petrel://`` and ``pavi://``, which verify nothing."""
+    raise HypvisionError(
+        f"The checkpoint '{filename}' was not loaded: files of such a store cannot be verified. Copy it to this "
+        "machine and give its path, or give https://HOST/FILE#sha256=HEX."
+    )
+
+
 def _address_and_sum(text: str) -> tuple[str, str]:
     """An address and the first digits, or all, of the sha256 that its file must have."""
     url, fragment = urldefrag(text)
@@ -423,6 +431,8 @@ def install() -> None:
     """Make mmengine read and write checkpoints as above; calling it again changes nothing."""
     CheckpointLoader.register_scheme(prefixes="", loader=load_from_local, force=True)
     CheckpointLoader.register_scheme(prefixes=("http://", "https://"), loader=load_from_http, force=True)
+    stores = (r"(\S+\:)?s3://", r"(\S+\:)?petrel://", "pavi://")
+    CheckpointLoader.register_scheme(prefixes=stores, loader=refuse_store, force=True)
     # mmengine's loaders of torchvision://, open-mmlab:// and mmcls:// look an address up and call this name.
     mmengine_checkpoint.load_from_http = load_from_http
     register_backend("local", AtomicLocalBackend, force=True, prefixes="")

@@ -55,7 +55,7 @@ def load_learner(config: str | Path, weights: str | Path):
 
     Args:
         config: config file with a ``MetricLearner``.
-        weights: checkpoint of its training.
+        weights: checkpoint of its training: a path, ``zoo:NAME``, ``hf-hub:...``, or an address with its sum.
 
     Returns:
         The :class:`~hypvision.tasks.retrieval.MetricLearner` in evaluation mode, and the config.
@@ -65,9 +65,11 @@ def load_learner(config: str | Path, weights: str | Path):
     """
     require("mmengine", "mm")
     from mmengine.registry import MODELS, DefaultScope
+    from mmengine.runner import CheckpointLoader
 
+    import hypvision.mm
     import hypvision.tasks.retrieval  # noqa: F401 - registers the learner
-    from hypvision.mm.checkpoint import check_compatible, load_checkpoint_file
+    from hypvision.mm.checkpoint import check_compatible
     from hypvision.mm.config import load_config
 
     config = load_config(config)
@@ -76,12 +78,10 @@ def load_learner(config: str | Path, weights: str | Path):
             f"The config '{config.filename}' describes a {config.model.get('type')}, not a MetricLearner. Give one of "
             "configs/lhier, or your own like them."
         )
-    if not Path(weights).is_file():
-        raise HypvisionError(f"There is no checkpoint '{weights}'. Give the path of a .pth file.")
     config.model.backbone.pretrained = False  # the checkpoint has the weights
     with DefaultScope.overwrite_default_scope("mmengine"):
         model = MODELS.build(config.model)
-    state = load_checkpoint_file(str(weights))
+    state = CheckpointLoader.load_checkpoint(str(weights))
     state = state.get("state_dict", state)
     check_compatible(model, state, str(weights))
     model.load_state_dict(state)

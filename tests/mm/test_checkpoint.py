@@ -408,3 +408,9 @@ def test_a_runner_on_a_full_disk_ends_with_the_paragraph(tmp_path, monkeypatch):
         runner.train()
     assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
     assert not list(tmp_path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/net.pth", "cluster:s3://b/net.pth", "petrel://net.pth", "pavi://net"])
+def test_stores_that_verify_nothing_are_refused(address):
+    with pytest.raises(HypvisionError, match="cannot be verified"):
+        CheckpointLoader.load_checkpoint(address)
