@@ -1,4 +1,4 @@
-"""The type of a curvature argument."""
+"""The types of arguments that may be a number or a tensor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 if TYPE_CHECKING:
-    Curvature = float | Tensor
+    Curvature = Number = float | Tensor
 else:
     # TorchScript reads annotations at run time and cannot do arithmetic on a union; eager code takes a float as well.
     Curvature = Tensor
+    # ... and where its users pass a number
+    Number = float

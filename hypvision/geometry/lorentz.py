@@ -40,8 +40,8 @@ from .numerics import (
     saturate_gradient,
     sinhc_sqrt,
     square_norm,
+    squash_factor,
     stable,
-    tanhc,
     widen,
 )
 
@@ -71,17 +71,17 @@ __all__ = [
     "logmap",
     "logmap0",
     "matvec",
+    "max_distance",
     "minkowski_inner",
     "norm",
     "origin",
-    "projx",
     "proju",
+    "projx",
     "rescale",
     "rescale_tangent",
-    "max_distance",
     "rotate",
-    "scale_curvature",
     "scalar_mul",
+    "scale_curvature",
     "split",
     "sqdist",
     "time_from_space",
@@ -1063,12 +1063,6 @@ def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
     return math.acosh(max(x, 1.0)) / root
 
 
-def _squash(radius_square: Tensor, limit, slope: float) -> Tensor:
-    """``D tanh(g r) / r`` with ``g = atanh(0.99) / (slope D)``."""
-    g = math.atanh(0.99) / slope / limit
-    return limit * g * tanhc(safe_sqrt(radius_square) * g)
-
-
 @stable("space")
 def rescale_tangent(space: Tensor, limit: float | Tensor, slope: float = 2.0) -> Tensor:
     """Vectors ``(..., n)`` whose length ``r`` becomes ``D tanh(atanh(0.99) r / (s D))``.
@@ -1076,7 +1070,7 @@ def rescale_tangent(space: Tensor, limit: float | Tensor, slope: float = 2.0) ->
     ``D`` is ``limit`` and ``s`` is ``slope``, as in :func:`rescale`.
     """
     factor, q = _bound(space, 1.0, _LONGEST[space.dtype])
-    return space * (factor * _squash(q, limit, slope))
+    return space * (factor * squash_factor(q, limit, slope))
 
 
 @stable("x")
@@ -1096,7 +1090,7 @@ def rescale(x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope:
     space = x[..., 1:]
     factor, q = _bound(space, c, _LIMIT[x.dtype])
     shrink = asinhc_sqrt(q)
-    return _expmap0(space * (factor * shrink * _squash(q * shrink * shrink / c, limit, slope)), c)
+    return _expmap0(space * (factor * shrink * squash_factor(q * shrink * shrink / c, limit, slope)), c)
 
 
 def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:

@@ -16,18 +16,17 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from ._typing import Number
+
 __all__ = [
     "asinh",
-    "asinhc",
     "asinhc_sqrt",
-    "atanh",
     "clip_norm",
     "compensated_square_norm",
     "distance_from_square",
     "dot",
     "gap_to_one",
     "has_float64",
-    "log_sinhc",
     "log_sinhc_sqrt",
     "safe_sqrt",
     "same_list",
@@ -36,6 +35,7 @@ __all__ = [
     "sinhc",
     "sinhc_sqrt",
     "square_norm",
+    "squash_factor",
     "stable",
     "tanhc",
     "wide_square_norm",
@@ -477,12 +477,6 @@ def distance_from_square(q: Tensor) -> Tensor:
     return _distance_from_square(q) if torch.compiler.is_compiling() else _DistanceFromSquare.apply(q)
 
 
-def atanh(z: Tensor) -> Tensor:
-    """``0.5 log1p(2 z / (1 - z))`` for ``|z| < 1``: exact near 0, where the difference of two logarithms is 0."""
-    size = z.abs()
-    return torch.copysign(torch.log1p(2 * size / (1 - size)) / 2, z)
-
-
 def sinhc(z: Tensor) -> Tensor:
     """``sinh(z) / z``, with its limit 1 (and gradient 0) at 0. Overflows with sinh, at ``|z|`` about 89 in float32."""
     small = z.abs() < 1e-2  # there the next term of the series, z^6 / 5040, is below float64 round-off
@@ -492,13 +486,6 @@ def sinhc(z: Tensor) -> Tensor:
     return torch.where(small, series, torch.sinh(away) / away)
 
 
-def asinhc(z: Tensor) -> Tensor:
-    """``asinh(z) / z``, with its limit 1 (and gradient 0) at 0."""
-    small = z.abs() < 1e-2
-    away = torch.where(small, torch.ones_like(z), z)
-    return torch.where(small, _asinhc_series(torch.where(small, z * z, torch.zeros_like(z))), asinh(away) / away)
-
-
 def tanhc(z: Tensor) -> Tensor:
     """``tanh(z) / z``, with its limit 1 (and gradient 0) at 0."""
     small = z.abs() < 1e-2
@@ -506,6 +493,15 @@ def tanhc(z: Tensor) -> Tensor:
     square = torch.where(small, z * z, torch.zeros_like(z))
     series = 1 - square / 3 * (1 - square * 2 / 5 * (1 - square * 17 / 42))
     return torch.where(small, series, torch.tanh(away) / away)
+
+
+def squash_factor(square: Tensor, limit: Number, slope: float) -> Tensor:
+    """``D tanh(atanh(0.99) r / (s D)) / r`` of squared radii ``r^2``, with ``D = limit`` and ``s = slope``.
+
+    The factor of maximum-distance rescaling (Bdeir et al., NeurIPS 2025); ``limit`` is a number or a tensor.
+    """
+    g = math.atanh(0.99) / slope / limit
+    return limit * g * tanhc(safe_sqrt(square) * g)
 
 
 def sinhc_sqrt(q: Tensor) -> Tensor:
@@ -528,19 +524,14 @@ def asinhc_sqrt(q: Tensor) -> Tensor:
     return torch.where(small, _asinhc_series(torch.where(small, q, torch.zeros_like(q))), asinh(root) / root)
 
 
-def log_sinhc(z: Tensor) -> Tensor:
-    """``log(sinh(z) / z)`` without overflow."""
-    return log_sinhc_sqrt(z * z)
-
-
 def log_sinhc_sqrt(q: Tensor) -> Tensor:
     """``log(sinh(sqrt(q)) / sqrt(q))`` of ``q >= 0`` without overflow: smooth in ``q``."""
-    small = q < 1e-1
+    small = q < 1
     root = torch.sqrt(torch.where(small, torch.ones_like(q), q))
     large = root + torch.log1p(-torch.exp(-2 * root)) - torch.log(2 * root)
-    tail = 1 / 37800 - q * (1 / 467775 - q * (691 / 3831077250 - q / 63851287.5))
-    series = q * (1 / 6 - q * (1 / 180 - q * (1 / 2835 - q * tail)))
-    return torch.where(small, series, large)
+    close = torch.where(small, q, torch.zeros_like(q))
+    tail = 1 + close / 72 * (1 + close / 110 * (1 + close / 156 * (1 + close / 210)))
+    return torch.where(small, torch.log1p(close / 6 * (1 + close / 20 * (1 + close / 42 * tail))), large)
 
 
 def clip_norm(x: Tensor, radius: float = 1.0) -> Tensor:

@@ -386,8 +386,8 @@ def plot(found: Curves, model: str, dtype: str, path: Path) -> None:
     handles = [Line2D([], [], color=COLORS[library], label=library) for library in used]
     handles += [Line2D([], [], color="k", ls=ls, label=what) for what, ls in (("value", "-"), ("gradient", "--"))]
     handles.append(Line2D([], [], color="0.6", ls=":", label="round-off"))
-    figure.suptitle(f"{HEADINGS[model]}, {dtype}: error over the radius", fontsize=11)
-    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.975), fontsize=8, ncols=len(handles))
+    figure.suptitle(f"{HEADINGS[model]}, {dtype}: error over the radius", fontsize=11, y=0.998)
+    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.985), fontsize=8, ncols=len(handles))
     figure.tight_layout(rect=(0, 0, 1, 0.965))
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=90, format="png")
