@@ -17,6 +17,7 @@ weights ``w`` becomes ``S w``, so a matrix W becomes ``W S^T``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from torch.autograd.function import once_differentiable
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import tanhc
 
-__all__ = ["BlockMap", "CLIP_RADIUS", "block_product", "map_matrices", "map_rows", "map_rows_literal"]
+__all__ = ["BlockMap", "CLIP_RADIUS", "block_product", "map_matrices", "map_packed", "map_rows", "map_rows_literal"]
 
 _EPS_ARTANH = 1e-5  # official: artanh's argument stays in +-(1 - 1e-5)
 _EPS_BALL = 1e-3  # official: points are projected to the radius (1 - 1e-3) / sqrt(c)
@@ -158,10 +159,7 @@ class _MapMatrices(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None]:
         w, out, scale = ctx.saved_tensors
         if scale is not None:
-            # On the sphere |w'| = clip only the part of the gradient across the row passes.
-            radial = (grad * out).sum(-1) / ctx.clip**2
-            radial = torch.where(scale < 0, radial, 0)
-            grad = torch.addcmul(grad, out, radial[..., None], value=-1).mul_(scale.abs()[..., None])
+            grad = _through_clip(grad, out, scale, ctx.clip)
         blocks = grad.unflatten(-1, (w.shape[1], -1)).transpose(1, 2)  # (G, K, d, m)
         return torch.matmul(blocks.transpose(-1, -2), w), None, None, None
 
@@ -179,6 +177,87 @@ def map_matrices(s: Tensor, w: Tensor, limit: Tensor | None, clip: float | None)
         ``(G, d, K * n)``.
     """
     return _MapMatrices.apply(s, w, limit, clip)
+
+
+class _MapPacked(torch.autograd.Function):
+    """:func:`map_packed`: every product reads and writes where the numbers lie, so nothing is rearranged."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, s: Tensor, limit: Tensor | None, clip: float | None, chunks: tuple[int, ...], *weights: Tensor
+    ) -> tuple[Tensor, ...]:
+        n, found, scales = s.shape[-1], [], {}
+        for i, weight in enumerate(weights):
+            wide = weight.to(s.dtype)
+            out = torch.empty_like(wide, memory_format=torch.contiguous_format)
+            for number, (w, o) in enumerate(zip(wide.chunk(3), out.chunk(3))):
+                if number not in chunks:
+                    o.copy_(w)
+                    continue
+                p = chunks.index(number)
+                for k, (a, b) in enumerate(zip(w.split(n, 1), o.split(n, 1))):
+                    torch.mm(a, s[i, p, k].t(), out=b)
+                if clip is None:
+                    continue
+                ratio = clip / torch.linalg.vector_norm(o, dim=1).clamp(min=torch.finfo(o.dtype).tiny)
+                scale = torch.minimum(limit[i, p], ratio)
+                if (scale < 1).any():
+                    o.mul_(scale.unsqueeze(1))
+                    # the sign tells where the radial clip acts
+                    scales[i, p] = torch.where(ratio < limit[i, p], -scale, scale)
+            found.append(out.to(weight.dtype))
+        ctx.keys, ctx.clip, ctx.chunks, ctx.size = list(scales), clip, chunks, s.shape
+        kept = [found[i].chunk(3)[chunks[p]] for i, p in scales]
+        ctx.save_for_backward(*weights, *scales.values(), *kept)
+        return tuple(found)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        count, clipped = len(grads), len(ctx.keys)
+        weights, rest = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        scales = dict(zip(ctx.keys, zip(rest[:clipped], rest[clipped:])))
+        n = ctx.size[-1]
+        dtype = torch.promote_types(weights[0].dtype, torch.float32)
+        result = torch.zeros(ctx.size, dtype=dtype, device=weights[0].device)
+        for i, (weight, grad) in enumerate(zip(weights, grads)):
+            if grad is None:
+                continue
+            rows, cotangents = weight.to(dtype).chunk(3), grad.to(dtype).chunk(3)
+            for p, number in enumerate(ctx.chunks):
+                w, g = rows[number], cotangents[number]
+                if (i, p) in scales:
+                    scale, out = scales[i, p]
+                    g = _through_clip(g, out.to(dtype), scale, ctx.clip)
+                for k, (a, b) in enumerate(zip(g.split(n, 1), w.split(n, 1))):
+                    torch.mm(a.t(), b, out=result[i, p, k])
+        return result, None, None, None, *(None for _ in weights)
+
+
+def _through_clip(grad: Tensor, out: Tensor, scale: Tensor, clip: float) -> Tensor:
+    """The gradient before rows were scaled: on the sphere |w'| = clip (negative scales) only its part across the row."""
+    radial = torch.where(scale < 0, (grad * out).sum(-1) / clip**2, 0)
+    return torch.addcmul(grad, out, radial[..., None], value=-1).mul_(scale.abs()[..., None])
+
+
+def map_packed(
+    s: Tensor, weights: Sequence[Tensor], limit: Tensor | None, clip: float | None, chunks: tuple[int, ...] = (0, 1, 2)
+) -> tuple[Tensor, ...]:
+    """:func:`map_rows` of the packed projections of L layers, in place of :func:`map_matrices` on a CPU.
+
+    There a batched product would first rearrange all weights, and all gradients, which costs as much as the products.
+
+    Args:
+        s: blocks ``(L, P, K, n, n)``.
+        weights: the frozen packed projections ``(3d, d)``.
+        limit: ``min(1, A0 / (sqrt(c) |w|))`` of each mapped row ``(L, P, d)``; None with ``clip=None``.
+        clip: see :func:`map_matrices`.
+        chunks: which thirds of a packed projection are mapped, P of them; the others are copied.
+
+    Returns:
+        L adapted projections ``(3d, d)``, differentiable in ``s`` alone.
+    """
+    return _MapPacked.apply(s, limit, clip, chunks, *weights)
 
 
 class BlockMap(nn.Module):

@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.clip.blockmap import _INPUT_RADIUS, CLIP_RADIUS, BlockMap, map_matrices
+from hypvision.clip.blockmap import _INPUT_RADIUS, CLIP_RADIUS, BlockMap, map_matrices, map_packed
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError
 
@@ -133,6 +133,10 @@ class HyperCLIPConfig:
         return tuple(sorted(given))
 
 
+# Blocks of a smaller side go through one batched product on a CPU, too: there are too many of them to be called singly.
+_SMALL = 32
+
+
 class _TowerAdapter:
     """Computes the adapted weights of one tower, all layers in one batched call, and keeps them while nothing changed.
 
@@ -145,7 +149,7 @@ class _TowerAdapter:
         self._forget()
 
     def _forget(self) -> None:
-        self._frozen: tuple | None = None  # (key, stacked blocks of the frozen rows, their limits)
+        self._frozen: tuple | None = None  # (key, stacked blocks of the frozen rows or None, their limits)
         self._kept: tuple | None = None  # (key, adapted weights without gradient)
         self._live: list[Tensor] | None = None  # adapted weights of the running training step
         self._live_key: tuple | None = None
@@ -192,6 +196,8 @@ class _TowerAdapter:
         wide = torch.promote_types(dtype, torch.float32)
         with torch.autocast(packed[0].device.type, enabled=False):
             if config.fused and config.mobius:
+                if packed[0].device.type == "cpu" and config.block >= _SMALL:
+                    return self._compute_packed(packed, wide)
                 mapped = self._compute_batched(packed, wide)
             else:
                 mapped = self._compute_literal(packed, wide)
@@ -211,31 +217,53 @@ class _TowerAdapter:
     def _used(self, grad: Tensor) -> None:
         self._live = None  # backward has come through: its graph is gone
 
+    def _compute_packed(self, packed: list[Tensor], wide: torch.dtype) -> list[Tensor]:
+        key = _versions(packed)
+        if self._frozen is None or self._frozen[0] != key:
+            self._frozen = (key, None, None if self.clip is None else self._limits(packed, wide))
+        found = map_packed(self._blocks(wide), packed, self._frozen[2], self.clip, self._thirds())
+        for weight in found:
+            if torch.is_grad_enabled() and weight.requires_grad:
+                weight.register_hook(self._used)
+        return list(found)
+
     def _compute_batched(self, packed: list[Tensor], wide: torch.dtype) -> Tensor:
         """(layers, projections, d, d)"""
         key = _versions(packed)
         if self._frozen is None or self._frozen[0] != key:
             self._frozen = (key, *self._stack(packed, wide))
         _, rows, limit = self._frozen
-        blocks = [self.maps[i][letter].blocks() for i in range(len(packed)) for letter in self.config.projections]
-        mapped = map_matrices(torch.stack(blocks).to(wide), rows, limit, self.clip)
+        mapped = map_matrices(self._blocks(wide).flatten(0, 1), rows, limit, self.clip)
         return mapped.unflatten(0, (len(packed), -1))
+
+    def _blocks(self, wide: torch.dtype) -> Tensor:
+        """(layers, projections, K, n, n)"""
+        blocks = [maps[letter].blocks() for maps in self.maps for letter in self.config.projections]
+        return torch.stack(blocks).to(wide).unflatten(0, (len(self.maps), -1))
+
+    def _thirds(self) -> tuple[int, ...]:
+        """Where the adapted projections stand in a packed one."""
+        return tuple("qkv".index(letter) for letter in self.config.projections)
+
+    @torch.no_grad()
+    def _limits(self, packed: list[Tensor], wide: torch.dtype) -> Tensor:
+        """How much the literal chain shortens long rows before it maps them, (layers, projections, d)."""
+        with torch.inference_mode(False):
+            rows = [torch.stack([w.detach().to(wide).chunk(3)[i] for i in self._thirds()]) for w in packed]
+            length = torch.stack([torch.linalg.vector_norm(w, dim=-1) for w in rows]).clamp(min=torch.finfo(wide).tiny)
+            return (_INPUT_RADIUS / (math.sqrt(self.config.curvature(self.kind)) * length)).clamp(max=1)
 
     @torch.no_grad()
     def _stack(self, packed: list[Tensor], wide: torch.dtype) -> tuple[Tensor, Tensor | None]:
         n, dim = self.config.block, packed[0].shape[1]
         with torch.inference_mode(False):
-            wanted = ["qkv".index(letter) for letter in self.config.projections]
+            wanted = list(self._thirds())
             size = (len(packed), len(wanted), dim // n, dim, n)
             rows = torch.empty(size, dtype=wide, device=packed[0].device)
             for i, weight in enumerate(packed):
                 rows[i].copy_(weight.detach().unflatten(0, (3, -1))[wanted].unflatten(-1, (-1, n)).transpose(1, 2))
             rows = rows.flatten(0, 1)
-            if self.clip is None:
-                return rows, None
-            length = torch.linalg.vector_norm(rows, dim=(1, 3)).clamp(min=torch.finfo(wide).tiny)
-            root = math.sqrt(self.config.curvature(self.kind))
-            return rows, (_INPUT_RADIUS / (root * length)).clamp(max=1)
+            return rows, None if self.clip is None else self._limits(packed, wide).flatten(0, 1)
 
     def _compute_literal(self, packed: list[Tensor], wide: torch.dtype) -> Tensor:
         found = []

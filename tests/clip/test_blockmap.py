@@ -5,7 +5,15 @@ import math
 import pytest
 import torch
 
-from hypvision.clip.blockmap import CLIP_RADIUS, BlockMap, block_product, map_matrices, map_rows, map_rows_literal
+from hypvision.clip.blockmap import (
+    CLIP_RADIUS,
+    BlockMap,
+    block_product,
+    map_matrices,
+    map_packed,
+    map_rows,
+    map_rows_literal,
+)
 from hypvision.errors import HypvisionError
 
 
@@ -87,6 +95,36 @@ def test_batched_matrices(clip):
         length = out.norm(dim=-1)
         assert (length > 0.8 - 1e-9).any() and (length < 0.79).any() or (length > 0.8 - 1e-9).all()
     assert torch.autograd.gradcheck(lambda s: map_matrices(s, cut, limit, clip), s)
+
+
+@pytest.mark.parametrize("clip", [None, 0.8, 100.0])
+@pytest.mark.parametrize("chunks", [(0, 1, 2), (2, 0)])
+def test_packed_matrices(clip, chunks):
+    """The same without rearranged weights: thirds of packed projections, of which the others stay as they are."""
+    layers, d, n = 2, 6, 3
+    packed = [rows(3 * d, d) for _ in range(layers)]
+    s = torch.stack([blocks(d // n, n) for _ in range(layers * len(chunks))]).unflatten(0, (layers, -1))
+    s.requires_grad_()
+    limit = None
+    if clip is not None:
+        c = (CLIP_RADIUS / clip) ** 2
+        kept = torch.stack([torch.stack([weight.chunk(3)[i] for i in chunks]) for weight in packed])
+        limit = (math.atanh(1 - 1e-5) / (c**0.5 * kept.norm(dim=-1))).clamp(max=1)
+    found = map_packed(s, packed, limit, clip, chunks)
+    for i, (weight, out) in enumerate(zip(packed, found)):
+        for number, (w, o) in enumerate(zip(weight.chunk(3), out.chunk(3))):
+            if number not in chunks:
+                assert torch.equal(w, o)
+                continue
+            block = s[i, chunks.index(number)]
+            expected = block_product(w, block) if clip is None else map_rows(w, block, c)
+            assert torch.allclose(o, expected, atol=1e-13)
+    if clip == 0.8:
+        length = torch.cat([out.chunk(3)[chunks[0]] for out in found]).norm(dim=-1)
+        assert (length > 0.8 - 1e-9).any()
+    assert torch.autograd.gradcheck(lambda s: map_packed(s, packed, limit, clip, chunks), s)
+    (grad,) = torch.autograd.grad(map_packed(s, packed, limit, clip, chunks)[0].sum(), s)
+    assert (grad[0] != 0).any() and (grad[1] == 0).all()
 
 
 def test_radius_is_scaled_by_a_multiple_of_the_identity_and_bounded():

@@ -43,6 +43,12 @@ def disturb(model, noise=0.1):
             parameter.add_(noise * torch.randn_like(parameter))
 
 
+@pytest.fixture(params=["packed", "batched"])
+def path(request, monkeypatch):
+    """How the weights are computed: as on a CPU, as on a GPU."""
+    monkeypatch.setattr(hyperclip, "_SMALL", 1 if request.param == "packed" else 10**9)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_identity_then_merged_then_removed(kind, options):
@@ -72,7 +78,7 @@ def test_identity_then_merged_then_removed(kind, options):
 
 
 @pytest.mark.parametrize("kind", ["openai", "siglip"])
-def test_adapted_projections_are_the_literal_ones(kind):
+def test_adapted_projections_are_the_literal_ones(kind, path):
     """The projection of every block, computed row by row with the literal chain, gives the same model."""
     from hypvision.clip.blockmap import map_rows_literal
     from hypvision.clip.towers import find_towers
@@ -110,7 +116,7 @@ def test_feature_form_is_the_weight_form_transposed():
         hyperclip.inject(clip_models.custom_blocks(), block=16, form="feature")
 
 
-def test_the_hyperbolic_form_equals_the_linear_one_until_the_clip():
+def test_the_hyperbolic_form_equals_the_linear_one_until_the_clip(path):
     def tuned(**options):
         model = hyperclip.inject(clip_models.openai_clip(), block=16, **options)
         torch.manual_seed(5)
@@ -140,7 +146,7 @@ def test_only_the_blocks_train_and_get_finite_gradients():
 
 @pytest.mark.parametrize("kind", ["openai", "siglip"])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_gradients_are_those_of_the_literal_path(kind, checkpointing):
+def test_gradients_are_those_of_the_literal_path(kind, checkpointing, path):
     gradients = []
     for fused in (True, False):
         model = hyperclip.inject(KINDS[kind](), block=16, fused=fused)
@@ -157,7 +163,7 @@ def test_gradients_are_those_of_the_literal_path(kind, checkpointing):
     assert all((a - b).abs().max() <= 1e-4 * b.abs().max() + 1e-7 for a, b in zip(*gradients))
 
 
-def test_two_passes_then_two_backwards():
+def test_two_passes_then_two_backwards(path):
     model = hyperclip.inject(clip_models.openai_clip(), block=16).train()
     first, second = (model.encode_image(clip_models.pictures(model, seed=seed)).sum() for seed in (0, 1))
     first.backward()
@@ -209,7 +215,7 @@ def test_order_of_parameters_does_not_change_with_use():
     assert [name for name, _ in model.named_parameters()] == names
 
 
-def test_copies_are_independent_and_can_be_pickled():
+def test_copies_are_independent_and_can_be_pickled(path):
     model = hyperclip.inject(clip_models.openai_clip(), block=16)
     model.train()
     kept = model.encode_text(clip_models.prompts())  # adapted weights with a graph exist now
