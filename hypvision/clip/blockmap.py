@@ -235,7 +235,7 @@ class _MapPacked(torch.autograd.Function):
 
 
 def _through_clip(grad: Tensor, out: Tensor, scale: Tensor, clip: float) -> Tensor:
-    """The gradient before rows were scaled: on the sphere |w'| = clip (negative scales) only its part across the row."""
+    """The gradient before rows were scaled: where the clip acts (negative scales) only its part across the row."""
     radial = torch.where(scale < 0, (grad * out).sum(-1) / clip**2, 0)
     return torch.addcmul(grad, out, radial[..., None], value=-1).mul_(scale.abs()[..., None])
 
