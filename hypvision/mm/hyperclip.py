@@ -11,10 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.hooks import Hook
 from mmengine.model import BaseDataPreprocessor
-from mmengine.registry import HOOKS
-from mmengine.runner import Runner
 from mmengine.structures import PixelData
 from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
@@ -29,6 +26,7 @@ from torch import Tensor
 from hypvision.clip.classes import load_classes
 from hypvision.clip.segmenter import SegmenterParts
 from hypvision.errors import HypvisionError
+from hypvision.mm.vocabulary import DatasetClassesHook, Vocabulary
 from hypvision.viz.palette import palette
 
 __all__ = [
@@ -70,7 +68,7 @@ class OpenVocabPreProcessor(BaseDataPreprocessor):
 
 
 @MODELS.register_module()
-class HyperCLIPSegmentor(SegmenterParts, BaseSegmentor):
+class HyperCLIPSegmentor(SegmenterParts, Vocabulary, BaseSegmentor):
     """:class:`hypvision.clip.segmenter.OpenVocabSegmenter` as a segmentor of mmseg.
 
     Args:
@@ -99,9 +97,7 @@ class HyperCLIPSegmentor(SegmenterParts, BaseSegmentor):
     ):
         BaseSegmentor.__init__(self, data_preprocessor=data_preprocessor or OpenVocabPreProcessor(), init_cfg=init_cfg)
         self.build(clip, **options)
-        self.fixed = dict(train=train_classes is not None, test=test_classes is not None)
-        self.train_classes = () if train_classes is None else load_classes(train_classes)
-        self.test_classes = self.train_classes if test_classes is None else load_classes(test_classes)
+        self.set_vocabularies(train_classes, test_classes)
         self.background_from, self.ignore_index = background_from, ignore_index
 
     def loss(self, inputs: Tensor, data_samples: list[SegDataSample]) -> dict[str, Tensor]:
@@ -135,26 +131,6 @@ class HyperCLIPSegmentor(SegmenterParts, BaseSegmentor):
     def encode_decode(self, inputs: Tensor, batch_img_metas: Any = None) -> Tensor:
         """Logits (B, T, h, w)."""
         return self.logits(inputs)
-
-
-@HOOKS.register_module()
-class DatasetClassesHook(Hook):
-    """Gives the segmentor the class names of its data sets, unless the config gives them to the model."""
-
-    def before_train(self, runner: Runner) -> None:
-        self._set(runner, "train", runner.train_dataloader)
-
-    def before_val(self, runner: Runner) -> None:
-        self._set(runner, "test", runner.val_dataloader)
-
-    def before_test(self, runner: Runner) -> None:
-        self._set(runner, "test", runner.test_dataloader)
-
-    @staticmethod
-    def _set(runner: Runner, phase: str, loader: Any) -> None:
-        model = getattr(runner.model, "module", runner.model)
-        if isinstance(model, HyperCLIPSegmentor) and not model.fixed[phase]:
-            setattr(model, f"{phase}_classes", load_classes(list(loader.dataset.metainfo["classes"])))
 
 
 # Data -----------------------------------------------------------------------------------------------------------------

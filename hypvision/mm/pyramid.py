@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["SimpleFeaturePyramid"]
+__all__ = ["BlockPyramid", "SimpleFeaturePyramid"]
 
 
 def _branch(dim: int, scale: float) -> tuple[nn.Module, int]:
@@ -73,6 +73,55 @@ class SimpleFeaturePyramid(BaseModule):
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Maps ``(B, out_channels, H_i, W_i)``, the largest first, from the last of ``inputs``."""
         found = [level(inputs[-1]) for level in self.levels]
+        while len(found) < self.num_outs:
+            found.append(F.max_pool2d(found[-1], 1, stride=2))
+        return tuple(found)
+
+
+@MODELS.register_module()
+class BlockPyramid(BaseModule):
+    """Maps of several resolutions from several blocks of a plain ViT, one each, joined from the coarsest to the finest
+    as in a feature pyramid network (Lin et al., CVPR 2017).
+
+    Args:
+        in_channels: of the maps that the backbone returns, all of one resolution.
+        out_channels: of every map returned.
+        scales: size of each block's map after resizing, out of 4, 2, 1 and 0.5, falling.
+        num_outs: maps to return; those beyond the blocks are the last one pooled further.
+
+    Raises:
+        HypvisionError: other scales, or not one for each block.
+    """
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        out_channels: int = 256,
+        scales: Sequence[float] = (4, 2, 1, 0.5),
+        num_outs: int = 4,
+        init_cfg: dict | None = None,
+    ):
+        super().__init__(init_cfg)
+        if not set(scales) <= {4, 2, 1, 0.5} or list(scales) != sorted(set(scales), reverse=True):
+            raise HypvisionError(f"model.neck takes scales out of 4, 2, 1, 0.5 in falling order; got {tuple(scales)}.")
+        if len(scales) != len(in_channels) or num_outs < len(scales):
+            raise HypvisionError(
+                f"model.neck takes one scale for each block and at least as many outputs; got {len(in_channels)} "
+                f"blocks, {len(scales)} scales and num_outs={num_outs}."
+            )
+        self.out_channels, self.num_outs = out_channels, num_outs
+        branches = [_branch(dim, scale) for dim, scale in zip(in_channels, scales)]
+        self.resize = nn.ModuleList(module for module, _ in branches)
+        self.lateral = nn.ModuleList(nn.Conv2d(dim, out_channels, 1) for _, dim in branches)
+        self.smooth = nn.ModuleList(nn.Conv2d(out_channels, out_channels, 3, padding=1) for _ in branches)
+        self.norm = nn.ModuleList(LayerNorm2d(out_channels) for _ in branches)
+
+    def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Maps ``(B, out_channels, H_i, W_i)``, the largest first."""
+        maps = [lateral(resize(x)) for lateral, resize, x in zip(self.lateral, self.resize, inputs)]
+        for k in range(len(maps) - 2, -1, -1):
+            maps[k] = maps[k] + F.interpolate(maps[k + 1], maps[k].shape[-2:], mode="nearest")
+        found = [norm(smooth(x)) for norm, smooth, x in zip(self.norm, self.smooth, maps)]
         while len(found) < self.num_outs:
             found.append(F.max_pool2d(found[-1], 1, stride=2))
         return tuple(found)

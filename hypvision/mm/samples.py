@@ -193,6 +193,7 @@ class CheckSamplesHook(Hook):
             classes = leaf.metainfo.get("classes")
             # Open-vocabulary detectors take the names at run time; a panoptic model splits the classes over its heads.
             free = getattr(leaf, "return_classes", False) or "thing_classes" in leaf.metainfo
+            free = free or getattr(model, "open_vocabulary", False)
             for head in _heads(model) if classes is not None and not free else ():
                 if head.num_classes != len(classes):
                     place = getattr(leaf, "data_root", None) or getattr(leaf, "ann_file", "")

@@ -1,0 +1,77 @@
+"""Classes of boxes and masks from CLIP's dense embeddings: pooling, similarity to texts, fusion with trained scores.
+
+The fusion is that of F-VLM (Kuo et al., ICLR 2023): a trained head is better where it was trained, CLIP elsewhere.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchvision.ops import roi_align
+
+from hypvision.errors import HypvisionError
+
+__all__ = ["fuse_scores", "pool_boxes", "pool_masks", "region_logits"]
+
+
+def pool_boxes(features: Tensor, rois: Tensor, scale: float) -> Tensor:
+    """Mean embedding of each box, by RoIAlign of one bin.
+
+    Args:
+        features: dense embeddings (B, E, h, w).
+        rois: (K, 5): image number, left, top, right, bottom in pixels of the image.
+        scale: patches for a pixel.
+
+    Returns:
+        (K, E), float32
+    """
+    return roi_align(features.float(), rois.float(), 1, scale, -1, True).flatten(1)
+
+
+def pool_masks(features: Tensor, masks: Tensor) -> Tensor:
+    """Mean embedding of each mask.
+
+    Args:
+        features: dense embeddings (B, E, h, w).
+        masks: (B, Q, H, W), weights of pixels from 0 to 1, of the same picture at any resolution.
+
+    Returns:
+        (B, Q, E), float32; zeros where a mask is empty.
+    """
+    # Mean weights of patches: a mask smaller than a patch keeps its share of it.
+    weight = F.adaptive_avg_pool2d(masks.float(), features.shape[-2:]).flatten(2)
+    total = weight.sum(-1, keepdim=True)
+    return torch.bmm(weight, features.float().flatten(2).transpose(1, 2)) / total.clamp(min=1e-6)
+
+
+def region_logits(embeddings: Tensor, text: Tensor, temperature: float | Tensor) -> Tensor:
+    """Cosines of regions and classes times a temperature.
+
+    Args:
+        embeddings: (..., E), of any length.
+        text: (T, P, E), P prompts a class, which are averaged.
+
+    Returns:
+        (..., T), float32
+    """
+    mean = F.normalize(text.float().mean(1), dim=-1)
+    return temperature * (F.normalize(embeddings.float(), dim=-1) @ mean.T)
+
+
+def fuse_scores(trained: Tensor, clip: Tensor, seen: Tensor, alpha: float, beta: float) -> Tensor:
+    """Geometric mean of two scores with an exponent for classes seen in training and one for the others:
+    ``trained^(1 - a) * clip^a`` with ``a = alpha`` where ``seen``, else ``beta``.
+
+    Args:
+        trained, clip: probabilities (..., T).
+        seen: bool (T,).
+        alpha, beta: weights of CLIP, from 0 to 1.
+
+    Raises:
+        HypvisionError: an exponent out of range.
+    """
+    if not (0 <= alpha <= 1 and 0 <= beta <= 1):
+        raise HypvisionError(f"alpha={alpha} and beta={beta} are weights of CLIP's scores: give numbers from 0 to 1.")
+    exponent = torch.where(seen, alpha, beta).to(trained.dtype)
+    return trained ** (1 - exponent) * clip**exponent

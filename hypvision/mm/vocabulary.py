@@ -1,0 +1,156 @@
+"""Class names of open-vocabulary models under mmengine: of the config, of the data, changed at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS, Registry
+from mmengine.runner import Runner
+from torch import Tensor
+
+from hypvision.clip.classes import load_classes
+from hypvision.clip.parts import CLIPParts
+from hypvision.clip.towers import encode_dense, vision_tower
+from hypvision.errors import HypvisionError
+
+__all__ = ["DatasetClassesHook", "Vocabulary", "groups_of"]
+
+
+class Vocabulary(CLIPParts):
+    """Mix-in of models with a class list for training and one for testing."""
+
+    open_vocabulary = True
+    """Heads have no number of classes of their own."""
+
+    def set_vocabularies(
+        self,
+        train_classes: str | Path | Sequence[str] | None = None,
+        test_classes: str | Path | Sequence[str] | None = None,
+    ) -> None:
+        """Set both lists; called once by the constructors.
+
+        Args:
+            train_classes: names in the order of the training labels; anything that
+                :func:`hypvision.clip.classes.load_classes` takes. None: those of the data
+                (:class:`DatasetClassesHook`).
+            test_classes: those of the test labels; None: as before.
+
+        Raises:
+            HypvisionError: an empty list, or a name that is there twice.
+        """
+        self.fixed = dict(train=train_classes is not None, test=test_classes is not None)
+        self.train_classes = () if train_classes is None else load_classes(train_classes)
+        self.test_classes = self.train_classes if test_classes is None else load_classes(test_classes)
+
+    def set_test_classes(self, classes: str | Path | Sequence[str]) -> None:
+        """Look for other classes from now on, known in training or not; the data's no longer count.
+
+        Raises:
+            HypvisionError: an empty list, or a name that is there twice.
+        """
+        self.test_classes, self.fixed["test"] = load_classes(classes), True
+
+    def seen(self, names: Sequence[str]) -> Tensor:
+        """Which of the names (T,) training knew: bool.
+
+        Raises:
+            HypvisionError: the classes of the training are not known.
+        """
+        if not self.train_classes:
+            raise HypvisionError(
+                "The model does not know which classes it was trained on, so it cannot tell base from novel ones. Set "
+                "model.train_classes in the config: a list, a file, or one of the lists that ship, such as 'coco48'."
+            )
+        known = set(self.train_classes)
+        return torch.tensor([name in known for name in names], device=self.mean.device)
+
+    def build_pyramid(
+        self,
+        backbone: dict | None,
+        neck: dict | None,
+        hooks: Sequence[int] | None,
+        checkpointing: bool,
+        registry: Registry,
+    ) -> None:
+        """What the heads look at: a pyramid on CLIP's own blocks, or on a backbone of its own.
+
+        Args:
+            backbone: config of a detection backbone; None: CLIP's image tower serves as one.
+            neck: config of a neck; its ``in_channels`` are filled in where it stands on CLIP.
+            hooks: numbers of CLIP's blocks that it is given; default: four, evenly spaced, the last one included.
+            checkpointing: less memory in training, more work.
+        """
+        tower = vision_tower(self.clip)
+        depth = len(tower.blocks)
+        self.checkpointing = checkpointing
+        self.hooks: tuple[int, ...] = ()
+        self.backbone = None
+        if backbone is None:
+            self.hooks = tuple(hooks) if hooks is not None else tuple(max(0, depth * k // 4 - 1) for k in (1, 2, 3, 4))
+            neck = dict(neck or dict(type="BlockPyramid"))
+            neck.setdefault("in_channels", [tower.width] * len(self.hooks))
+        else:
+            self.backbone = registry.build(backbone)
+        self.neck = None if neck is None else registry.build(neck)
+
+    def extract_maps(self, images: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The pyramid and the dense embeddings (B, E, h, w) of normalised images (B, 3, H, W)."""
+        dense, maps, _ = encode_dense(self.clip, images, self.hooks, self.checkpointing)
+        found = tuple(maps) if self.backbone is None else self.backbone(images)
+        return (found if self.neck is None else self.neck(found)), dense
+
+
+@HOOKS.register_module()
+class DatasetClassesHook(Hook):
+    """Gives a model the class names of its data sets, unless the config gives them to the model.
+
+    Raises:
+        HypvisionError: the config gives another number of names than the data have classes.
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        self._set(runner, "train", runner.train_dataloader)
+
+    def before_val(self, runner: Runner) -> None:
+        self._set(runner, "test", runner.val_dataloader)
+
+    def before_test(self, runner: Runner) -> None:
+        self._set(runner, "test", runner.test_dataloader)
+
+    @staticmethod
+    def _set(runner: Runner, phase: str, loader: Any) -> None:
+        model = getattr(runner.model, "module", runner.model)
+        if not isinstance(model, Vocabulary):
+            return
+        names = list(loader.dataset.metainfo["classes"])
+        if not model.fixed[phase]:
+            setattr(model, f"{phase}_classes", load_classes(names))
+        own = getattr(model, f"{phase}_classes")
+        # Words may differ from the data's names, but each label needs one; a segmentor may map many to one background.
+        if len(own) != len(names) and getattr(model, "background_from", None) is None:
+            raise HypvisionError(
+                f"The {phase} data have {len(names)} classes, but model.{phase}_classes has {len(own)} names. Give a "
+                "name for each class of the data, in their order, or leave the setting out."
+            )
+
+
+def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence[str]] | None) -> dict[str, list[int]]:
+    """Numbers of the classes of each group, e.g. of ``dict(base="coco48", novel=["cat"])``.
+
+    Raises:
+        HypvisionError: a group has a name that the class list has not.
+    """
+    found = {}
+    for group, wanted in (groups or {}).items():
+        names = load_classes(wanted)
+        if missing := [name for name in names if name not in classes]:
+            raise HypvisionError(
+                f"The group '{group}' has {missing[0]!r}, which is not in the class list of the test data "
+                f"({', '.join(list(classes)[:5])}, ...). Correct the group or the list."
+            )
+        found[group] = [list(classes).index(name) for name in names]
+    return found
