@@ -5,6 +5,7 @@ Lorentz layers take and return space parts: maps ``(B, C, H, W)``, tokens ``(...
 """
 
 from .attention import LorentzAttention, LorentzLinearAttention
+from .ball import PoincareBatchNorm1d, PoincareBatchNorm2d, PoincareConv2d
 from .cluster_mixer import ClusterAssignment, ClusterMixer
 from .conv import (
     EfficientLorentzConv1d,
@@ -59,6 +60,9 @@ __all__ = [
     "LorentzResidual",
     "OnSpace",
     "OnTangent",
+    "PoincareBatchNorm1d",
+    "PoincareBatchNorm2d",
+    "PoincareConv2d",
     "PoincareFullyConnected",
     "PoincareLinear",
     "PoincareMLR",

@@ -10,7 +10,7 @@ from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import safe_sqrt
 
 from .checks import check_features, check_manifold, check_number, check_sizes
-from .functional import space_time
+from .functional import exact, space_time
 from .linear import LorentzLinear
 
 __all__ = ["LorentzAttention", "LorentzLinearAttention"]
@@ -152,7 +152,8 @@ class LorentzLinearAttention(_Attention):
     .. math:: o_i = \frac{\varphi(q_i) \sum_j \varphi(k_j)^T v_j}{\varphi(q_i) \cdot \sum_j \varphi(k_j)} + W v_i + b,
               \qquad \varphi(x) = \frac{|u|}{|u^p|} u^p, \quad u = \frac{\mathrm{relu}(x) + \epsilon}{|\tau| + \epsilon}
 
-    Heads are joined by their space parts. No ``(N, N)`` tensor is built.
+    Heads are joined by their space parts. No ``(N, N)`` tensor is built. The mean of a query without a positive
+    feature is nearly 0, so that the layer does not keep the radius: put a norm behind it, as Hypformer does.
 
     Args:
         dim: space dimension of the tokens.
@@ -165,7 +166,7 @@ class LorentzLinearAttention(_Attention):
 
     Attributes:
         scale: ``tau`` ``(1,)``, at first 1.
-        local: ``W`` and ``b``, shared by the heads; at first 0, so that the layer starts as a mean of values.
+        local: ``W`` and ``b``, shared by the heads, a ``nn.Linear``.
 
     Shapes:
         tokens ``(B, N, dim)`` (and ``context`` ``(B, N, dim)`` of as many tokens) to ``(B, N, dim)``.
@@ -192,9 +193,6 @@ class LorentzLinearAttention(_Attention):
         check_number(self, "power", power, 1)
         self.power = power
         self.local = nn.Linear(self.head_dim, self.head_dim, bias, **factory)
-        nn.init.zeros_(self.local.weight)
-        if bias:
-            nn.init.zeros_(self.local.bias)
         self.out = LorentzLinear(num_heads * self.head_dim, dim, manifold, bias, init=init, **factory)
         self.scale = nn.Parameter(torch.ones(1, **factory))
 
@@ -215,9 +213,9 @@ class LorentzLinearAttention(_Attention):
                 f"LorentzLinearAttention: context must have as many tokens as x, got {key.shape[2]} and "
                 f"{query.shape[2]}: every value is added to the token in its place. Use LorentzAttention."
             )
-        query, key = self._focus(query), self._focus(key)
-        wide = value.to(key.dtype)
-        mixed = query @ (key.transpose(-1, -2) @ wide)
-        mixed = mixed / ((query * key.sum(-2, keepdim=True)).sum(-1, keepdim=True) + 1e-6)
+        with exact(x.device):
+            query, key = self._focus(query), self._focus(key)
+            mixed = query @ (key.transpose(-1, -2) @ value.to(key.dtype))
+            mixed = mixed / ((query * key.sum(-2, keepdim=True)).sum(-1, keepdim=True) + 1e-6)
         heads = mixed.to(value.dtype) + self.local(value)
         return self.out(heads.transpose(1, 2).flatten(2).to(x.dtype))

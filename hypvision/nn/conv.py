@@ -244,6 +244,11 @@ class LorentzConvTranspose2d(nn.Module):
             in_channels, out_channels, kernel, manifold, padding=inner, bias=bias, device=device, dtype=dtype
         )
 
+    @property
+    def manifold(self) -> Lorentz:
+        """The hyperboloid, of the convolution inside."""
+        return self.conv.manifold
+
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.conv.in_channels, 1, 4)
         rows, columns = self.stride

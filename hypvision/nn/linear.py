@@ -30,7 +30,7 @@ def isometric_(weight: Tensor) -> None:
     weight.copy_(wide)
 
 
-def _check_init(layer: nn.Module, init: str, known: tuple[str, ...]) -> None:
+def check_init(layer: nn.Module, init: str, known: tuple[str, ...]) -> None:
     if init not in known:
         raise ValueError(f"{type(layer).__name__}: init must be one of {', '.join(map(repr, known))}, got {init!r}.")
 
@@ -88,7 +88,7 @@ class LorentzLinear(nn.Module):
         if manifold_out is not None:
             check_manifold(self, manifold_out, Lorentz, "manifold_out")
         check_sizes(self, in_features=in_features, out_features=out_features)
-        _check_init(self, init, ("isometric", "uniform", "xavier", "orthogonal"))
+        check_init(self, init, ("isometric", "uniform", "xavier", "orthogonal"))
         if normalize not in (False, True, "time"):
             raise ValueError(f'LorentzLinear: normalize must be False, True or "time", got {normalize!r}.')
         check_number(self, "scale", scale, -math.inf)
@@ -210,7 +210,7 @@ class FGGLinear(nn.Module):
             "xavier": (in_features + out_features) ** -0.5,
             "mlr": (5 / in_features) ** 0.5,
         }
-        _check_init(self, init, tuple(std))
+        check_init(self, init, tuple(std))
         factory = {"device": device, "dtype": dtype}
         self.in_features, self.out_features = in_features, out_features
         self.manifold = manifold
@@ -293,7 +293,7 @@ class PoincareLinear(nn.Module):
         super().__init__()
         check_manifold(self, manifold, PoincareBall)
         check_sizes(self, in_features=in_features, out_features=out_features)
-        _check_init(self, init, ("isometric", "kaiming"))
+        check_init(self, init, ("isometric", "kaiming"))
         self.in_features, self.out_features, self.init = in_features, out_features, init
         self.manifold = manifold
         self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
@@ -359,7 +359,7 @@ class PoincareFullyConnected(nn.Module):
         super().__init__()
         check_manifold(self, manifold, PoincareBall)
         check_sizes(self, in_features=in_features, out_features=out_features)
-        _check_init(self, init, ("isometric", "normal", "identity"))
+        check_init(self, init, ("isometric", "normal", "identity"))
         self.in_features, self.out_features, self.init = in_features, out_features, init
         self.manifold = manifold
         self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))

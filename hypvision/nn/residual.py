@@ -61,13 +61,12 @@ class LorentzResidual(nn.Module):
         if scale is not None and scale != "learned":
             check_number(self, "scale", scale, 0, strict=True)
         self.manifold, self.mode, self.slope, self.dim = manifold, mode, slope, dim
-        self.log_scale = None
         if mode == "average":
             self.weight = nn.Parameter(torch.ones(()))
-            if scale == "learned":
-                self.log_scale = nn.Parameter(torch.tensor(4.0))
-            elif scale is not None:
-                self.register_buffer("log_scale", torch.tensor(math.log(float(scale))))
+        if scale == "learned":
+            self.log_scale = nn.Parameter(torch.tensor(4.0))
+        else:
+            self.register_buffer("log_scale", None if scale is None else torch.tensor(math.log(float(scale))))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         check_features(self, x, dim=self.dim)

@@ -17,18 +17,27 @@ def points(space, c):
 def lorentz_linear(layer, x, c):
     full = torch.cat([layer.time_weight[:, None], layer.weight], 1)
     y = F.linear(points(x, c), full, layer.bias)
-    if layer.normalize:
+    if layer.normalize == "time":
+        gate = F.linear(points(x, c), layer.norm_weight[None], layer.norm_bias)
+        time = torch.sigmoid(gate) * layer.scale.exp() + 1 / c**0.5 + layer.margin
+        y = y * ((time**2 - 1 / c) / y.pow(2).sum(-1, keepdim=True)).sqrt()
+    elif layer.normalize:
         gate = F.linear(points(x, c), layer.norm_weight[None], layer.norm_bias)
         y = torch.sigmoid(gate) * layer.scale.exp() * y / y.norm(dim=-1, keepdim=True)
+    if layer.manifold_out is not None:
+        y = y * (c / layer.manifold_out.c) ** 0.5
     return y
 
 
 def fgg_linear(layer, x, c):
     rows = []
-    for u, a in zip(layer.weight, layer.offset):
+    normals = layer.weight
+    if layer.gain is not None:
+        normals = normals / normals.norm(dim=1, keepdim=True) * torch.log1p(layer.gain.exp())[:, None]
+    for u, a in zip(normals, layer.offset):
         angle = c**0.5 * a / u.norm()
         rows.append(torch.cat([-(u.norm() * torch.sinh(angle)).reshape(1), u * torch.cosh(angle)]))
-    return points(x, c) @ torch.stack(rows).t()
+    return layer.activation(points(x, c) @ torch.stack(rows).t())
 
 
 def lorentz_conv2d(layer, x, c):
@@ -50,6 +59,19 @@ def lorentz_conv2d(layer, x, c):
             joined = torch.cat([time, patch[..., 1:].flatten(1)], 1)
             out[:, :, i, j] = F.linear(joined, weight, layer.bias)
     return out
+
+
+def lorentz_conv1d(layer, x, c):
+    """Every window as one point, its positions one after the other."""
+    (size,), (stride,), (padding,), (dilation,) = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+    padded = F.pad(x, (padding, padding))
+    out = []
+    for start in range(0, padded.shape[2] - dilation * (size - 1), stride):
+        patch = points(padded[:, :, start : start + dilation * (size - 1) + 1 : dilation].transpose(1, 2), c)
+        time = (patch[..., :1].pow(2).sum(1) - (size - 1) / c).sqrt()
+        weight = torch.cat([layer.time_weight[:, None], layer.weight.permute(0, 2, 1).flatten(1)], 1)
+        out.append(F.linear(torch.cat([time, patch[..., 1:].flatten(1)], 1), weight, layer.bias))
+    return torch.stack(out, 2)
 
 
 def batch_norm(layer, x, c, mean=None, var=None):
@@ -142,7 +164,162 @@ def attention(layer, x, c):
     weights = (score / layer.scale).softmax(-1)
     mean = weights @ v
     mean = mean / (c**0.5 * (-lorentz.minkowski_inner(mean, mean)).sqrt())
+    if layer.join == "points":
+        return F.linear(mean.transpose(1, 2).flatten(2), layer.out.weight, layer.out.bias)
     return lorentz_linear(layer.out, mean[..., 1:].transpose(1, 2).flatten(2), c)
+
+
+def linear_attention(layer, x, c):
+    def heads(linear):
+        return lorentz_linear(linear, x, c).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
+
+    def focus(z):
+        z = (z.relu() + 1e-6) / (layer.scale.abs() + 1e-6)
+        return z**layer.power * (z.norm(dim=-1, keepdim=True) / (z**layer.power).norm(dim=-1, keepdim=True))
+
+    q, k, v = focus(heads(layer.query)), focus(heads(layer.key)), heads(layer.value)
+    weights = q @ k.transpose(2, 3)
+    mixed = weights @ v / (weights.sum(-1, keepdim=True) + 1e-6) + F.linear(v, layer.local.weight, layer.local.bias)
+    return lorentz_linear(layer.out, mixed.transpose(1, 2).flatten(2), c)
+
+
+def minkowski_norm(m):
+    return (m[..., :1].pow(2) - m[..., 1:].pow(2).sum(-1, keepdim=True)).sqrt()
+
+
+def residual(layer, x, y, c):
+    a, b = points(x, c), points(y, c)
+    if layer.mode == "space":
+        out = a + b
+    elif layer.mode == "average":
+        m = a + layer.weight * b
+        out = m / (c**0.5 * minkowski_norm(m))
+        if layer.log_scale is not None:
+            out = out * layer.log_scale.exp() / out[..., 1:].norm(dim=-1, keepdim=True)
+    else:
+        # the matrix of the boost that takes the origin to x
+        a = a * c**0.5
+        lower = torch.eye(x.shape[-1], dtype=x.dtype) + a[..., 1:, None] * a[..., None, 1:] / (1 + a[..., :1, None])
+        matrix = torch.cat([a[..., None, :], torch.cat([a[..., 1:, None], lower], -1)], -2)
+        out = (matrix @ b[..., None])[..., 0]
+    return out[..., 1:] if layer.slope is None else rescaled(out[..., 1:], c, layer.slope, c)
+
+
+def largest(c):
+    """The maximum distance in float32."""
+    c = float(c.detach()) if isinstance(c, torch.Tensor) else float(c)
+    return math.acosh(2000 * c) / c**0.5
+
+
+def squashed(v, c, slope):
+    """Vectors ``(..., n)`` with lengths of at most the maximum distance."""
+    limit, size = largest(c), v.norm(dim=-1, keepdim=True)
+    return v / size * limit * torch.tanh(math.atanh(0.99) * size / (slope * limit))
+
+
+def logarithm(space, c):
+    """Tangent vectors at the origin, by the distance from it."""
+    distance = torch.acosh(c**0.5 * points(space, c)[..., :1]) / c**0.5
+    return distance * space / space.norm(dim=-1, keepdim=True)
+
+
+def exponential(v, c):
+    size = c**0.5 * v.norm(dim=-1, keepdim=True)
+    return torch.sinh(size) / size * v
+
+
+def rescaled(space, c, slope, target):
+    return exponential(squashed(logarithm(space, c), target, slope), target)
+
+
+def to_lorentz(layer, x, c):
+    if layer.slope is not None:
+        return squashed(x, c, layer.slope)
+    size = x.norm(dim=-1, keepdim=True)
+    return exponential(torch.where(size > layer.clip, x / size * layer.clip, x), c)
+
+
+def change_manifold(layer, x, c):
+    v = logarithm(x, c)
+    return exponential(v if layer.slope is None else squashed(v, layer.target.c, layer.slope), layer.target.c)
+
+
+def average_pool(layer, x, c):
+    """Centroids over windows of a map, origins around it."""
+    size, stride, pad = layer.kernel_size, layer.stride or layer.kernel_size, layer.padding
+    windows = F.unfold(x, size, 1, pad, stride).unflatten(1, (x.shape[1], -1)).permute(0, 3, 2, 1)
+    p = points(windows, c).mean(2)
+    out = (p / (c**0.5 * minkowski_norm(p)))[..., 1:]
+    return out.transpose(1, 2).unflatten(2, ((x.shape[2] + 2 * pad - size) // stride + 1, -1))
+
+
+def embedding(layer, index, c):
+    return F.one_hot(index, layer.num_embeddings).to(layer.weight.dtype) @ layer.weight
+
+
+def on_tangent(layer, x, c):
+    """Points of the ball: logarithm and exponential by tanh and its inverse."""
+    size = x.norm(dim=-1, keepdim=True)
+    v = layer.module(torch.atanh(c**0.5 * size) / (c**0.5 * size) * x)
+    size = v.norm(dim=-1, keepdim=True)
+    return torch.tanh(c**0.5 * size) / (c**0.5 * size) * v
+
+
+def layer_norm(layer, x, c):
+    x = x - x.mean(-1, keepdim=True)
+    return x / (x.pow(2).mean(-1, keepdim=True) + layer.eps).sqrt() * layer.weight + layer.bias
+
+
+def rms_norm(layer, x, c):
+    return x / (x.pow(2).mean(-1, keepdim=True) + layer.eps).sqrt() * layer.weight
+
+
+def poincare_conv2d(layer, x, c):
+    """Beta-concatenate the points of every patch, then the fully connected layer."""
+    (kh, kw), (sh, sw), (ph, pw) = layer.kernel_size, layer.stride, layer.padding
+    n, root = x.shape[1], c**0.5
+
+    def beta(size):
+        return math.exp(math.lgamma(size / 2) + math.lgamma(0.5) - math.lgamma((size + 1) / 2))
+
+    size = x.norm(dim=1, keepdim=True)
+    tangent = torch.atanh(root * size) / (root * size) * x * beta(n * kh * kw) / beta(n)
+    columns = F.unfold(tangent, (kh, kw), 1, (ph, pw), (sh, sw)).transpose(1, 2)
+    size = columns.norm(dim=-1, keepdim=True)
+    patches = torch.tanh(root * size) / (root * size) * columns
+
+    class Full:
+        weight, bias = layer.weight.flatten(1), layer.bias
+
+    out = poincare_fc(Full, patches, c).transpose(1, 2)
+    return out.unflatten(2, ((x.shape[2] + 2 * ph - kh) // sh + 1, -1))
+
+
+def poincare_batch_norm(layer, x, c):
+    """Rows of points: logarithm at the midpoint, transport to the bias by a gyration, exponential."""
+    root = c**0.5
+
+    def add(a, b):
+        ab, aa, bb = c * (a * b).sum(-1, keepdim=True), c * a.pow(2).sum(-1, keepdim=True), c * b.pow(2).sum(-1, True)
+        return ((1 + 2 * ab + bb) * a + (1 - aa) * b) / (1 + 2 * ab + aa * bb)
+
+    def factor(a):
+        return 2 / (1 - c * a.pow(2).sum(-1, keepdim=True))
+
+    rows, weight = x.reshape(-1, x.shape[-1]), factor(x.reshape(-1, x.shape[-1]))
+    klein = (weight * rows).sum(0) / (weight - 1).sum(0)
+    mean = (klein / (1 + (1 - c * klein.pow(2).sum()).sqrt())).expand_as(rows)
+    moved = add(-mean, rows)
+    distance = 2 / root * torch.atanh(root * moved.norm(dim=-1, keepdim=True))
+    v = distance / factor(mean) * moved / moved.norm(dim=-1, keepdim=True)
+    size = layer.bias.norm()
+    beta = (torch.tanh(root * size) * layer.bias / (root * size)).expand_as(rows)
+    # gyr[beta, -mean] v = -(beta + -mean) + (beta + (-mean + v)), with v taken inside the ball: it is linear
+    small = 1e-3 * v / v.norm(dim=-1, keepdim=True)
+    turned = add(-add(beta, -mean), add(beta, add(-mean, small))) * 1e3 * v.norm(dim=-1, keepdim=True)
+    v = turned * factor(mean) / factor(beta) * (layer.weight / (distance.pow(2).mean() + layer.eps)).sqrt()
+    size = v.norm(dim=-1, keepdim=True)
+    return add(beta, torch.tanh(root * factor(beta) * size / 2) * v / (root * size)).reshape(x.shape)
 
 
 def global_pool(x, c):

@@ -1,0 +1,220 @@
+"""Convolution and batch normalisation of Poincare residual networks, over maps of points of the ball."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.geometry import PoincareBall
+from hypvision.geometry.numerics import asinh, safe_sqrt, sinhc_sqrt, square_norm
+
+from .checks import check_features, check_manifold, check_number, check_sizes, integers
+from .conv import box_sum
+from .functional import exact, space_square
+from .linear import check_init, init_planes_
+
+__all__ = ["PoincareBatchNorm1d", "PoincareBatchNorm2d", "PoincareConv2d"]
+
+
+def _log_beta(n: int) -> float:
+    """``log B(n / 2, 1 / 2)``."""
+    return math.lgamma(n / 2) + math.lgamma(0.5) - math.lgamma((n + 1) / 2)
+
+
+class PoincareConv2d(nn.Module):
+    r"""Convolution of Poincare residual networks (van Spengler et al., ICCV 2023), exact, in one Euclidean convolution.
+
+    The published layer joins the points of a patch by beta-concatenation (Shimizu et al., ICLR 2021) and applies
+    :class:`PoincareFullyConnected`. The joined point is :math:`\exp_0(U)` with the scaled logarithms ``U`` of the
+    pixels, and its product with a normal is that of ``U`` times a function of :math:`|U|^2`: a convolution, and a box
+    sum, without the unfolded patches. Padding is by origins.
+
+    Args:
+        in_channels, out_channels: dimensions.
+        kernel_size, stride, padding, dilation: as in ``nn.Conv2d``.
+        manifold: the ball.
+        bias: whether the hyperplanes have offsets.
+        init: ``"normal"`` (variance ``1 / (2 n m)`` with ``n`` the size of a patch) or ``"isometric"``, see
+            :class:`PoincareFullyConnected`. Radii shrink under both, as a normal longer than 1/2 would make them
+            explode: put a :class:`PoincareBatchNorm2d` behind the layer, as the published networks do.
+
+    Shapes:
+        points ``(B, C, H, W)``, one a pixel, to ``(B, C', H', W')``; computed in float32 also under autocast.
+
+    Raises:
+        TypeError: the manifold is not a ball, or the input is not floating point.
+        ValueError: an argument is out of range, or the input is no map of ``in_channels``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        manifold: PoincareBall,
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
+        bias: bool = True,
+        init: str = "isometric",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        check_manifold(self, manifold, PoincareBall)
+        check_sizes(self, in_channels=in_channels, out_channels=out_channels)
+        check_init(self, init, ("isometric", "normal"))
+        self.in_channels, self.out_channels, self.init = in_channels, out_channels, init
+        self.kernel_size = integers(kernel_size, 2, "kernel_size", 1)
+        self.stride, self.padding = integers(stride, 2, "stride", 1), integers(padding, 2, "padding", 0)
+        self.dilation = integers(dilation, 2, "dilation", 1)
+        self.manifold = manifold
+        self.weight = nn.Parameter(
+            torch.empty(out_channels, in_channels, *self.kernel_size, device=device, dtype=dtype)
+        )
+        self.bias = nn.Parameter(torch.zeros(out_channels, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise as ``init`` says; offsets are 0."""
+        init_planes_(self.weight.detach().view(self.out_channels, -1), self.init)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_channels, 1, 4)
+        with exact(x.device):
+            return self._convolve(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x).to(x.dtype)
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        c, weight = self.manifold.c, self.weight.to(x.dtype)
+        root, geometry = c**0.5, (self.stride, self.padding, self.dilation)
+        patch = self.in_channels * math.prod(self.kernel_size)
+        # tangent vectors as long as the distance, which is twice the length in the ball's own metric
+        scale = 2 * math.exp(_log_beta(patch) - _log_beta(self.in_channels))
+        tangent = self.manifold.logmap0(x.movedim(1, -1)).movedim(-1, 1) * scale
+        square = box_sum(space_square(tangent, 1), self.kernel_size, *geometry) * c
+        square = square.clamp(max=1600.0)  # radius 40
+        length = safe_sqrt(square_norm(weight.flatten(1)))
+        unit = weight / torch.where(length > 0, length, torch.ones_like(length)).view(-1, 1, 1, 1)
+        along = F.conv2d(tangent, unit, None, *geometry) * (root * sinhc_sqrt(square))
+        if self.bias is not None:
+            angle = (2 * root * self.bias.to(x.dtype)).clamp(-40, 40).view(-1, 1, 1)
+            along = along * torch.cosh(angle) - torch.cosh(safe_sqrt(square)) * torch.sinh(angle)
+        limit = 40.0 - 0.5 * math.log(self.out_channels)
+        space = torch.sinh((asinh(along) * (2 * length).view(-1, 1, 1)).clamp(-limit, limit))
+        y = space / (root * (1 + torch.sqrt(1 + space_square(space, 1))))
+        return self.manifold.projx(y.movedim(1, -1)).movedim(-1, 1)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"padding={self.padding}, dilation={self.dilation}, bias={self.bias is not None}"
+        )
+
+
+class _PoincareBatchNorm(nn.Module):
+    """Batch normalisation on rows of points."""
+
+    def __init__(
+        self,
+        num_features: int,
+        manifold: PoincareBall,
+        eps: float = 1e-6,
+        momentum: float = 0.1,
+        mean: str = "midpoint",
+        track_running_stats: bool = True,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        check_manifold(self, manifold, PoincareBall)
+        check_sizes(self, num_features=num_features)
+        check_number(self, "eps", eps, 0)
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"{type(self).__name__}: momentum must lie between 0 and 1, got {momentum}.")
+        if mean not in ("midpoint", "frechet"):
+            raise ValueError(f'{type(self).__name__}: mean must be "midpoint" or "frechet", got {mean!r}.')
+        factory = {"device": device, "dtype": dtype}
+        self.num_features, self.eps, self.momentum, self.mean = num_features, eps, momentum, mean
+        self.manifold, self.track_running_stats = manifold, track_running_stats
+        self.weight = nn.Parameter(torch.ones((), **factory))
+        self.bias = nn.Parameter(torch.zeros(num_features, **factory))
+        if track_running_stats:
+            self.register_buffer("running_mean", torch.zeros(num_features, **factory))
+            self.register_buffer("running_var", torch.ones((), **factory))
+
+    def _normalize(self, x: Tensor) -> Tensor:
+        """Points ``(N, n)``."""
+        ball, dtype = self.manifold, x.dtype
+        if dtype in (torch.float16, torch.bfloat16):
+            x = x.float()
+        with exact(x.device):
+            if self.training or not self.track_running_stats:
+                mean = ball.midpoint(x) if self.mean == "midpoint" else ball.frechet_mean(x)
+                var = ball.dist(mean.expand_as(x), x).square().mean()
+                if self.training and self.track_running_stats:
+                    self._update(mean.detach(), var.detach())
+            else:
+                mean, var = ball.expmap0(self.running_mean.to(x.dtype)), self.running_var.to(x.dtype)
+            shift = ball.expmap0(self.bias.to(x.dtype)).expand_as(x)
+            mean = mean.expand_as(x)
+            tangent = ball.transp(mean, shift, ball.logmap(mean, x))
+            gain = torch.sqrt(self.weight.to(x.dtype).clamp(min=0) / (var + self.eps))
+            return ball.expmap(shift, tangent * gain).to(dtype)
+
+    @torch.no_grad()
+    def _update(self, mean: Tensor, var: Tensor) -> None:
+        """Running variance: linear. Running mean: on the geodesic between the two, kept as a tangent vector."""
+        ball = self.manifold
+        self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
+        last = ball.expmap0(self.running_mean.to(mean.dtype))
+        self.running_mean.copy_(ball.logmap0(ball.geodesic(self.momentum, last, mean)))
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, mean={self.mean}"
+
+
+class PoincareBatchNorm1d(_PoincareBatchNorm):
+    r"""Batch normalisation on the ball (Lou et al., ICML 2020; van Spengler et al., ICCV 2023).
+
+    .. math:: y = \exp_\beta\left(\sqrt{\tfrac{w}{v + \epsilon}}\,\mathrm{PT}_{\mu \to \beta} \log_\mu x\right)
+
+    with the mean ``mu`` over all points, the mean squared distance ``v`` from it and ``beta = exp_0(bias)``. The radii
+    of what comes out do not depend on those of what came in, at any depth.
+
+    Args:
+        num_features: dimension ``n``.
+        manifold: the ball.
+        eps: added to the variance.
+        momentum: share of the new batch in the running statistics.
+        mean: ``"midpoint"``, the Moebius gyromidpoint, or ``"frechet"``, which iterates.
+        track_running_stats: keep statistics for evaluation; the published layer does not, and uses the batch's.
+
+    Attributes:
+        weight: ``w``, at first 1. bias: tangent vector at the origin ``(n,)``, at first 0.
+        running_mean: tangent vector at the origin ``(n,)``. running_var: a number.
+
+    Shapes:
+        points ``(N, n)`` or ``(B, N, n)`` to the same.
+
+    Raises:
+        TypeError: the manifold is not a ball, or the input is not floating point.
+        ValueError: an argument is out of range, or the input has another shape.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.num_features, rank=2 if x.dim() == 2 else 3)
+        return self._normalize(x.reshape(-1, self.num_features)).reshape(x.shape)
+
+
+class PoincareBatchNorm2d(_PoincareBatchNorm):
+    """Batch normalisation of maps of points ``(B, C, H, W)``, over all pixels; see :class:`PoincareBatchNorm1d`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.num_features, 1, 4)
+        rows = x.movedim(1, -1)
+        return self._normalize(rows.reshape(-1, self.num_features)).reshape(rows.shape).movedim(-1, 1)
