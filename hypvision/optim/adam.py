@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 
-from .base import Job, RiemannianOptimizer
+from .base import Job, RiemannianOptimizer, check_number
 from .kernels import tame_
 
 __all__ = ["RiemannianAdam", "RiemannianAdamW"]
+
+
+def _share(beta: float, step: float | Tensor) -> float | Tensor:
+    """``1 - beta^step``, the sum of the weights of a running average; float32 tensors keep their digits."""
+    if isinstance(step, Tensor) and beta > 0:
+        return -torch.expm1(step * math.log(beta))
+    return 1 - beta**step
 
 
 class RiemannianAdam(RiemannianOptimizer):
@@ -34,14 +43,22 @@ class RiemannianAdam(RiemannianOptimizer):
         amsgrad: use the largest ``v`` so far.
         move: what happens to points when the curvature of their manifold changes, see
             :class:`~hypvision.optim.RiemannianSGD`.
-        maximize, foreach, capturable: as in torch.
+        maximize: as in torch.
+        foreach: as in torch, of parameters without a manifold. Points are updated many at once in any case.
+        capturable: as in torch, for steps inside a CUDA graph: counts of steps lie on the device, and nothing waits for
+            it. PyTorch has that for parameters on a GPU; on a CPU it is refused.
+
+    There is no ``stabilize`` as in geoopt: every step ends on the manifold, with times computed from the space parts
+    and points inside the ball, and moments are kept in frames, which they cannot leave.
 
     State:
         ``exp_avg`` ``(..., n)``: the momentum in the frame of its point, that is transported along the radius to the
         origin. ``exp_avg_sq`` ``(..., 1)``, one column for every factor of a product.
 
     Raises:
-        ValueError: an argument is out of range.
+        TypeError: an option is not a number; at a step: points of half precision.
+        ValueError: an option is out of range, or a parameter has too few coordinates for points of its manifold.
+        RuntimeError: at a step: ``capturable`` on a CPU, or ``weight_decay`` with sparse gradients.
     """
 
     decoupled = False
@@ -60,14 +77,9 @@ class RiemannianAdam(RiemannianOptimizer):
         foreach: bool | None = None,
         capturable: bool = False,
     ):
-        for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
-            if value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}.")
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas must lie in [0, 1), got {betas}.")
         defaults = {
             "lr": lr,
-            "betas": tuple(betas),
+            "betas": betas,
             "eps": eps,
             "weight_decay": weight_decay,
             "amsgrad": amsgrad,
@@ -77,9 +89,25 @@ class RiemannianAdam(RiemannianOptimizer):
         }
         super().__init__(params, defaults, move)
 
+    def _check(self, group: dict) -> None:
+        super()._check(group)
+        owner, betas = type(self).__name__, group["betas"]
+        check_number(owner, "eps", group["eps"])
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+            raise ValueError(f"{owner}: betas must be a pair of numbers, got {betas!r}.")
+        for i, beta in enumerate(betas):
+            check_number(owner, f"betas[{i}]", beta, 1.0)
+
     @staticmethod
     def _count(group: dict, device: torch.device) -> Tensor:
         return torch.zeros((), dtype=torch.float32, device=device if group["capturable"] else "cpu")
+
+    def _ready(self, group: dict, parameter: Tensor) -> None:
+        if group["capturable"] and parameter.device.type == "cpu":
+            raise RuntimeError(
+                f"{type(self).__name__}: capturable=True is for CUDA graphs, and a parameter of shape "
+                f"{tuple(parameter.shape)} lies on the CPU. Move the model to the GPU, or leave capturable out."
+            )
 
     def _flat(self, group: dict, parameters: list[Tensor], grads: list[Tensor], states: list[dict]) -> None:
         averages = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
@@ -119,8 +147,8 @@ class RiemannianAdam(RiemannianOptimizer):
         mean.lerp_(gradient, 1 - beta1)
         if group["amsgrad"]:
             square = torch.maximum(job.state["max_exp_avg_sq"], square, out=job.state["max_exp_avg_sq"])
-        size = (square.squeeze(1) / (1 - beta2**step)).sqrt_().add_(group["eps"])
-        job.kernel.step_along_(x, mean, -lr / (1 - beta1**step) / size, where, c)
+        size = (square.squeeze(1) / _share(beta2, step)).sqrt_().add_(group["eps"])
+        job.kernel.step_along_(x, mean, -lr / _share(beta1, step) / size, where, c)
 
 
 class RiemannianAdamW(RiemannianAdam):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -86,6 +88,25 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.to_local()
 
 
+def check_number(owner: str, name: str, value: Any, below: float = math.inf) -> None:
+    """Refuse an option that is no finite number from 0 on, and below ``below``. A tensor is read on a CPU alone.
+
+    Raises:
+        TypeError: it is not a number, or a tensor of more than one.
+        ValueError: it is out of range.
+    """
+    if isinstance(value, Tensor) and value.numel() == 1:
+        if value.device.type != "cpu":  # nothing waits for a device
+            return
+        value = value.item()
+    if not isinstance(value, Real) or isinstance(value, bool):
+        found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise TypeError(f"{owner}: {name} must be a number, got {found}.")
+    if not 0 <= value < below:
+        what = "a finite number" if math.isinf(below) else f"below {below:g}"
+        raise ValueError(f"{owner}: {name} must not be negative and must be {what}, got {value}.")
+
+
 class RiemannianOptimizer(Optimizer):
     """Base class: Euclidean parameters by torch's own functions, points by :mod:`.kernels`.
 
@@ -99,8 +120,6 @@ class RiemannianOptimizer(Optimizer):
     _first = None
 
     def __init__(self, params, defaults: dict, move: str):
-        if move not in MOVES:
-            raise ValueError(f"move must be one of {', '.join(map(repr, MOVES))}, got {move!r}.")
         super().__init__(params, {**defaults, "move": move})
 
     def __setstate__(self, state):
@@ -108,7 +127,22 @@ class RiemannianOptimizer(Optimizer):
         for group in self.param_groups:
             group.setdefault("move", "tangent")
 
+    def _check(self, group: dict) -> None:
+        """Refuse options of a group that are out of range."""
+        owner = type(self).__name__
+        for name in ("lr", "weight_decay"):
+            check_number(owner, name, group[name])
+        if group["move"] not in MOVES:
+            raise ValueError(f"{owner}: move must be one of {', '.join(map(repr, MOVES))}, got {group['move']!r}.")
+
     def add_param_group(self, group: dict) -> None:
+        """Add parameters with options of their own; what is left out is as in the constructor.
+
+        Raises:
+            TypeError: an option is not a number, or the manifold of a parameter is unknown.
+            ValueError: an option is out of range, or a parameter has too few coordinates for points of its manifold.
+        """
+        self._check({**self.defaults, **group} if isinstance(group, dict) else self.defaults)
         super().add_param_group(group)
         for parameter in self.param_groups[-1]["params"]:
             manifold = manifold_of(parameter)
@@ -127,6 +161,9 @@ class RiemannianOptimizer(Optimizer):
     def _flat(self, group: dict, parameters: list[Tensor], grads: list[Tensor], states: list[dict]) -> None:
         """Update parameters without a manifold, and their states, by torch's own function."""
         raise NotImplementedError
+
+    def _ready(self, group: dict, parameter: Tensor) -> None:
+        """Refuse a parameter that this group's options do not allow where it lies."""
 
     def _begin(self, group: dict, tangent: Tensor, count: int) -> dict[str, Tensor]:
         """States of points before their first step.
@@ -161,6 +198,7 @@ class RiemannianOptimizer(Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
+                self._ready(group, parameter)
                 if manifold_of(parameter) is not None:
                     self._sort(group, parameter, tables)
                 elif isinstance(parameter, CurvatureParameter):

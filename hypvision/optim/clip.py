@@ -40,7 +40,12 @@ def get_total_norm(parameters: Iterable[Tensor] | Tensor, norm_type: float = 2.0
 
     Returns:
         A tensor without dimensions.
+
+    Raises:
+        ValueError: ``norm_type`` is not positive.
     """
+    if not norm_type > 0:
+        raise ValueError(f"norm_type must be positive (2, 1, math.inf, ...), got {norm_type}.")
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     norms = []
     for parameter in parameters:
@@ -80,8 +85,11 @@ def clip_grad_norm_(
         The norm before.
 
     Raises:
+        ValueError: ``max_norm`` is negative, or ``norm_type`` is not positive.
         RuntimeError: the norm is not finite and ``error_if_nonfinite`` is set.
     """
+    if not max_norm >= 0:
+        raise ValueError(f"max_norm must be a number of at least 0, got {max_norm}: a negative one turns gradients.")
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     total = get_total_norm(parameters, norm_type)
     if error_if_nonfinite and not torch.isfinite(total):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.sgd import sgd
 
-from .base import Factor, Job, RiemannianOptimizer, whole
+from .base import Factor, Job, RiemannianOptimizer, check_number, whole
 from .kernels import tame_
 
 __all__ = ["RiemannianSGD"]
@@ -33,10 +33,16 @@ class RiemannianSGD(RiemannianOptimizer):
             projection (the ablation: curvature learned without the aware update).
         geoopt_first_step: start the momentum with the Euclidean gradient as geoopt does, so that the first step is
             ``1 + momentum`` times as long.
-        maximize, foreach: as in torch.
+        maximize: as in torch.
+        foreach: as in torch, of parameters without a manifold. Points are updated many at once in any case.
+
+    There is no ``stabilize`` as in geoopt: every step ends on the manifold, with times computed from the space parts
+    and points inside the ball, and the momentum is kept in frames, which it cannot leave.
 
     Raises:
-        ValueError: an argument is out of range.
+        TypeError: an option is not a number; at a step: points of half precision.
+        ValueError: an option is out of range, or a parameter has too few coordinates for points of its manifold.
+        RuntimeError: at a step: ``weight_decay`` with sparse gradients.
     """
 
     def __init__(
@@ -53,11 +59,6 @@ class RiemannianSGD(RiemannianOptimizer):
         maximize: bool = False,
         foreach: bool | None = None,
     ):
-        for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
-            if value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}.")
-        if nesterov and (momentum <= 0 or dampening != 0):
-            raise ValueError("nesterov needs a momentum and no dampening.")
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -69,6 +70,17 @@ class RiemannianSGD(RiemannianOptimizer):
             "foreach": foreach,
         }
         super().__init__(params, defaults, move)
+
+    def _check(self, group: dict) -> None:
+        super()._check(group)
+        owner = type(self).__name__
+        for name in ("momentum", "dampening"):
+            check_number(owner, name, group[name])
+        if group["nesterov"] and (group["momentum"] == 0 or group["dampening"] != 0):
+            raise ValueError(
+                f"{owner}: nesterov needs a momentum above 0 and no dampening, got momentum {group['momentum']} and "
+                f"dampening {group['dampening']}."
+            )
 
     def _flat(self, group: dict, parameters: list[Tensor], grads: list[Tensor], states: list[dict]) -> None:
         buffers = [state.get("momentum_buffer") for state in states]

@@ -81,6 +81,40 @@ def test_geoopt_first_step():
     assert points < 1e-6
 
 
+@pytest.mark.parametrize("kind", ["lorentz", "ball", "exact ball"])
+@pytest.mark.parametrize(
+    ("ours", "theirs", "options"),
+    [
+        (RiemannianAdam, geoopt.optim.SparseRiemannianAdam, {"lr": 0.1}),
+        (RiemannianAdam, geoopt.optim.SparseRiemannianAdam, {"lr": 0.1, "betas": (0.5, 0.9), "eps": 1e-3}),
+        (RiemannianSGD, geoopt.optim.SparseRiemannianSGD, {"lr": 0.05}),
+        (RiemannianSGD, geoopt.optim.SparseRiemannianSGD, {"lr": 0.02, "momentum": 0.9}),
+    ],
+)
+def test_sparse_tables_step_by_step(kind, ours, theirs, options):
+    """Rows that come and go, some of them twice in a batch, after every step."""
+    torch.manual_seed(0)
+    manifold, peer = manifolds(kind)
+    start = manifold.expmap0(0.7 * torch.randn(8, DIMS, dtype=torch.float64))
+    target = torch.randn_like(start)
+    x, y = ManifoldParameter(start.clone(), manifold), geoopt.ManifoldParameter(start.clone(), manifold=peer)
+    a, b = ours([x], **options), theirs([y], **options)
+    if options.get("momentum"):
+        b.state[y]["momentum_buffer"] = torch.zeros_like(y)  # geoopt starts with the Euclidean gradient
+    for rows in ([0, 1, 1, 5], [5, 2], [7, 7, 7, 0], [1, 2, 3, 4, 5, 6], [0], [5, 1, 5]):
+        rows = torch.tensor(rows)
+        before = x.detach().clone()
+        for points, optimizer in ((x, a), (y, b)):
+            optimizer.zero_grad()
+            loss = (torch.nn.functional.embedding(rows, points, sparse=True) - target[rows]).square().sum()
+            loss.backward()
+            assert points.grad.is_sparse
+            optimizer.step()
+        torch.testing.assert_close(x.detach(), y.detach(), rtol=0, atol=1e-6)
+        moved = (x.detach() != before).any(-1)
+        assert moved.nonzero().flatten().tolist() == sorted(set(rows.tolist()))
+
+
 def test_product():
     """A product is updated as its factors are, apart from a shared step count."""
     torch.manual_seed(0)

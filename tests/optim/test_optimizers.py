@@ -225,6 +225,99 @@ def test_mixed_groups_and_euclidean_rule():
 
 
 @every_optimizer
+def test_manifolds_mix_in_a_group(name):
+    """Points of all sorts and weights in one group move as in groups of their own."""
+    torch.manual_seed(5)
+    kinds = [Lorentz(0.7), PoincareBall(0.7), Lorentz(1.3), PoincareBall(0.7, exact=True), Euclidean()]
+    starts = [points(m, 4, 3).detach() for m in kinds] + [torch.randn(4, 3, dtype=torch.float64)]
+    wraps = [lambda p, m=m: ManifoldParameter(p, m) for m in kinds] + [nn.Parameter]
+    mixed = [wrap(start.clone()) for wrap, start in zip(wraps, starts)]
+    alone = [wrap(start.clone()) for wrap, start in zip(wraps, starts)]
+    optimizers = [OPTIMIZERS[name](mixed), *(OPTIMIZERS[name]([p]) for p in alone)]
+    for _ in range(3):
+        for one, other in zip(mixed, alone):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for one, other, manifold in zip(mixed, alone, kinds):
+        torch.testing.assert_close(one.detach(), other.detach())
+        manifold.check_point(one.detach())
+    torch.testing.assert_close(mixed[-1], alone[-1])
+
+
+@every_optimizer
+def test_foreach_changes_nothing(name):
+    torch.manual_seed(6)
+    manifold = Lorentz(0.7)
+    start, weights = points(manifold, 6, 3).detach(), [torch.randn(4, 3), torch.randn(5)]
+    grads = [torch.randn_like(start), *(torch.randn_like(w) for w in weights)]
+    found = []
+    for foreach in (True, False, None):
+        parameters = [ManifoldParameter(start.clone(), manifold), *(nn.Parameter(w.clone()) for w in weights)]
+        optimizer = OPTIMIZERS[name](parameters)
+        optimizer.param_groups[0]["foreach"] = foreach
+        for _ in range(4):
+            for parameter, grad in zip(parameters, grads):
+                parameter.grad = grad.clone()
+            optimizer.step()
+        found.append([p.detach() for p in parameters])
+    for one, other in zip(found[0] * 2, found[1] + found[2]):
+        torch.testing.assert_close(one, other)
+        assert (one != 0).any()
+
+
+@pytest.mark.parametrize("manifold", [None, Lorentz(0.7)])
+def test_capturable_on_a_cpu_is_explained(manifold):
+    parameter = nn.Parameter(torch.randn(3)) if manifold is None else points(manifold, 2, 2)
+    start = parameter.detach().clone()
+    optimizer = RiemannianAdam([parameter], lr=0.1, capturable=True)
+    parameter.grad = torch.ones_like(parameter)
+    with pytest.raises(RuntimeError, match="capturable=True is for CUDA graphs.*CPU"):
+        optimizer.step()
+    assert torch.equal(parameter, start)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.parametrize("kind", [RiemannianAdam, RiemannianAdamW])
+def test_capturable_steps_inside_a_graph(kind):
+    torch.manual_seed(0)
+    manifold = Lorentz(0.7)
+    start = manifold.random(6, 3, dtype=torch.float64, device="cuda")
+    eager, captured = (ManifoldParameter(start.clone(), manifold) for _ in range(2))
+    grad = torch.randn_like(start)
+    optimizers = kind([eager], lr=0.1), kind([captured], lr=0.1, capturable=True)
+    for parameter in (eager, captured):
+        parameter.grad = grad.clone()
+    for optimizer in optimizers:  # the first step fills the states
+        optimizer.step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizers[1].step()
+    for _ in range(3):
+        optimizers[0].step()
+        graph.replay()
+    torch.testing.assert_close(captured.detach(), eager.detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_counts_of_steps_as_tensors(dtype, monkeypatch):
+    """The path of ``capturable``, in which counts of steps stay tensors, on a CPU."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(RiemannianAdam, "_ready", RiemannianOptimizer._ready)
+    start = points(Lorentz(0.7), 6, 3, dtype=dtype).detach()
+    found = []
+    for capturable in (False, True):
+        parameter = ManifoldParameter(start.clone(), Lorentz(0.7))
+        optimizer = RiemannianAdam([parameter], lr=0.1, amsgrad=True, capturable=capturable)
+        for i in range(4):
+            parameter.grad = torch.full_like(parameter, 0.1 * (i + 1))
+            optimizer.step()
+        found.append(parameter.detach())
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+@every_optimizer
 def test_state_dict_continues(name):
     torch.manual_seed(6)
     manifold = Product((Lorentz(0.7), 3), (PoincareBall(0.7), 2))
@@ -513,6 +606,23 @@ def test_timm_factory(name):
         (lambda p: RiemannianAdam(p, betas=(1.0, 0.9)), "betas"),
         (lambda p: RiemannianAdam(p, eps=-1.0), "eps"),
         (lambda p: RiemannianAdamW(p, weight_decay=-1.0), "weight_decay"),
+        (lambda p: RiemannianAdam(p, lr=math.nan), "lr must not be negative and must be a finite number, got nan"),
+        (lambda p: RiemannianAdam(p, lr=math.inf), "RiemannianAdam: lr"),
+        (lambda p: RiemannianAdam(p, lr=torch.tensor(-0.1)), "lr"),
+        (lambda p: RiemannianAdam(p, betas=(0.9,)), "betas must be a pair"),
+        (lambda p: RiemannianAdam(p, betas=0.9), "betas must be a pair"),
+        (lambda p: RiemannianAdam(p, betas=(0.9, -0.1)), r"betas\[1\]"),
+        (lambda p: RiemannianSGD(p, momentum=-0.1), "momentum"),
+        (lambda p: RiemannianSGD(p, dampening=-0.1), "dampening"),
+        # options of a group count as those of the constructor
+        (lambda p: RiemannianAdam([{"params": p, "lr": -1.0}]), "lr"),
+        (lambda p: RiemannianAdam([{"params": p, "betas": (0.9, 1.0)}]), r"betas\[1\] .* below 1"),
+        (lambda p: RiemannianSGD([{"params": p, "nesterov": True}]), "nesterov"),
+        (lambda p: RiemannianSGD([{"params": p, "move": "jump"}]), "move"),
+        (lambda p: clip_grad_norm_(p, -1.0), "max_norm must be a number of at least 0, got -1.0"),
+        (lambda p: clip_grad_norm_(p, math.nan), "max_norm"),
+        (lambda p: clip_grad_norm_(p, 1.0, norm_type=0), "norm_type must be positive"),
+        (lambda p: get_total_norm(p, -2), "norm_type"),
     ],
 )
 def test_wrong_options_are_named(make, message):
@@ -520,9 +630,17 @@ def test_wrong_options_are_named(make, message):
         make([points(Lorentz(), 2, 2)])
 
 
+@pytest.mark.parametrize("value", ["0.1", None, torch.ones(2), True])
+def test_rates_are_numbers(value):
+    with pytest.raises(TypeError, match="RiemannianSGD: lr must be a number"):
+        RiemannianSGD([points(Lorentz(), 2, 2)], lr=value)
+
+
 def test_wrong_parameters_are_explained():
+    parameter = nn.Parameter(torch.zeros(3, 4))
+    parameter.manifold = Product((Lorentz(), 3), (Lorentz(), 3))
     with pytest.raises(ValueError, match="too few coordinates"):
-        RiemannianSGD([ManifoldParameter(torch.zeros(3, 4), Product((Lorentz(), 3), (Lorentz(), 3)))])
+        RiemannianSGD([parameter])
 
     class Sphere(Manifold):
         pass
