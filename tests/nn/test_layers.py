@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from hypvision import nn as hnn
-from hypvision.geometry import Lorentz, PoincareBall, named_manifold_parameters
+from hypvision.geometry import Lorentz, PoincareBall, Product, named_manifold_parameters
 
 C = 0.7
 
@@ -616,6 +616,20 @@ def test_wrong_input_is_named(name):
         assert "points with time" in str(error.value)
 
 
+@every_layer
+def test_wrong_manifolds_are_named(name):
+    """A ball for a layer of the hyperboloid, the class instead of an object, a number."""
+    case = LAYERS[name]
+    if name in ("layer_norm", "rms_norm"):
+        return  # of the space part alone
+    any_manifold = isinstance(case.make(case.kind(C)), (hnn.OnTangent, hnn.HyperbolicEmbedding))
+    wrong = B(C) if case.kind is Lorentz else Lorentz(C)
+    for manifold in (case.kind, 1.0, None, *([] if any_manifold else [wrong])):
+        kind = "Manifold" if any_manifold else case.kind.__name__
+        with pytest.raises(TypeError, match=f"(manifold|source) must be a hypvision.geometry.{kind}, got"):
+            case.make(manifold)
+
+
 def radii(case, manifold, out):
     """``sqrt(c)`` times the distances from the origin."""
     out = out.detach().float().movedim(case.dim, -1)
@@ -833,6 +847,46 @@ def test_modules_on_space_and_tangent():
         (lambda m: hnn.LorentzResidual(m, "sum"), "mode"),
         (lambda m: hnn.LorentzAttention(6, 4, m), "num_heads"),
         (lambda m: hnn.HyperbolicEmbedding(0, 4, m), "num_embeddings"),
+        (lambda m: hnn.HyperbolicEmbedding(5, 4, m, padding_idx=5), "padding_idx must be one of the 5 rows"),
+        (lambda m: hnn.HyperbolicEmbedding(5, 4, m, std=-1.0), "std"),
+        (lambda m: hnn.HyperbolicEmbedding(5, 4, Product((m, 2), (m, 3))), "dimension 5 of the product"),
+        (lambda m: hnn.LorentzPatchEmbed(3, 0, 4, m), "embed_dim"),
+        (lambda m: hnn.LorentzPatchEmbed(3, 8, 0, m), "kernel_size"),
+        (lambda m: hnn.LorentzLinear(2, 2.5, m), "out_features must be an integer of at least 1, got 2.5"),
+        (lambda m: hnn.LorentzLinear(2, 3, m, normalize="space"), "normalize"),
+        (lambda m: hnn.LorentzLinear(2, 3, m, normalize="time", margin=0.0), "margin must be a number above 0"),
+        (
+            lambda m: hnn.PoincareLinear(2, 3, PoincareBall(), init="normal"),
+            "init must be one of 'isometric'",
+        ),
+        (lambda m: hnn.PoincareFullyConnected(2, 3, PoincareBall(), init="zeros"), "init"),
+        (lambda m: hnn.PoincareConv2d(2, 3, 3, PoincareBall(), padding=-1), "padding"),
+        (lambda m: hnn.PoincareBatchNorm2d(2, PoincareBall(), mean="median"), "mean"),
+        (lambda m: hnn.LorentzMLR(3, 0, m), "LorentzMLR: num_classes must be an integer of at least 1, got 0"),
+        (lambda m: hnn.GaneaMLR(3, 0, PoincareBall()), "num_classes"),
+        (lambda m: hnn.PoincareMLR(0, 3, PoincareBall()), "in_features"),
+        (lambda m: hnn.ToLorentz(m, clip=0.0), "ToLorentz: clip must be a number above 0, got 0.0"),
+        (lambda m: hnn.ToLorentz(m, slope=0.0), "slope"),
+        (lambda m: hnn.ChangeManifold(m, m, slope=-1.0), "slope"),
+        (
+            lambda m: hnn.LorentzResidual(m, "average", scale="big"),
+            'scale must be "learned", a positive number or None',
+        ),
+        (lambda m: hnn.LorentzResidual(m, "average", scale=-1.0), "scale must be a number above 0"),
+        (lambda m: hnn.LorentzResidual(m, "space", scale=1.0), "scale is for"),
+        (lambda m: hnn.LorentzResidual(m, slope=0), "slope"),
+        (lambda m: hnn.LorentzResidual(m)(torch.zeros(2, 3), torch.zeros(2, 4)), "same shape"),
+        (lambda m: hnn.LorentzAttention(6, 2, m, dropout=-0.1), "dropout must be a number of at least 0 and below 1"),
+        (lambda m: hnn.LorentzAttention(6, 2, m, scale=0.0), "scale"),
+        (lambda m: hnn.LorentzAttention(6, 2, m, join="time"), "join"),
+        (lambda m: hnn.LorentzAttention(6, 0, m), "num_heads"),
+        (lambda m: hnn.LorentzAttention(6, 2, m)(torch.zeros(2, 3, 6), torch.zeros(2, 3, 5)), "context must have 6"),
+        (lambda m: hnn.LorentzLinearAttention(6, 2, m, power=0.5), "power"),
+        (lambda m: hnn.LorentzLinearAttention(6, 2, m)(torch.zeros(2, 3, 6), torch.zeros(2, 4, 6)), "as many tokens"),
+        (lambda m: hnn.LorentzBatchNorm2d(3, m, eps=-1.0), "eps"),
+        (lambda m: hnn.LorentzAvgPool2d(0, m), "kernel_size"),
+        (lambda m: hnn.LorentzConv2d(3, 4, 3, m)(torch.zeros(3, 8, 8)), "x must have 4 dimensions, got shape"),
+        (lambda m: hnn.LorentzConv1d(3, 4, 3, m)(torch.zeros(2, 3, 8, 8)), "x must have 3 dimensions"),
     ],
 )
 def test_wrong_arguments_are_named(make, message):
