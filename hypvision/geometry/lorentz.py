@@ -34,6 +34,8 @@ from .numerics import (
     dot,
     has_float64,
     log_sinhc_sqrt,
+    one_each,
+    positive,
     safe_sqrt,
     same_list,
     saturate,
@@ -426,24 +428,24 @@ def minkowski_inner(x: Tensor, y: Tensor) -> Tensor:
     return product[..., 1:].sum(-1, keepdim=True) - product[..., :1]
 
 
-@stable("space")
-def expmap0(space: Tensor, c: Curvature) -> Tensor:
+@stable("u")
+def expmap0(u: Tensor, c: Curvature) -> Tensor:
     r"""Exponential map at the origin.
 
     .. math:: \exp_0(u) = \left(\cosh(\sqrt c |u|)/\sqrt c,\ \frac{\sinh(\sqrt c |u|)}{\sqrt c |u|} u\right)
 
     Args:
-        space: space part of tangent vectors at the origin, ``(..., n)``; their time part is 0.
+        u: space part of tangent vectors at the origin, ``(..., n)``; their time part is 0.
         c: curvature, ``c > 0``.
 
     Returns:
         Points ``(..., n + 1)``. The gradient at 0 is the identity on the space part.
     """
     if torch.jit.is_scripting():
-        q = (space * space).sum(-1, keepdim=True) * c
-        space = sinhc_sqrt(q) * space
+        q = (u * u).sum(-1, keepdim=True) * c
+        space = sinhc_sqrt(q) * u
         return torch.cat([torch.sqrt((space * space).sum(-1, keepdim=True) + 1 / c), space], dim=-1)
-    return _expmap0(space, c)
+    return _expmap0(u, c)
 
 
 def _expmap0(u, c):
@@ -555,7 +557,7 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return (_pair(x, y, c).q / c).squeeze(-1)
 
 
-@stable("x", "y")
+@stable("x", "y", sets=("x", "y"))
 def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Pairwise geodesic distances by one matrix product.
 
@@ -802,7 +804,7 @@ def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tens
 # Means
 
 
-@stable("x")
+@stable("x", sets=("x",))
 def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Tensor:
     r"""Weighted Lorentz centroid: the minimiser of the weighted sum of squared Lorentz distances.
 
@@ -813,13 +815,19 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
 
     Args:
         x: points ``(..., N, n + 1)``.
-        weights: ``(..., N)``, not negative, not all 0; equal ones if left out. Their scale does not matter.
+        weights: ``(..., N)``, not negative; equal ones if left out. Their scale does not matter. Where all are 0 the
+            result is the origin.
         c: curvature.
 
     Returns:
         Points ``(..., n + 1)``.
+
+    Raises:
+        ValueError: there is not one weight for each point.
     """
     dtype = x.dtype
+    if weights is not None:
+        one_each("centroid", "weights", weights, x.shape[-2])
     space, _ = _capped(x[..., 1:], c)
     space, c = widen(space), widen(c)
     q = square_norm(space) * c
@@ -827,7 +835,7 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     if weights is None:
         weights = torch.full_like(q[..., 0], 1 / q.shape[-2])
     weights = saturate_gradient(weights.unsqueeze(-1).to(space.dtype), last=True, dtype=weights.dtype)
-    weights = weights / weights.sum(-2, keepdim=True).clamp(min=torch.finfo(space.dtype).tiny)
+    weights, some = _normalised(weights, -2)
     if not has_float64(x):
         weights = saturate_gradient(weights)
     size, time = safe_sqrt(q), torch.sqrt(1 + q)
@@ -842,27 +850,35 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     sides = torch.where(size > 0, sides, torch.zeros_like(sides))
     slack = (weights * (1 / (time + size) + torch.where(away, sides, size))).sum(-2, keepdim=True)
     total = (weights * time).sum(-2, keepdim=True) + length
-    return _arrive((mean / torch.sqrt(slack * total)).squeeze(-2), c).to(dtype)
+    square = torch.where(some, slack * total, one)
+    return _arrive((mean / torch.sqrt(square)).squeeze(-2), c).to(dtype)
 
 
-@stable("x")
+def _normalised(weights: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Weights whose sum along ``dim`` is 1, or that are all 0, and whether they are not."""
+    total = weights.sum(dim, keepdim=True)
+    some = total > 0
+    return weights / torch.where(some, total, torch.ones_like(total)), some
+
+
+@stable("x", sets=("x",))
 def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
     """Many centroids of the same points by one matrix product, as attention needs them.
 
     Faster than :func:`centroid`, and accurate up to ``sqrt(c) * r`` of about 7 in float32.
 
     Args:
-        weights: ``(..., M, N)``, not negative, no row all 0.
+        weights: ``(..., M, N)``, not negative. Where a row is all 0 the result is the origin.
         x: points ``(..., N, n + 1)``.
         c: curvature, a float or a tensor without dimensions.
 
     Returns:
         Points ``(..., M, n + 1)``.
+
+    Raises:
+        ValueError: a row of weights has not one for each point.
     """
-    if weights.shape[-1] != x.shape[-2]:
-        raise ValueError(
-            f"weighted_centroids: weights must end in the number of points {x.shape[-2]}, got {weights.shape[-1]}."
-        )
+    one_each("weighted_centroids", "weights", weights, x.shape[-2])
     space, q = _scaled(x[..., 1:], c)
     return _weighted_centroids(weights, space, q, c)
 
@@ -875,7 +891,7 @@ def _weighted_centroids(weights, space, q, c):
     return _arrive(space / torch.sqrt(slack), c)
 
 
-@stable("x")
+@stable("x", sets=("x",))
 def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, steps: int = 30) -> Tensor:
     """Weighted Frechet mean: the minimiser of the weighted sum of squared geodesic distances.
 
@@ -884,16 +900,22 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
 
     Args:
         x: points ``(..., N, n + 1)``.
-        weights: ``(..., N)``, not negative, not all 0; equal ones if left out.
+        weights: ``(..., N)``, not negative; equal ones if left out. Where all are 0 the result is the origin.
         c: curvature.
         steps: most steps to take; 8 where they cannot end early, while compiling and under ``vmap``.
 
     Returns:
         Points ``(..., n + 1)``.
+
+    Raises:
+        ValueError: there is not one weight for each point, or ``steps`` is not positive.
     """
+    positive("frechet_mean", "steps", steps)
     if weights is None:
         weights = x.new_full(x.shape[:-1], 1 / x.shape[-2])
-    weights = weights / weights.sum(-1, keepdim=True)
+    else:
+        one_each("frechet_mean", "weights", weights, x.shape[-2])
+    weights, _ = _normalised(weights, -1)
     with torch.no_grad():
         mean = centroid(x, weights, c)
         ask = _answers(mean)
@@ -920,7 +942,9 @@ def _newton(mean: Tensor, x: Tensor, weights: Tensor, c) -> Tensor:
         # along the geodesic 1, across d coth d
         inverse = torch.where(q > 0, (1 - stretch) / torch.where(q > 0, q, torch.ones_like(q)), torch.zeros_like(q))
         hessian = torch.matmul((logs * (weights * inverse)).transpose(-1, -2), logs)
-        hessian = hessian + torch.diag_embed((weights * stretch).sum(-2).expand(*logs.shape[:-2], logs.shape[-1]))
+        across = (weights * stretch).sum(-2)
+        across = torch.where(across > 0, across, torch.ones_like(across))  # no weights, no step
+        hessian = hessian + torch.diag_embed(across.expand(*logs.shape[:-2], logs.shape[-1]))
     return torch.linalg.solve(hessian, (weights * logs).sum(-2))
 
 
@@ -982,7 +1006,13 @@ def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
 
     Returns:
         Logits ``(..., K)``, by one matrix product (Bdeir et al., ICLR 2024, eq. 11).
+
+    Raises:
+        ValueError: ``z`` is not a matrix, or ``a`` has not one offset for each of its rows.
     """
+    if z.dim() != 2:
+        raise ValueError(f"hyperplane_logits: z must be a matrix (K, n), got the shape {tuple(z.shape)}.")
+    one_each("hyperplane_logits", "a", a, z.shape[0], "hyperplanes")
     root = _root(c)
     normals, length = _unit(z)
     cosh, sinh = _offset(a, root, z, length)
@@ -1021,7 +1051,11 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
 
     ``min_radius`` is the ``K`` of MERU (Desai et al., ICML 2023, after Ganea et al., ICML 2018). Near the origin the
     cone is a half-space, with gradient 0.
+
+    Raises:
+        ValueError: ``min_radius`` is negative.
     """
+    positive("half_aperture", "min_radius", min_radius, zero=True)
     _, q = _bound(x[..., 1:], c, _LIMIT[x.dtype])
     top = torch.full_like(q, 2 * min_radius)
     return torch.atan2(top, safe_sqrt(q - 4 * min_radius**2)).squeeze(-1)
@@ -1068,7 +1102,12 @@ def rescale_tangent(space: Tensor, limit: float | Tensor, slope: float = 2.0) ->
     """Vectors ``(..., n)`` whose length ``r`` becomes ``D tanh(atanh(0.99) r / (s D))``.
 
     ``D`` is ``limit`` and ``s`` is ``slope``, as in :func:`rescale`.
+
+    Raises:
+        ValueError: one of them is a number that is not positive.
     """
+    positive("rescale_tangent", "limit", limit)
+    positive("rescale_tangent", "slope", slope)
     factor, q = _bound(space, 1.0, _LONGEST[space.dtype])
     return space * (factor * squash_factor(q, limit, slope))
 
@@ -1085,8 +1124,14 @@ def rescale(x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope:
 
     Returns:
         Points ``(..., n + 1)`` (Bdeir et al., NeurIPS 2025).
+
+    Raises:
+        ValueError: ``limit`` or ``slope`` is a number that is not positive. (The default limit is 0 for curvatures
+            below 1 / 2000.)
     """
     limit = max_distance(c) if limit is None else limit
+    positive("rescale", "limit", limit)
+    positive("rescale", "slope", slope)
     space = x[..., 1:]
     factor, q = _bound(space, c, _LIMIT[x.dtype])
     shrink = asinhc_sqrt(q)
@@ -1121,12 +1166,18 @@ def split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
         ValueError: they do not.
     """
     if sum(sizes) != x.shape[-1] - 1:
-        raise ValueError(f"sizes must add up to the space dimension {x.shape[-1] - 1}, got {sizes}.")
+        raise ValueError(f"split: sizes must add up to the space dimension {x.shape[-1] - 1}, got {sizes}.")
     return [from_space(space, c) for space in x[..., 1:].split(sizes, -1)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Wrapped normal distribution
+
+
+def _check_std(function: str, std: Tensor | float, n: int) -> None:
+    positive(function, "std", std)
+    if isinstance(std, Tensor) and std.dim() and std.shape[-1] != 1:
+        one_each(function, "std", std, n, "dimensions")
 
 
 @stable("mean")
@@ -1141,7 +1192,11 @@ def wrapped_normal(
 
     A normal vector with the standard deviations ``std`` (a number, or ``(..., n)``) at the origin is transported to
     ``mean`` ``(..., n + 1)`` and mapped. Differentiable with respect to ``mean`` and ``std``.
+
+    Raises:
+        ValueError: ``std`` is a number that is not positive, or has not one for each dimension.
     """
+    _check_std("wrapped_normal", std, mean.shape[-1] - 1)
     shape = (*size, *mean.shape[:-1], mean.shape[-1] - 1)
     noise = torch.randn(shape, dtype=mean.dtype, device=mean.device, generator=generator)
     return boost(mean, expmap0(noise * std, c), c)
@@ -1150,6 +1205,7 @@ def wrapped_normal(
 @stable("x", "mean")
 def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Curvature) -> Tensor:
     """Log density ``(...)`` at ``x`` of :func:`wrapped_normal`, with respect to the Riemannian volume."""
+    _check_std("wrapped_normal_log_prob", std, mean.shape[-1] - 1)
     v = logmap0(unboost(mean, x, c), c)
     n = v.shape[-1]
     std = torch.as_tensor(std, dtype=v.dtype, device=v.device)

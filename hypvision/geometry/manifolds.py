@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from . import lorentz, poincare
+from . import lorentz, maps, poincare
+from .numerics import one_each, positive, safe_sqrt, square_norm, widen
 
 __all__ = [
     "CurvatureParameter",
@@ -39,6 +40,13 @@ class CurvatureParameter(nn.Parameter):
     """The logarithm of a learned curvature, and its bounds: what optimisers update last and give no weight decay."""
 
     def __new__(cls, data: Tensor, log_bounds: tuple[float, float], requires_grad: bool = True):
+        if not isinstance(data, Tensor) or not data.is_floating_point() or data.dim():
+            raise TypeError(
+                "data, the logarithm of a curvature, must be a tensor of floating point without dimensions, got "
+                f"{f'{data.dtype} of shape {tuple(data.shape)}' if isinstance(data, Tensor) else type(data).__name__}."
+            )
+        if not log_bounds[0] <= log_bounds[1]:
+            raise ValueError(f"log_bounds must be a lower and an upper bound of log c, got {log_bounds}.")
         out = torch.Tensor._make_subclass(cls, data, requires_grad)
         out.log_bounds = log_bounds
         return out
@@ -51,8 +59,23 @@ class CurvatureParameter(nn.Parameter):
     def __reduce_ex__(self, protocol):
         return CurvatureParameter, (self.data, self.log_bounds, self.requires_grad)
 
+    def __repr__(self, *, tensor_contents=None) -> str:
+        return f"CurvatureParameter containing the log of a curvature:\n{self.data!r}"
+
 
 _POINTS = {"x", "y", "mean", "p"}
+
+
+def _check_numbers(arguments: dict) -> None:
+    """What functions do not look at, for the host would wait for the device: weights and standard deviations."""
+    weights, std = arguments.get("weights"), arguments.get("std")
+    if isinstance(weights, Tensor) and weights.numel():
+        if not bool((weights >= 0).all()):
+            raise ValueError("weights must not be negative, nor not a number.")
+        if not bool((weights > 0).any(-1).all()):
+            raise ValueError("weights must not all be 0: no point would count.")
+    if isinstance(std, Tensor) and not bool((std > 0).all()):
+        raise ValueError("std must be positive.")
 
 
 def _bind(function: Callable, points: set[str] = _POINTS) -> Callable:
@@ -71,6 +94,7 @@ def _bind(function: Callable, points: set[str] = _POINTS) -> Callable:
                 value = kwargs.get(name)
                 if isinstance(value, Tensor) and value.is_floating_point():  # the function refuses others
                     self.check_point(value, name)
+            _check_numbers(kwargs)
         return function(**kwargs, c=self.c)
 
     parameters = [signature.parameters[name] for name in names]
@@ -167,8 +191,9 @@ class Manifold(nn.Module):
     def random(self, *size: int, std: float = 1.0, generator=None, dtype=None, device=None) -> Tensor:
         """Points from the wrapped normal distribution around the origin.
 
-        ``size`` ends in the dimension of the space.
+        ``size`` ends in the dimension of the space; ``std`` must not be negative.
         """
+        positive("random", "std", std, zero=True)
         u = torch.randn(*size, generator=generator, dtype=dtype, device=device)
         return self.from_tangent0(u * std)
 
@@ -197,9 +222,25 @@ class Lorentz(Manifold):
 
     # these may be given points that have left the manifold
     projx = _bind(lorentz.projx, set())
-    # the names that geoopt's ball has for the same
-    mobius_add = boost  # noqa: F821
+    # maps between the models
+    to_poincare, from_poincare = _bind(maps.lorentz_to_poincare), _bind(maps.poincare_to_lorentz, set())
+    to_klein, from_klein = _bind(maps.lorentz_to_klein), _bind(maps.klein_to_lorentz, set())
+    # the names that the ball has for the same
+    mobius_add, mobius_sub = boost, unboost  # noqa: F821
+    mobius_scalar_mul, mobius_matvec = scalar_mul, matvec  # noqa: F821
     midpoint = centroid  # noqa: F821
+
+    def change_curvature(self, x: Tensor, c_new: float | Tensor) -> Tensor:
+        """Points of curvature ``c_new`` with the same tangent vector at the origin."""
+        if self.check:
+            self.check_point(x)
+        return lorentz.change_curvature(x, self.c, c_new)
+
+    def scale_curvature(self, x: Tensor, c_new: float | Tensor) -> Tensor:
+        """Points of curvature ``c_new`` whose distances are ``sqrt(c / c_new)`` times as large."""
+        if self.check:
+            self.check_point(x)
+        return lorentz.scale_curvature(x, self.c, c_new)
 
     def origin(self, n: int, dtype: torch.dtype | None = None, device=None) -> Tensor:
         """The origin ``(n + 1,)``."""
@@ -217,8 +258,8 @@ class Lorentz(Manifold):
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
         if tolerance is None:
             tolerance = {torch.float64: 1e-9, torch.float32: 1e-4}.get(x.dtype, 2e-2)
-        time = lorentz.time_from_space(x[..., 1:].double(), self._value())
-        error = ((x[..., :1].double() - time) / time).abs().max().item() if x.numel() else 0.0
+        time = lorentz.time_from_space(widen(x[..., 1:]), self._value())
+        error = ((widen(x[..., :1]) - time) / time).abs().max().item() if x.numel() else 0.0
         if not error <= tolerance:
             raise ValueError(
                 f"{name} is not on the hyperboloid of curvature c = {self._value():g}: its time coordinate "
@@ -245,14 +286,16 @@ class PoincareBall(Manifold):
 
     for _name in (
         "busemann", "cdist", "conformal_factor", "dist", "dist0", "egrad2rgrad", "entailment_loss", "exterior_angle",
-        "half_aperture", "horosphere_dist", "hyperplane_logits", "inner", "logmap", "logmap0", "norm", "to_lorentz",
-        "transp", "transp0", "transp0back", "wrapped_normal_log_prob",
+        "half_aperture", "horosphere_dist", "hyperplane_logits", "inner", "logmap", "logmap0", "norm", "sqdist",
+        "to_lorentz", "transp", "transp0", "transp0back", "wrapped_normal_log_prob",
     ):  # fmt: skip
         locals()[_name] = _bind(getattr(poincare, _name), _POINTS - {"p"})
     del _name
     # p is a point here, and an ideal one above
     dist2plane, ganea_logits = _bind(poincare.dist2plane), _bind(poincare.ganea_logits)
     gyration = _bind(poincare.gyration, {"u", "v"})
+    max_distance = _bind(lorentz.max_distance)
+    to_klein = _bind(maps.poincare_to_klein)
 
     def __init__(
         self,
@@ -281,12 +324,29 @@ class PoincareBall(Manifold):
 
     for _name in (
         "beta_concat", "beta_split", "expmap", "frechet_mean", "geodesic", "geodesic_unit",
-        "midpoint", "mobius_add", "mobius_matvec", "mobius_scalar_mul", "mobius_sub", "rescale", "wrapped_normal",
+        "midpoint", "mobius_add", "mobius_matvec", "mobius_scalar_mul", "mobius_sub", "rescale", "rotate",
+        "weighted_centroids", "wrapped_normal",
     ):  # fmt: skip
         locals()[_name] = _projected(getattr(poincare, _name))
-    from_lorentz = _projected(poincare.from_lorentz, set())  # its argument lies on the hyperboloid
+    # their arguments are points of other models
+    from_lorentz, from_klein = _projected(poincare.from_lorentz, set()), _projected(maps.klein_to_poincare, set())
     del _name, _projected
+    # the names that the hyperboloid has for the same
     centroid = midpoint  # noqa: F821
+    boost, unboost = mobius_add, mobius_sub  # noqa: F821
+    scalar_mul, matvec = mobius_scalar_mul, mobius_matvec  # noqa: F821
+
+    def change_curvature(self, x: Tensor, c_new: float | Tensor) -> Tensor:
+        """Points of curvature ``c_new`` with the same tangent vector at the origin, projected there."""
+        if self.check:
+            self.check_point(x)
+        return poincare.project(poincare.change_curvature(x, self.c, c_new), c_new, self.eps)
+
+    def scale_curvature(self, x: Tensor, c_new: float | Tensor) -> Tensor:
+        """Points of curvature ``c_new`` whose distances are ``sqrt(c / c_new)`` times as large, projected there."""
+        if self.check:
+            self.check_point(x)
+        return poincare.project(poincare.scale_curvature(x, self.c, c_new), c_new, self.eps)
 
     def projx(self, x: Tensor) -> Tensor:
         """Points with ``sqrt(c) |x|`` cut at ``1 - eps``."""
@@ -320,7 +380,7 @@ class PoincareBall(Manifold):
         return 2 * self.logmap0(x)
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
-        radius = (self._value() ** 0.5 * x.double().norm(dim=-1)).max().item() if x.numel() else 0.0
+        radius = (self._value() ** 0.5 * widen(x).norm(dim=-1)).max().item() if x.numel() else 0.0
         if not radius < 1 + (tolerance or 0.0):
             raise ValueError(
                 f"{name} is not in the ball of curvature c = {self._value():g}: sqrt(c) |{name}| is {radius:.6g}, "
@@ -368,13 +428,23 @@ class Euclidean(Manifold):
         """``u``."""
         return u
 
-    logmap0 = from_tangent0 = to_tangent0 = projx = expmap0
+    from_tangent0 = expmap0
+
+    def logmap0(self, x: Tensor) -> Tensor:
+        """``x``."""
+        return x
+
+    to_tangent0 = projx = logmap0
 
     def proju(self, x: Tensor, v: Tensor) -> Tensor:
         """``v``."""
         return v
 
-    egrad2rgrad = transp0 = transp0back = proju
+    egrad2rgrad = transp0back = proju
+
+    def transp0(self, x: Tensor, u: Tensor) -> Tensor:
+        """``u``."""
+        return u
 
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """``v``."""
@@ -400,13 +470,109 @@ class Euclidean(Manifold):
         """``x + y``."""
         return x + y
 
+    def mobius_sub(self, x: Tensor, y: Tensor) -> Tensor:
+        """``y - x``: ``y`` as seen from ``x``."""
+        return y - x
+
+    boost, unboost = mobius_add, mobius_sub
+
+    def mobius_scalar_mul(self, r: float | Tensor, x: Tensor) -> Tensor:
+        """``r x``."""
+        return r * x
+
+    def mobius_matvec(self, matrix: Tensor, x: Tensor) -> Tensor:
+        """``M x``; ``matrix`` ``(m, n)``, ``x`` ``(..., n)``."""
+        return torch.matmul(x, matrix.transpose(-1, -2))
+
+    scalar_mul, matvec = mobius_scalar_mul, mobius_matvec
+
+    def rotate(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """``R x``; ``x`` ``(..., n)``, ``matrix`` ``(m, n)``."""
+        return self.matvec(matrix, x)
+
+    def sqdist(self, x: Tensor, y: Tensor) -> Tensor:
+        """``|x - y|^2``, shape ``(...)``."""
+        return square_norm(x - y).squeeze(-1)
+
     def centroid(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Weighted mean ``(..., n)`` of ``x`` ``(..., N, n)``."""
+        """Weighted mean ``(..., n)`` of ``x`` ``(..., N, n)``; the origin where all weights are 0."""
         if weights is None:
             return x.mean(-2)
-        return (weights.unsqueeze(-1) * x).sum(-2) / weights.sum(-1, keepdim=True)
+        one_each("centroid", "weights", weights, x.shape[-2])
+        if self.check:
+            _check_numbers({"weights": weights})
+        weights, _ = lorentz._normalised(weights, -1)
+        return (weights.unsqueeze(-1) * x).sum(-2)
 
-    frechet_mean = midpoint = centroid
+    midpoint = centroid
+
+    def frechet_mean(self, x: Tensor, weights: Tensor | None = None, steps: int = 30) -> Tensor:
+        """The centroid; ``steps`` is not needed."""
+        return self.centroid(x, weights)
+
+    def weighted_centroids(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Weighted means ``(..., M, n)`` of ``x`` ``(..., N, n)``; ``weights`` ``(..., M, N)``."""
+        one_each("weighted_centroids", "weights", weights, x.shape[-2])
+        return torch.matmul(lorentz._normalised(weights, -1)[0], x)
+
+    def dist2plane(self, x: Tensor, z: Tensor, a: Tensor | float, signed: bool = True) -> Tensor:
+        """Distance ``(...)`` from the hyperplane at the offset ``a`` along the normal ``z``, as on the hyperboloid."""
+        out = (x * torch.nn.functional.normalize(z, dim=-1)).sum(-1) - a
+        return out if signed else out.abs()
+
+    def hyperplane_logits(self, x: Tensor, z: Tensor, a: Tensor) -> Tensor:
+        """Signed distances ``(..., K)`` from hyperplanes times the lengths of their normals ``z`` ``(K, n)``."""
+        one_each("hyperplane_logits", "a", a, z.shape[0], "hyperplanes")
+        return torch.matmul(x, z.t()) - a * torch.linalg.vector_norm(z, dim=-1)
+
+    def busemann(self, x: Tensor, p: Tensor) -> Tensor:
+        """``-x . p``, shape ``(...)``: the limit of the curved ones."""
+        return -(x * p).sum(-1)
+
+    def horosphere_dist(self, x: Tensor, p: Tensor, tau: float | Tensor) -> Tensor:
+        """Distance ``(...)`` from the hyperplane ``-x . p = tau``."""
+        return (self.busemann(x, p) - tau).abs()
+
+    def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
+        """Angle ``(...)`` between ``x`` and ``y - x``, in radians; 0 where one of them is 0."""
+        away = square_norm(x) > 0
+        delta = y - x
+        side = safe_sqrt(square_norm(lorentz._perpendicular(delta, x, away))) * safe_sqrt(square_norm(x))
+        along = (delta * x).sum(-1, keepdim=True)
+        same = (side == 0) & (along == 0)
+        return torch.atan2(side, torch.where(same, torch.ones_like(along), along)).squeeze(-1)
+
+    def rescale(self, x: Tensor, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
+        """Maximum-distance rescaling of the radii if there is a ``limit``: flat space has none of its own."""
+        return x if limit is None else lorentz.rescale_tangent(x, limit, slope)
+
+    def concat(self, points: list[Tensor]) -> Tensor:
+        """Coordinates side by side."""
+        return torch.cat(points, -1)
+
+    def split(self, x: Tensor, sizes: list[int]) -> list[Tensor]:
+        """Slices of the coordinates."""
+        return list(x.split(sizes, -1))
+
+    def wrapped_normal(
+        self,
+        mean: Tensor,
+        std: Tensor | float,
+        size: tuple[int, ...] = (),
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Samples ``(*size, ..., n)`` of the normal distribution around ``mean`` ``(..., n)``."""
+        lorentz._check_std("wrapped_normal", std, mean.shape[-1])
+        noise = torch.randn(*size, *mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
+        return mean + noise * std
+
+    def wrapped_normal_log_prob(self, x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
+        """Log density ``(...)`` of :meth:`wrapped_normal`."""
+        lorentz._check_std("wrapped_normal_log_prob", std, mean.shape[-1])
+        std = torch.as_tensor(std, dtype=x.dtype, device=x.device)
+        scaled = (x - mean) / std
+        log_std = torch.log(std).expand_as(scaled).sum(-1)
+        return -0.5 * square_norm(scaled).squeeze(-1) - log_std - 0.5 * x.shape[-1] * math.log(2 * math.pi)
 
     def origin(self, n: int, dtype: torch.dtype | None = None, device=None) -> Tensor:
         """The origin ``(n,)``."""
@@ -425,6 +591,7 @@ class Product(Manifold):
             coordinates).
 
     Raises:
+        TypeError: an argument is no such pair.
         ValueError: there are no factors.
     """
 
@@ -434,6 +601,9 @@ class Product(Manifold):
         super().__init__(check=check)
         if not factors:
             raise ValueError("Product needs at least one pair of a manifold and its dimension.")
+        for pair in factors:
+            if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], Manifold)):
+                raise TypeError(f"Product takes pairs of a manifold and its dimension, got {pair!r}.")
         if any(isinstance(manifold, Product) for manifold, _ in factors):
             raise ValueError("A factor of a Product cannot be a Product: give its factors instead.")
         self.manifolds = nn.ModuleList(manifold for manifold, _ in factors)
@@ -472,15 +642,15 @@ class Product(Manifold):
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         """Distance ``(...)``: the root of the sum of the squared distances."""
         squares = torch.stack([d * d for d in self._each("dist", x, y)]).sum(0)
-        return lorentz.safe_sqrt(squares)
+        return safe_sqrt(squares)
 
     def dist0(self, x: Tensor) -> Tensor:
         """Distance ``(...)`` from the origin."""
-        return lorentz.safe_sqrt(torch.stack([d * d for d in self._each("dist0", x)]).sum(0))
+        return safe_sqrt(torch.stack([d * d for d in self._each("dist0", x)]).sum(0))
 
     def cdist(self, x: Tensor, y: Tensor) -> Tensor:
         """Pairwise distances ``(..., N, M)``."""
-        return lorentz.safe_sqrt(torch.stack([d * d for d in self._each("cdist", x, y)]).sum(0))
+        return safe_sqrt(torch.stack([d * d for d in self._each("cdist", x, y)]).sum(0))
 
     def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
         """Inner product ``(...)``: the sum of the factors'."""
@@ -488,7 +658,7 @@ class Product(Manifold):
 
     def norm(self, x: Tensor, u: Tensor) -> Tensor:
         """Length ``(...)``."""
-        return lorentz.safe_sqrt(self.inner(x, u, u))
+        return safe_sqrt(self.inner(x, u, u))
 
     def _joined(method: str, count: int) -> Callable:
         def apply(self, *args: Tensor) -> Tensor:
@@ -499,12 +669,9 @@ class Product(Manifold):
 
     expmap, logmap = _joined("expmap", 2), _joined("logmap", 2)
     proju, egrad2rgrad = _joined("proju", 2), _joined("egrad2rgrad", 2)
-    projx, transp, retr, mobius_add = (
-        _joined("projx", 1),
-        _joined("transp", 3),
-        _joined("retr", 2),
-        _joined("mobius_add", 2),
-    )
+    projx, transp, retr = _joined("projx", 1), _joined("transp", 3), _joined("retr", 2)
+    mobius_add, mobius_sub = _joined("mobius_add", 2), _joined("mobius_sub", 2)
+    boost, unboost = mobius_add, mobius_sub
     del _joined
 
     def expmap0(self, u: Tensor) -> Tensor:
@@ -536,9 +703,61 @@ class Product(Manifold):
         """The point at the fraction ``t`` of the way from ``x`` to ``y``."""
         return self.expmap(x, self.logmap(x, y) * t)
 
+    def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
+        """The point at distance ``t`` from ``x`` in the direction of ``u``."""
+        length = self.norm(x, u).unsqueeze(-1)
+        return self.expmap(x, u * (t / torch.where(length > 0, length, torch.ones_like(length))))
+
+    def sqdist(self, x: Tensor, y: Tensor) -> Tensor:
+        """Sum ``(...)`` of the factors' squared Lorentz (or Euclidean) distances."""
+        return torch.stack(self._each("sqdist", x, y)).sum(0)
+
+    def mobius_scalar_mul(self, r: float | Tensor, x: Tensor) -> Tensor:
+        """Points at ``r`` times the radius in every factor; ``r`` a number or ``(..., 1)``."""
+        return torch.cat([m.mobius_scalar_mul(r, part) for m, part in zip(self.manifolds, self.split(x))], -1)
+
+    scalar_mul = mobius_scalar_mul
+
     def centroid(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Centroid of every factor."""
         return torch.cat([m.centroid(part, weights) for m, part in zip(self.manifolds, self.split(x))], -1)
+
+    midpoint = centroid
+
+    def frechet_mean(self, x: Tensor, weights: Tensor | None = None, steps: int = 30) -> Tensor:
+        """Frechet mean of every factor: together they minimise the sum of squared distances of the product."""
+        parts = zip(self.manifolds, self.split(x))
+        return torch.cat([m.frechet_mean(part, weights, steps) for m, part in parts], -1)
+
+    def weighted_centroids(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Centroids ``(..., M, d)`` of every factor; ``weights`` ``(..., M, N)``, ``x`` ``(..., N, d)``."""
+        return torch.cat([m.weighted_centroids(weights, part) for m, part in zip(self.manifolds, self.split(x))], -1)
+
+    def rescale(self, x: Tensor, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
+        """Maximum-distance rescaling of every factor."""
+        return torch.cat([m.rescale(part, limit, slope) for m, part in zip(self.manifolds, self.split(x))], -1)
+
+    def _stds(self, std: Tensor | float) -> list[Tensor | float]:
+        if not isinstance(std, Tensor) or std.dim() == 0 or std.shape[-1] == 1:
+            return [std] * len(self.dims)
+        one_each("wrapped_normal", "std", std, sum(self.dims), "dimensions")
+        return list(std.split(self.dims, -1))
+
+    def wrapped_normal(
+        self,
+        mean: Tensor,
+        std: Tensor | float,
+        size: tuple[int, ...] = (),
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Samples ``(*size, ..., d)``, independent in the factors; ``std`` a number or ``(..., sum of dims)``."""
+        parts = zip(self.manifolds, self.split(mean), self._stds(std))
+        return torch.cat([m.wrapped_normal(part, s, size, generator) for m, part, s in parts], -1)
+
+    def wrapped_normal_log_prob(self, x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
+        """Log density ``(...)`` of :meth:`wrapped_normal`: the sum of the factors'."""
+        parts = zip(self.manifolds, self.split(x), self.split(mean), self._stds(std))
+        return torch.stack([m.wrapped_normal_log_prob(*part) for m, *part in parts]).sum(0)
 
     def origin(self, n: int | None = None, dtype: torch.dtype | None = None, device=None) -> Tensor:
         """The origin; ``n``, which other manifolds need, may be left out."""
@@ -562,9 +781,27 @@ class ManifoldParameter(nn.Parameter):
         data: points ``(..., d)``.
         manifold: their manifold.
         requires_grad: whether they are trained.
+
+    Raises:
+        TypeError: ``manifold`` is none, or ``data`` is no tensor of floating point numbers.
+        ValueError: ``data`` does not end in the coordinates of a point.
     """
 
     def __new__(cls, data: Tensor, manifold: Manifold, requires_grad: bool = True):
+        if not isinstance(manifold, Manifold):
+            raise TypeError(
+                f"manifold must be a manifold object such as Lorentz(1.0), got {type(manifold).__name__}. For "
+                "parameters that are no points take torch.nn.Parameter."
+            )
+        if not isinstance(data, Tensor) or not data.is_floating_point():
+            found = data.dtype if isinstance(data, Tensor) else type(data).__name__
+            raise TypeError(f"data must be a tensor of floating point numbers, got {found}.")
+        least = sum(manifold.sizes) if isinstance(manifold, Product) else 1 + manifold.extra
+        if data.dim() == 0 or data.shape[-1] < least or isinstance(manifold, Product) and data.shape[-1] != least:
+            raise ValueError(
+                f"data must end in the {'' if isinstance(manifold, Product) else 'at least '}{least} coordinates of a "
+                f"point of {manifold}, got the shape {tuple(data.shape)}."
+            )
         out = torch.Tensor._make_subclass(cls, data, requires_grad)
         out.manifold = manifold
         return out

@@ -28,6 +28,8 @@ __all__ = [
     "gap_to_one",
     "has_float64",
     "log_sinhc_sqrt",
+    "one_each",
+    "positive",
     "safe_sqrt",
     "same_list",
     "saturate",
@@ -49,27 +51,33 @@ HALF = (torch.float16, torch.bfloat16)
 # The border of the public functions
 
 
-def stable(*points: str, fits: tuple[str, ...] = (), space: tuple[str, ...] = ()) -> Callable[[Callable], Callable]:
+def stable(
+    *points: str, fits: tuple[str, ...] = (), space: tuple[str, ...] = (), sets: tuple[str, ...] = ()
+) -> Callable[[Callable], Callable]:
     """Make a function of tensors safe to call in half precision and under autocast, and check its arguments.
 
     Half tensors are computed in float32 and the result is rounded once, to the widest dtype among the tensors named in
     ``points``. Autocast is off inside. A float32 curvature of float64 points is widened. TorchScript sees the bare
     function.
 
+    No check looks at the numbers of a tensor, which would make the host wait for the device: a curvature that is a
+    tensor must be positive, or results are not numbers. Manifold objects with ``check=True`` look.
+
     Args:
         points: names of the arguments that hold vectors; they must be floating point and end in the same dimension.
         fits: names of further arguments that must end in that dimension.
         space: names of arguments that must end in one dimension less, without time.
+        sets: names of arguments that hold sets of points, and need at least two dimensions.
 
     Raises:
-        TypeError: such an argument is not a tensor of floating point numbers.
+        TypeError: such an argument is not a tensor of floating point numbers, or another is a tensor of integers.
         ValueError: their last dimensions differ, or a curvature is a number that is not positive.
     """
 
     def decorate(function: Callable) -> Callable:
         name = function.__name__.lstrip("_")
         names = list(inspect.signature(function).parameters)
-        places = [(names.index(argument), argument) for argument in points]
+        places = [(names.index(argument), argument, 1 + (argument in sets)) for argument in points]
         others = [(names.index(argument), argument, 0) for argument in fits]
         others += [(names.index(argument), argument, 1) for argument in space]
         curvatures = [(names.index(argument), argument) for argument in ("c", "c_old", "c_new") if argument in names]
@@ -77,12 +85,12 @@ def stable(*points: str, fits: tuple[str, ...] = (), space: tuple[str, ...] = ()
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
             dtype, size, device = None, 0, "meta"
-            for place, argument in places:
+            for place, argument, rank in places:
                 value = args[place] if place < len(args) else kwargs.get(argument)
                 if value is None:
                     continue
-                if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
-                    _refuse(name, argument, value)
+                if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < rank:
+                    _refuse(name, argument, value, rank)
                 if dtype is None:
                     dtype, size = value.dtype, value.shape[-1]
                     first, device = argument, value.device.type
@@ -106,7 +114,7 @@ def stable(*points: str, fits: tuple[str, ...] = (), space: tuple[str, ...] = ()
             for place, argument in curvatures:
                 c = args[place] if place < len(args) else kwargs.get(argument)
                 if isinstance(c, (int, float)):
-                    if not c > 0:
+                    if not 0 < c < math.inf:
                         raise ValueError(
                             f"{name}: the curvature {argument} must be positive "
                             f"(the sectional curvature is -{argument}), got {c}."
@@ -117,7 +125,14 @@ def stable(*points: str, fits: tuple[str, ...] = (), space: tuple[str, ...] = ()
                         args = (*args[:place], c.double(), *args[place + 1 :])
                     else:
                         kwargs = {**kwargs, argument: c.double()}
-            if any(isinstance(a, Tensor) and a.dtype in HALF for a in (*args, *kwargs.values())):
+            half = False
+            for argument, value in (*zip(names, args), *kwargs.items()):
+                if isinstance(value, Tensor):
+                    if value.dtype in HALF:
+                        half = True
+                    elif not value.is_floating_point():
+                        _refuse(name, argument, value)
+            if half:
                 args = tuple(_single(a) for a in args)
                 kwargs = {argument: _single(a) for argument, a in kwargs.items()}
             elif device == "meta" or not torch.is_autocast_enabled(device):
@@ -139,12 +154,41 @@ def stable(*points: str, fits: tuple[str, ...] = (), space: tuple[str, ...] = ()
     return decorate
 
 
-def _refuse(function: str, argument: str, value) -> None:
+def _refuse(function: str, argument: str, value, rank: int = 1) -> None:
     """Say what is wrong with an argument that must be vectors."""
     if isinstance(value, Tensor) and value.is_floating_point():
-        raise ValueError(f"{function}: {argument} must have at least one dimension, the vector's.")
+        if rank == 1:
+            raise ValueError(f"{function}: {argument} must have at least one dimension, the vector's.")
+        raise ValueError(
+            f"{function}: {argument} must have at least two dimensions, (..., N, coordinates), "
+            f"got the shape {tuple(value.shape)}."
+        )
     found = value.dtype if isinstance(value, Tensor) else type(value).__name__
     raise TypeError(f"{function}: {argument} must be a tensor of floating point numbers, got {found}.")
+
+
+def one_each(function: str, argument: str, value: Tensor, count: int, what: str = "points") -> None:
+    """Check that an argument is a tensor of floating point numbers that ends in one number each.
+
+    Raises:
+        TypeError: it is no such tensor.
+        ValueError: its last dimension is not ``count``.
+    """
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        _refuse(function, argument, value)
+    if value.dim() == 0 or value.shape[-1] != count:
+        found = value.shape[-1] if value.dim() else "a single number"
+        raise ValueError(f"{function}: {argument} must end in the number of {what} {count}, got {found}.")
+
+
+def positive(function: str, argument: str, value, zero: bool = False) -> None:
+    """Check that an argument, if it is a number and no tensor, is finite and positive, or 0 where that is allowed.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if isinstance(value, (int, float)) and not (0 < value < math.inf or zero and value == 0):
+        raise ValueError(f"{function}: {argument} must be {'0 or more' if zero else 'positive'}, got {value}.")
 
 
 def same_list(function: str, points: list[Tensor]) -> None:

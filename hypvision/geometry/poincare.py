@@ -29,6 +29,8 @@ from .numerics import (
     dot,
     gap_to_one,
     has_float64,
+    one_each,
+    positive,
     safe_sqrt,
     same_list,
     saturate,
@@ -76,11 +78,14 @@ __all__ = [
     "project",
     "rescale",
     "retr",
+    "rotate",
     "scale_curvature",
+    "sqdist",
     "to_lorentz",
     "transp",
     "transp0",
     "transp0back",
+    "weighted_centroids",
     "wrapped_normal",
     "wrapped_normal_log_prob",
 ]
@@ -153,8 +158,12 @@ def project(x: Tensor, c: Curvature, eps: float | None = None) -> Tensor:
     """Points with ``sqrt(c) |x|`` cut at ``1 - eps``.
 
     The default is 1e-5 in float32 (a radius of 12.2) and 1e-10 in float64 (23.7); geoopt's is 4e-3 in float32 (6.2).
+
+    Raises:
+        ValueError: ``eps`` is not at least 0 and below 1.
     """
     eps = _default_eps(x) if eps is None else eps
+    _check_eps("project", eps)
     limit = (1 - eps) ** 2
     if not has_float64(x):
         return x * lorentz._bound(x, c, limit)[0]
@@ -174,8 +183,20 @@ def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
     r"""Exponential map at the origin, :math:`\tanh(\sqrt c |u|)\, u / (\sqrt c |u|)`; identity gradient at 0.
 
     With ``eps`` the point is also projected, ``sqrt(c) |x| <= 1 - eps``, at no cost.
+
+    Raises:
+        ValueError: ``eps`` is not at least 0 and below 1.
     """
+    _check_eps("expmap0", eps)
     return _expmap0(u, c, eps)
+
+
+def _check_eps(function: str, eps: float) -> None:
+    if not 0 <= eps < 1:
+        raise ValueError(
+            f"{function}: eps, the distance from the rim as a fraction of the radius, must be at least 0 and below 1, "
+            f"got {eps}."
+        )
 
 
 def _default_eps(x: Tensor) -> float:
@@ -272,6 +293,17 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return (distance_from_square(q) / _root(widen(c))).squeeze(-1).to(x.dtype)
 
 
+@stable("x", "y")
+def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    r"""Squared Lorentz distance ``(...)`` of the points, :math:`4|x - y|^2 / (XY)`.
+
+    Not the square of :func:`dist`: the squared chord on the hyperboloid (Law et al., ICML 2019).
+    """
+    x, x_gap, _ = _inside(x, c)
+    y, y_gap, _ = _inside(y, c)
+    return (4 * wide_square_norm(y - x) / (x_gap * y_gap)).squeeze(-1).to(x.dtype)
+
+
 @stable("x")
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance from the origin; gradient 0 there."""
@@ -279,7 +311,7 @@ def dist0(x: Tensor, c: Curvature) -> Tensor:
     return (2 * asinh(safe_sqrt(q / gap)) / _root(widen(c))).squeeze(-1).to(x.dtype)
 
 
-@stable("x", "y")
+@stable("x", "y", sets=("x", "y"))
 def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """Pairwise geodesic distances by one matrix product.
 
@@ -401,6 +433,13 @@ def mobius_scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
 
 
 @stable("x", fits=("matrix",))
+def rotate(x: Tensor, matrix: Tensor, c: Curvature) -> Tensor:
+    """Points ``R x`` ``(..., m)``, for ``R`` ``(m, n)`` with orthonormal columns: distances stay as they are."""
+    x, _, _ = _inside(x, c)
+    return torch.matmul(x, matrix.transpose(-1, -2))
+
+
+@stable("x", fits=("matrix",))
 def mobius_matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
     r""":math:`M \otimes x = \exp_0(M \log_0 x)`; ``matrix`` ``(m, n)``, ``x`` ``(..., n)``."""
     return _expmap0(torch.matmul(_logmap0(x, c), matrix.transpose(-1, -2)), c)
@@ -458,16 +497,27 @@ def from_lorentz(x: Tensor, c: Curvature) -> Tensor:
     return space * torch.where(q > 1e38, factor.detach(), factor).to(space.dtype)
 
 
-@stable("x")
+@stable("x", sets=("x",))
 def midpoint(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Tensor:
     """Weighted Moebius gyromidpoint ``(..., n)`` of ``x`` ``(..., N, n)``: the Lorentz centroid of the points.
 
     Args as for :func:`hypvision.geometry.lorentz.centroid`.
     """
+    if weights is not None:
+        one_each("midpoint", "weights", weights, x.shape[-2])
     return from_lorentz(lorentz.centroid(to_lorentz(x, c), weights, c), c)
 
 
-@stable("x")
+@stable("x", sets=("x",))
+def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
+    """Many midpoints ``(..., M, n)`` of the same points by one matrix product.
+
+    Args as for :func:`hypvision.geometry.lorentz.weighted_centroids`.
+    """
+    return from_lorentz(lorentz.weighted_centroids(weights, to_lorentz(x, c), c), c)
+
+
+@stable("x", sets=("x",))
 def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, steps: int = 30) -> Tensor:
     """Weighted Frechet mean ``(..., n)`` of ``x`` ``(..., N, n)``.
 
@@ -479,7 +529,7 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
 def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
     r"""Half-aperture ``(...)`` of the entailment cone at ``x``, :math:`\arcsin(K X / (\sqrt c |x|))`, in radians.
 
-    ``min_radius`` is ``K`` (Ganea et al., ICML 2018).
+    ``min_radius`` is ``K``, not negative (Ganea et al., ICML 2018).
     """
     return lorentz.half_aperture(to_lorentz(x, c), c, min_radius)
 
@@ -533,6 +583,8 @@ def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Cur
 def rescale(x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
     """Maximum-distance rescaling of the radii; see :func:`hypvision.geometry.lorentz.rescale`."""
     limit = lorentz.max_distance(c) if limit is None else limit
+    positive("rescale", "limit", limit)
+    positive("rescale", "slope", slope)
     return _expmap0(lorentz.rescale_tangent(2 * _logmap0(x, c), limit, slope) / 2, c)
 
 
@@ -572,7 +624,14 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
 
     Returns:
         Logits ``(..., K)``, by one matrix product: a hyperplane of the ball is one of the hyperboloid.
+
+    Raises:
+        ValueError: ``p`` and ``a`` are not matrices of the same shape.
     """
+    if p.dim() != 2 or p.shape != a.shape:
+        raise ValueError(
+            f"ganea_logits: p and a must be matrices (K, n) of one shape, got {tuple(p.shape)} and {tuple(a.shape)}."
+        )
     p, gap, q = _inside(p, c)
     away, length = lorentz._unit(a)
     # <x, normal>_L = 0 with the normal of length 1 at the point of the hyperboloid: sinh(distance) is their product
@@ -601,7 +660,15 @@ def hyperplane_logits(x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor |
 
     Returns:
         Logits ``(..., K)``, by one matrix product.
+
+    Raises:
+        ValueError: ``v`` is not a matrix, or ``r`` or ``g`` has not one number for each of its rows.
     """
+    if v.dim() != 2:
+        raise ValueError(f"hyperplane_logits: v must be a matrix (K, n), got the shape {tuple(v.shape)}.")
+    one_each("hyperplane_logits", "r", r, v.shape[0], "hyperplanes")
+    if g is not None:
+        one_each("hyperplane_logits", "g", g, v.shape[0], "hyperplanes")
     normals, length = lorentz._unit(v)
     g = length.squeeze(-1) if g is None else g
     return lorentz.hyperplane_logits(to_lorentz(x, c), normals, 2 * r, c) * (2 * g)
@@ -658,6 +725,6 @@ def beta_split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
     """
     n = x.shape[-1]
     if sum(sizes) != n:
-        raise ValueError(f"sizes must add up to the dimension {n}, got {sizes}.")
+        raise ValueError(f"beta_split: sizes must add up to the dimension {n}, got {sizes}.")
     parts = logmap0(x, c).split(sizes, -1)
     return [expmap0(u * math.exp(_log_beta(u.shape[-1]) - _log_beta(n)), c) for u in parts]

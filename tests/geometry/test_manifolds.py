@@ -111,6 +111,71 @@ def test_every_point_is_checked():
         ball.dist0(torch.tensor([[0, 0]]))
 
 
+@pytest.mark.parametrize("manifold", [Lorentz(1.0, check=True), PoincareBall(1.0, check=True)])
+def test_numbers_are_looked_at_when_asked(manifold):
+    """Weights and standard deviations in tensors, which are not looked at otherwise: the host would have to wait."""
+    x = manifold.random(5, 3)
+    with pytest.raises(ValueError, match="weights must not all be 0"):
+        manifold.centroid(x, torch.zeros(5))
+    with pytest.raises(ValueError, match="weights must not be negative"):
+        manifold.frechet_mean(x, torch.tensor([1.0, -1, 1, 1, 1]))
+    with pytest.raises(ValueError, match="weights must not be negative"):
+        manifold.weighted_centroids(torch.full((2, 5), math.nan), x)
+    with pytest.raises(ValueError, match="std must be positive"):
+        manifold.wrapped_normal(x, torch.tensor([1.0, 0.0, 1.0]))
+    with pytest.raises(ValueError, match="^x is not"):
+        manifold.change_curvature(3 * torch.ones(5, 4), 2.0)
+    assert torch.isfinite(type(manifold)(1.0).centroid(x, torch.zeros(5))).all()
+
+
+@pytest.mark.parametrize("manifold", [Lorentz(1.0), PoincareBall(1.0), Euclidean(), Product((Lorentz(1.0), 3))])
+def test_arguments_are_named_by_every_manifold(manifold):
+    x = manifold.random(5, 3)
+    with pytest.raises(ValueError, match="weights must end in the number of points 5, got 4"):
+        manifold.centroid(x, torch.ones(4))
+    with pytest.raises(ValueError, match="weights must end in the number of points 5, got 4"):
+        manifold.weighted_centroids(torch.ones(2, 4), x)
+    with pytest.raises(ValueError, match="std must be positive, got 0"):
+        manifold.wrapped_normal(x, 0.0)
+    with pytest.raises(ValueError, match="std must end in the number of dimensions 3, got 2"):
+        manifold.wrapped_normal_log_prob(x, x, torch.ones(2))
+    with pytest.raises(ValueError, match="std must be 0 or more, got -1"):
+        manifold.random(5, 3, std=-1)
+
+
+def test_parameters_need_points_and_a_manifold():
+    points = torch.zeros(2, 3)
+    for manifold in (None, Lorentz, "lorentz", torch.nn.Linear(1, 1)):
+        with pytest.raises(TypeError, match="manifold must be a manifold object"):
+            ManifoldParameter(points, manifold)
+    with pytest.raises(TypeError, match="data must be a tensor of floating point numbers, got torch.int64"):
+        ManifoldParameter(points.long(), Lorentz(1.0))
+    with pytest.raises(TypeError, match="data must be a tensor of floating point numbers, got list"):
+        ManifoldParameter([1.0, 0.0], Lorentz(1.0))
+    with pytest.raises(ValueError, match="data must end in the at least 2 coordinates"):
+        ManifoldParameter(torch.zeros(4, 1), Lorentz(1.0))
+    with pytest.raises(ValueError, match="data must end in the 6 coordinates"):
+        ManifoldParameter(torch.zeros(4, 7), Product((Lorentz(1.0), 2), (Euclidean(), 3)))
+    with pytest.raises(TypeError, match="pairs of a manifold and its dimension"):
+        Product(Lorentz(1.0), PoincareBall(1.0))
+
+
+def test_curvature_parameters_are_numbers_with_bounds():
+    for data in (0.5, torch.tensor(1), torch.zeros(1)):
+        with pytest.raises(TypeError, match="data, the logarithm of a curvature, must be"):
+            CurvatureParameter(data, (-1.0, 1.0))
+    for bounds in ((1.0, -1.0), (math.nan, 1.0)):
+        with pytest.raises(ValueError, match="log_bounds must be"):
+            CurvatureParameter(torch.tensor(0.0), bounds)
+
+
+def test_parameters_print_once():
+    manifold = Lorentz(1.0, learnable=True)
+    assert repr(manifold.log_c) == "CurvatureParameter containing the log of a curvature:\ntensor(0.)"
+    text = repr(ManifoldParameter(manifold.origin(2).detach(), manifold))
+    assert text.count("ManifoldParameter") == 1 and text.endswith("tensor([1., 0., 0.])")
+
+
 def test_products_name_wrong_sizes():
     product = Product((Lorentz(1.0), 2), (Euclidean(), 3))
     with pytest.raises(ValueError, match="6 coordinates, got 5"):

@@ -95,6 +95,7 @@ def check(
     wrong = []
     for turn, (kind, radius) in enumerate(grid(model, name, dtype)):
         allowed = bound(model, name, radius, dtype)
+        allowed = Bound(allowed.value * value_margin, allowed.gradient * gradient_margin)
         for c, n in places if each else [places[turn % len(places)]]:
             rng = np.random.default_rng([seed, turn, n, round(100 * c)])
             gradient = radius <= LAST_GRADIENT[dtype] and not (name == "exterior_angle" and kind in KINKS)

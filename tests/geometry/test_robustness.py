@@ -90,6 +90,7 @@ def _shared_rows(module, centroid: str):
         "egrad2rgrad": "x: point, v: tangent",
         "entailment_loss": "x: point, y: point",
         "expmap": "x: point, u: tangent",
+        "expmap0": "u: space",
         "exterior_angle": "x: point, y: point",
         "geodesic": "t: number, x: point, y: point",
         "geodesic_unit": "t: number, x: point, u: tangent",
@@ -99,6 +100,9 @@ def _shared_rows(module, centroid: str):
         "logmap0": "x: point",
         "norm": "x: point, u: tangent",
         "rescale": "x: point",
+        "rotate": "x: point, matrix: matrix",
+        "sqdist": "x: point, y: point",
+        "weighted_centroids": "weights: many weights, x: cloud",
         "transp": "x: point, y: point, v: tangent",
         "transp0": "x: point, u: space",
         "transp0back": "x: point, v: tangent",
@@ -141,7 +145,6 @@ TABLE = dict(
         _op(lorentz, "boost", "x: point, y: point"),
         _op(lorentz, "concat", "x: point, y: point", _concat),
         _op(lorentz, "dist2plane", "x: point, z: space, a: offset"),
-        _op(lorentz, "expmap0", "space: space"),
         _op(lorentz, "from_space", "space: space"),
         _op(lorentz, "hyperplane_logits", "x: point, z: normals, a: offsets"),
         _op(lorentz, "matvec", "matrix: matrix, x: point"),
@@ -151,19 +154,15 @@ TABLE = dict(
         _op(lorentz, "projx", "x: tangent"),
         _op(lorentz, "proju", "x: point, v: tangent"),
         _op(lorentz, "rescale_tangent", "space: space", _rescale_tangent, curvatures=()),
-        _op(lorentz, "rotate", "x: point, matrix: matrix"),
         _op(lorentz, "scalar_mul", "r: number, x: point"),
         _op(lorentz, "split", "x: point", _split),
-        _op(lorentz, "sqdist", "x: point, y: point"),
         _op(lorentz, "time_from_space", "space: space"),
         _op(lorentz, "unboost", "x: point, y: point"),
-        _op(lorentz, "weighted_centroids", "weights: many weights, x: cloud"),
         *_shared_rows(poincare, "midpoint"),
         _op(poincare, "beta_concat", "x: point, y: point", _beta_concat),
         _op(poincare, "beta_split", "x: point", _beta_split),
         _op(poincare, "conformal_factor", "x: point"),
         _op(poincare, "dist2plane", "x: point, p: ball, a: space"),
-        _op(poincare, "expmap0", "u: space"),
         _op(poincare, "from_lorentz", "x: point")[:1] + (_op(lorentz, "projx", "x: point", poincare.from_lorentz)[1],),
         _op(poincare, "ganea_logits", "x: point, p: plane points, a: normals"),
         _op(poincare, "gyration", "u: point, v: point, w: tangent"),
@@ -522,14 +521,17 @@ def test_bad_curvatures_are_named(name, c):
 
 @pytest.mark.parametrize("name", ROWS_ONLY)
 def test_integers_are_refused_and_named(name):
+    """Whatever the argument is: points, vectors, weights, offsets, fractions, curvatures."""
     op = ROWS_ONLY[name]
     tensors = op.tensors()
-    for k, (key, kind) in enumerate(op.kinds.items()):
-        if kind in ("point", "cloud", "other cloud", "tangent", "space"):
-            wrong = [t.long() if j == k else t for j, t in enumerate(tensors)]
-            said = rf"points\[{k}\]" if name in LISTS else rf"\b{key}\b"
-            with pytest.raises(TypeError, match=f"{said}.*floating point"):
-                op.call(*wrong)
+    for k, key in enumerate(op.kinds):
+        wrong = [t.long() if j == k else t for j, t in enumerate(tensors)]
+        said = rf"points\[{k}\]" if name in LISTS else rf"\b{key}\b"
+        with pytest.raises(TypeError, match=f"{said}.*floating point"):
+            op.call(*wrong)
+    if op.curvatures:
+        with pytest.raises(TypeError, match=r"\bc(_old)? must be a tensor of floating point"):
+            op.call(*tensors, c=torch.tensor(2))
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS_ONLY if name not in LISTS])
@@ -546,10 +548,102 @@ def test_shapes_that_do_not_fit_are_named(name):
             op.call(*wrong)
 
 
-def test_weights_that_do_not_fit_are_named():
-    points = lorentz.expmap0(torch.randn(5, N), 1.0)
-    with pytest.raises(ValueError, match="weights must end in the number of points 5, got 4"):
-        lorentz.weighted_centroids(torch.ones(2, 4), points, 1.0)
+MEANS = ["lorentz.centroid", "lorentz.frechet_mean", "poincare.midpoint", "poincare.frechet_mean"]
+MEANS += ["lorentz.weighted_centroids", "poincare.weighted_centroids"]
+
+
+def mean_of(name: str, x: Tensor, weights: Tensor) -> Tensor:
+    if name.endswith("weighted_centroids"):
+        return TABLE[name].function(weights.unsqueeze(-2), x, 0.7).squeeze(-2)
+    return TABLE[name].function(x, weights, 0.7)
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_weights_that_do_not_fit_are_named(name):
+    x = TABLE[name].tensors()["weighted" in name]
+    x = x if x.dim() == 3 else TABLE[name].tensors()[1]
+    for shape in ((4, 4), (4, 6), (4, 1)):
+        with pytest.raises(ValueError, match=f"weights must end in the number of points 5, got {shape[-1]}"):
+            mean_of(name, x, torch.ones(shape))
+    with pytest.raises(ValueError, match="x must have at least two dimensions"):
+        mean_of(name, x[0, 0], torch.ones(5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", MEANS)
+def test_without_any_weight_the_mean_is_the_origin(name, dtype):
+    """And other rows of the same batch are what they would be alone."""
+    op = TABLE[name]
+    x = op.tensors(dtype)[list(op.kinds).index("x")].requires_grad_()
+    weights = torch.ones(4, 5, dtype=dtype)
+    weights[1] = 0
+    weights.requires_grad_()
+    out = mean_of(name, x, weights)
+    origin = lorentz.origin(N, 0.7, dtype=dtype) if op.extra else torch.zeros(N, dtype=dtype)
+    torch.testing.assert_close(out[1], origin)
+    torch.testing.assert_close(out[0], mean_of(name, x[0], weights[0]))
+    for gradient in torch.autograd.grad(out.sum(), (x, weights)):
+        assert torch.isfinite(gradient).all()
+
+
+def _points(*shape) -> Tensor:
+    return lorentz.expmap0(0.3 * torch.randn(*shape, N), 1.0)
+
+
+BAD_ARGUMENTS = {
+    "the eps of a projection": (lambda: poincare.project(torch.zeros(3), 1.0, eps=2), "project: eps.*below 1, got 2"),
+    "a negative eps": (lambda: poincare.expmap0(torch.zeros(3), 1.0, eps=-0.1), "expmap0: eps.*at least 0"),
+    "an infinite curvature": (lambda: lorentz.dist0(_points(2), float("inf")), "curvature c must be positive"),
+    "a negative cone": (lambda: lorentz.half_aperture(_points(2), 1.0, -0.1), "min_radius must be 0 or more, got -0.1"),
+    "a negative cone of the ball": (lambda: poincare.half_aperture(torch.zeros(2), 1.0, -1), "min_radius"),
+    "a negative cone's loss": (lambda: poincare.entailment_loss(*torch.zeros(2, 3), 1.0, -1), "min_radius"),
+    "no spread": (lambda: lorentz.wrapped_normal(_points(2), 0.0, 1.0), "wrapped_normal: std must be positive, got 0"),
+    "a negative spread": (lambda: poincare.wrapped_normal(torch.zeros(3), -1, 1.0), "std must be positive, got -1"),
+    "spreads that do not fit": (
+        lambda: lorentz.wrapped_normal(_points(2), torch.ones(2), 1.0),
+        "std must end in the number of dimensions 3, got 2",
+    ),
+    "a density without spread": (
+        lambda: poincare.wrapped_normal_log_prob(torch.zeros(3), torch.zeros(3), 0, 1.0),
+        "wrapped_normal_log_prob: std must be positive",
+    ),
+    "no room": (lambda: lorentz.rescale(_points(2), 1.0, limit=0.0), "rescale: limit must be positive, got 0.0"),
+    "no room by default": (lambda: poincare.rescale(torch.zeros(3), 1e-4), "rescale: limit must be positive, got 0.0"),
+    "no slope": (lambda: lorentz.rescale_tangent(torch.ones(3), 1.0, slope=-1.0), "slope must be positive, got -1.0"),
+    "no steps": (lambda: lorentz.frechet_mean(_points(2), None, 1.0, steps=0), "steps must be positive, got 0"),
+    "offsets that do not fit": (
+        lambda: lorentz.hyperplane_logits(_points(2), torch.ones(4, N), torch.ones(3), 1.0),
+        "hyperplane_logits: a must end in the number of hyperplanes 4, got 3",
+    ),
+    "one offset": (
+        lambda: lorentz.hyperplane_logits(_points(2), torch.ones(4, N), torch.tensor(1.0), 1.0),
+        "a must end in the number of hyperplanes 4, got a single number",
+    ),
+    "a normal that is no matrix": (
+        lambda: lorentz.hyperplane_logits(_points(2), torch.ones(N), torch.ones(1), 1.0),
+        "z must be a matrix",
+    ),
+    "offsets of the ball": (
+        lambda: poincare.hyperplane_logits(torch.zeros(2, 3), torch.ones(4, 3), torch.ones(5), 1.0),
+        "r must end in the number of hyperplanes 4, got 5",
+    ),
+    "factors of the ball": (
+        lambda: poincare.hyperplane_logits(torch.zeros(2, 3), torch.ones(4, 3), torch.ones(4), 1.0, torch.ones(2)),
+        "g must end in the number of hyperplanes 4, got 2",
+    ),
+    "points and normals that differ": (
+        lambda: poincare.ganea_logits(torch.zeros(2, 3), torch.zeros(4, 3), torch.ones(5, 3), 1.0),
+        r"p and a must be matrices \(K, n\) of one shape, got \(4, 3\) and \(5, 3\)",
+    ),
+    "one point for all pairs": (lambda: lorentz.cdist(_points(), _points(4), 1.0), "cdist: x must have at least two"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARGUMENTS)
+def test_bad_numbers_are_named(case):
+    call, said = BAD_ARGUMENTS[case]
+    with pytest.raises(ValueError, match=said):
+        call()
 
 
 def test_lists_of_points_are_checked():
