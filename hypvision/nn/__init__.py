@@ -35,7 +35,7 @@ from .conv import (
 from .elementwise import OnSpace, OnTangent
 from .embedding import HyperbolicEmbedding, LorentzPatchEmbed
 from .linear import FGGLinear, LorentzLinear, PoincareFullyConnected, PoincareLinear
-from .mlr import GaneaMLR, LorentzMLR, PoincareMLR
+from .mlr import FGGMLR, GaneaMLR, LorentzMLR, PoincareMLR
 from .norm import (
     GyroLorentzBatchNorm1d,
     GyroLorentzBatchNorm2d,
@@ -56,6 +56,7 @@ __all__ = [
     "EfficientLorentzConv2d",
     "EfficientLorentzLinear",
     "FGGLinear",
+    "FGGMLR",
     "GaneaMLR",
     "GyroLorentzBatchNorm1d",
     "GyroLorentzBatchNorm2d",

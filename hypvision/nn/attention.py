@@ -16,6 +16,13 @@ from .linear import LorentzLinear
 __all__ = ["LorentzAttention", "LorentzLinearAttention"]
 
 
+def _centroid(time: Tensor, space: Tensor, c: float | Tensor) -> Tensor:
+    """Space parts of the centroids with these mean times and mean space parts."""
+    length = torch.linalg.vector_norm(space, dim=-1, keepdim=True)
+    norm = ((time - length) * (time + length) * c).clamp(min=1e-6)
+    return space / torch.sqrt(norm)
+
+
 class _Attention(nn.Module):
     """The projections to the heads, each a :class:`LorentzLinear`."""
 
@@ -72,12 +79,13 @@ class LorentzAttention(_Attention):
         head_dim: space dimension of a head; ``dim / num_heads`` by default. HyperCore's is one less than that of the
             points: ``(dim + 1) / num_heads - 1``.
         join: how the heads become one point before the last projection: ``"space"``, by their space parts, time
-            follows; or ``"points"``, the projection reads every head's time, as HyperCore's does.
+            follows; ``"points"``, the projection reads every head's time, as HyperCore's does; or ``"centroid"``, their
+            centroid, without a projection, as HyperCore's does without ``trans_heads_concat``.
         init: of the projections, see :class:`LorentzLinear`; HyperCore's is ``"xavier"``.
 
     Shapes:
-        tokens ``(B, N, dim)`` (and ``context`` ``(B, M, dim)``) to ``(B, N, dim)``; ``mask`` as
-        ``F.scaled_dot_product_attention`` takes it.
+        tokens ``(B, N, dim)`` (and ``context`` ``(B, M, dim)``) to ``(B, N, dim)``, or ``(B, N, head_dim)`` with
+        ``join="centroid"``; ``mask`` as ``F.scaled_dot_product_attention`` takes it.
 
     Raises:
         TypeError: the manifold is not a hyperboloid, or an input is not floating point.
@@ -103,12 +111,12 @@ class LorentzAttention(_Attention):
         check_number(self, "dropout", dropout, 0, below=1)
         if scale is not None:
             check_number(self, "scale", scale, 0, strict=True)
-        if join not in ("space", "points"):
-            raise ValueError(f'LorentzAttention: join must be "space" or "points", got {join!r}.')
+        if join not in ("space", "points", "centroid"):
+            raise ValueError(f'LorentzAttention: join must be "space", "points" or "centroid", got {join!r}.')
         self.dropout, self.join = dropout, join
         if join == "space":
             self.out = LorentzLinear(num_heads * self.head_dim, dim, manifold, bias, init=init, **factory)
-        else:
+        elif join == "points":
             self.out = nn.Linear(num_heads * (self.head_dim + 1), dim, bias, **factory)
             self._init_joined(init)
         self.scale = nn.Parameter(torch.full((1,), dim**0.5 if scale is None else scale, **factory))
@@ -137,10 +145,10 @@ class LorentzAttention(_Attention):
         dropout = self.dropout if self.training else 0.0
         mean = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0)
         wide = mean.float() if mean.dtype in (torch.float16, torch.bfloat16) else mean
-        time, space = wide[..., :1] + 1 / c**0.5, wide[..., 1:]
-        length = torch.linalg.vector_norm(space, dim=-1, keepdim=True)
-        norm = ((time - length) * (time + length) * c).clamp(min=1e-6)
-        heads = (space / torch.sqrt(norm)).to(x.dtype)
+        heads = _centroid(wide[..., :1] + 1 / c**0.5, wide[..., 1:], c)
+        if self.join == "centroid":
+            return _centroid(space_time(heads, c).mean(1), heads.mean(1), c).to(x.dtype)
+        heads = heads.to(x.dtype)
         if self.join == "points":
             heads = torch.cat([space_time(heads, c).to(heads.dtype), heads], -1)
         return self.out(heads.transpose(1, 2).flatten(2))

@@ -12,9 +12,10 @@ from hypvision.geometry import Lorentz, PoincareBall, poincare
 from hypvision.geometry.numerics import asinh, safe_sqrt, square_norm, stable
 
 from .checks import check_features, check_manifold, check_sizes
-from .functional import space_time
+from .functional import exact, space_time
+from .linear import FGGLinear
 
-__all__ = ["GaneaMLR", "LorentzMLR", "PoincareMLR"]
+__all__ = ["FGGMLR", "GaneaMLR", "LorentzMLR", "PoincareMLR"]
 
 
 class LorentzMLR(nn.Module):
@@ -72,6 +73,51 @@ def _lorentz_logits(x: Tensor, z: Tensor, a: Tensor, c) -> Tensor:
     unit = z * (root * torch.cosh(angle).unsqueeze(-1) / torch.where(length > 0, length, torch.ones_like(length)))
     out = torch.addcmul(F.linear(x, unit), space_time(x, c), torch.sinh(angle) * root, value=-1)
     return asinh(out) * (length.squeeze(-1) / root)
+
+
+class FGGMLR(FGGLinear):
+    r"""Multinomial logistic regression of fast hyperbolic networks (van der Klis et al., 2026).
+
+    .. math:: v_k = \tfrac{1}{\sqrt c}\,\mathrm{asinh}(\sqrt c\,\langle x, V_k\rangle)
+
+    with the planes ``V`` of :class:`FGGLinear`: the length of a normal scales the angle, where that of
+    :class:`LorentzMLR` scales the distance.
+
+    Args:
+        in_features: space dimension ``n``.
+        num_classes: number of hyperplanes ``K``.
+        manifold: the hyperboloid.
+        init: see :class:`FGGLinear`; published: ``"mlr"``.
+        weight_norm: train length and direction of the normals apart.
+
+    Shapes:
+        space parts ``(..., n)`` to logits ``(..., K)``, float32 also under autocast.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
+        ValueError: an argument is out of range, or the input has another width.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        manifold: Lorentz,
+        init: str = "mlr",
+        weight_norm: bool = False,
+        device=None,
+        dtype=None,
+    ):
+        check_sizes(self, num_classes=num_classes)
+        super().__init__(in_features, num_classes, manifold, None, init, weight_norm, device, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
+        with exact(x.device):
+            root, planes = self.manifold.c**0.5, self.planes()
+            wide = x.to(planes.dtype)
+            out = F.linear(wide, planes[:, 1:]) + space_time(wide, self.manifold.c) * planes[:, 0]
+            return asinh(out * root) / root
 
 
 class PoincareMLR(nn.Module):

@@ -3,14 +3,19 @@
     >>> layer = LorentzConv2d(64, 128, 3, manifold)
     >>> layer.load_state_dict(layer_state(layer, published, "hyperboliccv"))
 
-=============== ==================================================================================================
-``hyperboliccv`` LorentzLinear, LorentzConv2d, LorentzConvTranspose2d, LorentzBatchNorm1d/2d, LorentzMLR
-                (Bdeir et al., ICLR 2024)
-``hypercore``    LorentzLinear (He et al., 2025; that of Hypformer)
-``hyptorch``     PoincareLinear, GaneaMLR (Khrulkov et al., CVPR 2020)
-``hnn++``        PoincareMLR (Shimizu et al., ICLR 2021)
-``hypll``        PoincareFullyConnected, HyperbolicEmbedding (van Spengler et al., 2023)
-=============== ==================================================================================================
+======================= ==============================================================================================
+``hyperboliccv``         LorentzLinear, LorentzConv1d/2d, LorentzConvTranspose2d, LorentzBatchNorm1d/2d, LorentzMLR
+                         (Bdeir et al., ICLR 2024)
+``lhier``                EfficientLorentzConv2d, EfficientLorentzLinear (the "+" layers of Bdeir et al., NeurIPS 2025)
+``fully-hyperbolic-nn``  LorentzLinear with ``normalize="time"`` (Chen et al., ACL 2022)
+``hypercore``            LorentzLinear (that of Hypformer), LorentzConv2d, LorentzAttention, LorentzResidual (He et al.,
+                         2025)
+``fgg``                  FGGLinear, FGGMLR (van der Klis et al., 2026)
+``hyptorch``             PoincareLinear, GaneaMLR (Khrulkov et al., CVPR 2020)
+``hnn++``                PoincareMLR (Shimizu et al., ICLR 2021)
+``hypll``                PoincareFullyConnected, PoincareConv2d, PoincareBatchNorm1d/2d, HyperbolicEmbedding
+                         (van Spengler et al., 2023)
+======================= ==============================================================================================
 
 Whole networks have converters of their own: :mod:`hypvision.zoo.convert`.
 """
@@ -25,14 +30,24 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 from hypvision.nn import (
+    FGGMLR,
+    EfficientLorentzConv2d,
+    EfficientLorentzLinear,
+    FGGLinear,
     GaneaMLR,
     HyperbolicEmbedding,
+    LorentzAttention,
     LorentzBatchNorm1d,
     LorentzBatchNorm2d,
+    LorentzConv1d,
     LorentzConv2d,
     LorentzConvTranspose2d,
     LorentzLinear,
     LorentzMLR,
+    LorentzResidual,
+    PoincareBatchNorm1d,
+    PoincareBatchNorm2d,
+    PoincareConv2d,
     PoincareFullyConnected,
     PoincareLinear,
     PoincareMLR,
@@ -44,8 +59,8 @@ __all__ = ["layer_state"]
 class _Entries:
     """The published tensors of a layer; every one must be taken, or be known to carry nothing."""
 
-    def __init__(self, state: Mapping[str, Tensor], ignored: tuple[str, ...] = ()):
-        self.rest = {name: value for name, value in state.items() if not name.endswith(ignored or ("\0",))}
+    def __init__(self, state: Mapping[str, Tensor], ignored: tuple[str, ...]):
+        self.rest = {name: value for name, value in state.items() if not f".{name}".endswith(ignored)}
         self.names = sorted(state)
 
     def take(self, name: str) -> Tensor:
@@ -71,22 +86,59 @@ def _lorentz_matrix(layer: LorentzLinear, entries: _Entries, weight: str, bias: 
     return out
 
 
-def _lorentz_conv(layer: LorentzConv2d, entries: _Entries, prefix: str = "") -> dict[str, Tensor]:
-    """``(C' + 1, k k C + 1)``, the time of the patch first, its space by position, then channel."""
-    matrix = entries.take(f"{prefix}linearized_kernel.weight.weight")
-    offset = entries.maybe(f"{prefix}linearized_kernel.weight.bias")
-    entries.maybe(f"{prefix}linearized_kernel.scale")
+def _published_normalize(layer: LorentzLinear, library: str, wanted: tuple[bool | str, ...]) -> None:
+    if layer.normalize not in wanted:
+        raise HypvisionError(
+            f"{library} has no linear layer with normalize={layer.normalize!r}. Create the layer with "
+            f"normalize={' or '.join(map(repr, wanted))}."
+        )
+
+
+def _hyperboliccv_linear(layer: LorentzLinear, entries: _Entries) -> dict[str, Tensor]:
+    _published_normalize(layer, "hyperboliccv", (False, True))
+    return _lorentz_matrix(layer, entries, "weight.weight", "weight.bias")
+
+
+def _chen_linear(layer: LorentzLinear, entries: _Entries) -> dict[str, Tensor]:
+    _published_normalize(layer, "fully-hyperbolic-nn", ("time",))
+    return _lorentz_matrix(layer, entries, "weight.weight", "weight.bias")
+
+
+def _kernel(layer: LorentzConv1d | LorentzConv2d, name: str, matrix: Tensor) -> dict[str, Tensor]:
+    """A matrix ``(C', k k C + 1)``, the time of the patch first, its space by position, then channel.
+
+    In one dimension by channel, then position.
+    """
     positions = math.prod(layer.kernel_size)
     if (matrix.shape[1] - 1) % positions:
         raise HypvisionError(
-            f"'{prefix}linearized_kernel.weight.weight' has {matrix.shape[1]} columns, which do not divide into "
-            f"{positions} positions of the kernel {layer.kernel_size} and a time. Create the layer with its kernel."
+            f"'{name}' has {matrix.shape[1]} columns, which do not divide into {positions} positions of the kernel "
+            f"{layer.kernel_size} and a time. Create the layer with its kernel."
         )
-    space = matrix[1:, 1:].unflatten(1, (positions, -1)).transpose(1, 2)
-    out = {"weight": space.unflatten(2, layer.kernel_size).contiguous(), "time_weight": matrix[1:, 0]}
-    if offset is not None:
-        out["bias"] = offset[1:]
-    return out
+    if isinstance(layer, LorentzConv1d):
+        return {"weight": matrix[:, 1:].unflatten(1, (-1, positions)).contiguous(), "time_weight": matrix[:, 0]}
+    space = matrix[:, 1:].unflatten(1, (positions, -1)).transpose(1, 2)
+    return {"weight": space.unflatten(2, layer.kernel_size).contiguous(), "time_weight": matrix[:, 0]}
+
+
+def _lorentz_conv(layer: LorentzConv1d | LorentzConv2d, entries: _Entries, prefix: str = "") -> dict[str, Tensor]:
+    """The matrix has a row more, which was never used."""
+    name = f"{prefix}linearized_kernel.weight.weight"
+    matrix = entries.take(name)
+    offset = entries.maybe(f"{prefix}linearized_kernel.weight.bias")
+    entries.maybe(f"{prefix}linearized_kernel.scale")
+    out = _kernel(layer, name, matrix[1:])
+    return out if offset is None else {**out, "bias": offset[1:]}
+
+
+def _efficient(layer: EfficientLorentzConv2d | EfficientLorentzLinear, entries: _Entries) -> dict[str, Tensor]:
+    """The map, or the free matrix of its Cayley transform, and the boost's parameter."""
+    raw = entries.maybe("rotate.parametrizations.weight.original")
+    weight = entries.take("rotate.weight") if raw is None else raw
+    own = layer.weight.shape
+    out = {"weight": weight.reshape(own) if weight.numel() == own.numel() else weight}
+    boost = entries.maybe("boost.weight")
+    return out if boost is None else {**out, "boost_weight": boost.reshape(-1)}
 
 
 def _transposed(layer: LorentzConvTranspose2d, entries: _Entries) -> dict[str, Tensor]:
@@ -109,10 +161,69 @@ def _hypll_linear(layer: PoincareFullyConnected, entries: _Entries) -> dict[str,
     return out if bias is None else {**out, "bias": bias}
 
 
-def _hypercore(layer: LorentzLinear, entries: _Entries) -> dict[str, Tensor]:
-    matrix, bias = entries.take("linear.weight"), entries.maybe("linear.bias")
+def _hypll_conv(layer: PoincareConv2d, entries: _Entries) -> dict[str, Tensor]:
+    """``(C k k, C')``, by channel, then position."""
+    matrix, bias = entries.take("weights").t(), entries.maybe("bias")
+    size = (layer.in_channels, *layer.kernel_size)
+    if matrix.shape[1] != math.prod(size):
+        raise HypvisionError(
+            f"'weights' has {matrix.shape[1]} rows where the layer has {math.prod(size)}, the channels and the kernel "
+            f"{layer.kernel_size}. Create the layer with the published sizes."
+        )
+    out = {"weight": matrix.unflatten(1, size).contiguous()}
+    return out if bias is None else {**out, "bias": bias}
+
+
+def _hypll_norm(layer: nn.Module, entries: _Entries) -> dict[str, Tensor]:
+    if layer.track_running_stats:
+        raise HypvisionError("hypll's batch norm has no running statistics: pass track_running_stats=False.")
+    prefix = "norm." if "norm.bias" in entries.rest else ""
+    return {"bias": entries.take(f"{prefix}bias"), "weight": entries.take(f"{prefix}weight").reshape(())}
+
+
+def _hypercore_linear(layer: nn.Module, entries: _Entries, prefix: str = "linear.") -> dict[str, Tensor]:
+    matrix, bias = entries.take(f"{prefix}weight"), entries.maybe(f"{prefix}bias")
     out = {"weight": matrix[:, 1:], "time_weight": matrix[:, 0]}
     return out if bias is None else {**out, "bias": bias}
+
+
+def _hypercore_conv(layer: LorentzConv2d, entries: _Entries) -> dict[str, Tensor]:
+    name = "linearized_kernel.linear.weight"
+    matrix, bias = entries.take(name), entries.maybe("linearized_kernel.linear.bias")
+    out = _kernel(layer, name, matrix)
+    return out if bias is None else {**out, "bias": bias}
+
+
+def _hypercore_attention(layer: LorentzAttention, entries: _Entries) -> dict[str, Tensor]:
+    if layer.join == "space":
+        raise HypvisionError(
+            "hypercore's attention reads the times of the heads: create the layer with join='points' (its "
+            "trans_heads_concat) or 'centroid', and with head_dim one less than its channels per head."
+        )
+    entries.maybe("bias")  # of the scores: a constant, which the softmax takes out
+    out = {"scale": entries.take("scale").reshape(1)}
+    for ours, theirs in (("query", "Wq"), ("key", "Wk"), ("value", "Wv")):
+        found = _hypercore_linear(layer, entries, f"{theirs}.")
+        out |= {f"{ours}.{name}": value for name, value in found.items()}
+    if layer.join == "points":
+        out["out.weight"], bias = entries.take("final_linear.weight"), entries.maybe("final_linear.bias")
+        return out if bias is None else {**out, "out.bias": bias}
+    return out
+
+
+def _hypercore_residual(layer: LorentzResidual, entries: _Entries) -> dict[str, Tensor]:
+    """The weight of the second summand; a learned scale of the space part is a logarithm in both."""
+    out, scale = {"weight": entries.take("w_y").reshape(())}, entries.maybe("scale")
+    return out if scale is None else {**out, "log_scale": scale.reshape(())}
+
+
+def _fgg(layer: FGGLinear, entries: _Entries) -> dict[str, Tensor]:
+    """Normals ``(n, m)``, or their directions and lengths; the planes that are kept beside them are computed anew."""
+    entries.maybe("V_auxiliary")
+    out = {"offset": entries.take("a").flatten()}
+    if layer.gain is None:
+        return {**out, "weight": entries.take("U").t().contiguous()}
+    return {**out, "weight": entries.take("v").t().contiguous(), "gain": entries.take("g")}
 
 
 def _renamed(**names: str) -> Callable[[nn.Module, _Entries], dict[str, Tensor]]:
@@ -134,24 +245,42 @@ def _hnn_mlr(layer: PoincareMLR, entries: _Entries) -> dict[str, Tensor]:
 LAYOUTS: dict[str, tuple[dict[type, Callable[[Any, _Entries], dict[str, Tensor]]], tuple[str, ...]]] = {
     "hyperboliccv": (
         {
-            LorentzLinear: lambda layer, entries: _lorentz_matrix(layer, entries, "weight.weight", "weight.bias"),
+            LorentzLinear: _hyperboliccv_linear,
             LorentzConvTranspose2d: _transposed,
+            LorentzConv1d: _lorentz_conv,
             LorentzConv2d: _lorentz_conv,
             LorentzBatchNorm1d: _batch_norm,
             LorentzBatchNorm2d: _batch_norm,
             LorentzMLR: _renamed(a="a", z="z"),
         },
-        ("manifold.k",),
+        (".manifold.k",),
     ),
-    "hypercore": ({LorentzLinear: _hypercore}, ("manifold.k", "manifold.c", ".c")),
+    "lhier": ({EfficientLorentzConv2d: _efficient, EfficientLorentzLinear: _efficient}, (".manifold.k",)),
+    "fully-hyperbolic-nn": ({LorentzLinear: _chen_linear}, (".manifold.k",)),
+    "hypercore": (
+        {
+            LorentzLinear: _hypercore_linear,
+            LorentzConv2d: _hypercore_conv,
+            LorentzAttention: _hypercore_attention,
+            LorentzResidual: _hypercore_residual,
+        },
+        (".c", ".k"),
+    ),
+    "fgg": ({FGGLinear: _fgg, FGGMLR: _fgg}, (".manifold._k",)),
     "hyptorch": (
         {PoincareLinear: _hyptorch_linear, GaneaMLR: _renamed(a="a_vals", p="p_vals")},
-        ("c",),
+        (".c",),
     ),
-    "hnn++": ({PoincareMLR: _hnn_mlr}, ("isp_c",)),
+    "hnn++": ({PoincareMLR: _hnn_mlr}, (".isp_c",)),
     "hypll": (
-        {PoincareFullyConnected: _hypll_linear, HyperbolicEmbedding: _renamed(weight="weight")},
-        ("c.value",),
+        {
+            PoincareFullyConnected: _hypll_linear,
+            PoincareConv2d: _hypll_conv,
+            PoincareBatchNorm1d: _hypll_norm,
+            PoincareBatchNorm2d: _hypll_norm,
+            HyperbolicEmbedding: _renamed(weight="weight"),
+        },
+        (".c.value",),
     ),
 }
 
@@ -165,7 +294,8 @@ def layer_state(layer: nn.Module, published: Mapping[str, Tensor], library: str)
     Args:
         layer: one of :mod:`hypvision.nn`, created with the sizes of the published one.
         published: the state dict of that layer alone, without a prefix.
-        library: ``"hyperboliccv"``, ``"hypercore"``, ``"hyptorch"``, ``"hnn++"`` or ``"hypll"``.
+        library: ``"hyperboliccv"``, ``"lhier"``, ``"fully-hyperbolic-nn"``, ``"hypercore"``, ``"fgg"``,
+            ``"hyptorch"``, ``"hnn++"`` or ``"hypll"``.
 
     Returns:
         What ``layer.load_state_dict`` takes; a learned curvature of the layer keeps its value.

@@ -40,6 +40,10 @@ def fgg_linear(layer, x, c):
     return layer.activation(points(x, c) @ torch.stack(rows).t())
 
 
+def fgg_mlr(layer, x, c):
+    return torch.asinh(c**0.5 * fgg_linear(layer, x, c)) / c**0.5
+
+
 def lorentz_conv2d(layer, x, c):
     """Unfold, pad with origins, concatenate the points of a patch, apply the Lorentz linear layer."""
     batch, channels, height, width = x.shape
@@ -164,6 +168,9 @@ def attention(layer, x, c):
     weights = (score / layer.scale).softmax(-1)
     mean = weights @ v
     mean = mean / (c**0.5 * (-lorentz.minkowski_inner(mean, mean)).sqrt())
+    if layer.join == "centroid":
+        mean = mean.mean(1)
+        return (mean / (c**0.5 * (-lorentz.minkowski_inner(mean, mean)).sqrt()))[..., 1:]
     if layer.join == "points":
         return F.linear(mean.transpose(1, 2).flatten(2), layer.out.weight, layer.out.bias)
     return lorentz_linear(layer.out, mean[..., 1:].transpose(1, 2).flatten(2), c)

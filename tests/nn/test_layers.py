@@ -297,6 +297,10 @@ LAYERS = {
         lambda m: hnn.LorentzMLR(6, 9, m), rows, reference.lorentz_mlr, gives="numbers",
         before=lambda m: hnn.LorentzLinear(6, 6, m),
     ),
+    "fgg_classifier": Case(
+        lambda m: hnn.FGGMLR(6, 9, m), rows, reference.fgg_mlr, gives="numbers",
+        before=lambda m: hnn.FGGLinear(6, 6, m),
+    ),
     "attention": Case(
         lambda m: hnn.LorentzAttention(6, 2, m), tokens, reference.attention,
         block=lambda m: hnn.LorentzAttention(6, 2, m),
@@ -304,6 +308,12 @@ LAYERS = {
     "attention_of_points": Case(
         lambda m: hnn.LorentzAttention(6, 2, m, head_dim=2, join="points", init="xavier"), tokens,
         reference.attention, block=lambda m: hnn.LorentzAttention(6, 2, m, head_dim=3, join="points"),
+    ),
+    "attention_centroid": Case(
+        lambda m: hnn.LorentzAttention(6, 2, m, head_dim=6, join="centroid"), tokens, reference.attention, **other,
+        block=lambda m: nn.Sequential(
+            hnn.LorentzAttention(6, 2, m, head_dim=6, join="centroid"), hnn.LorentzRMSNorm(6)
+        ),
     ),
     "linear_attention": Case(
         lambda m: hnn.LorentzLinearAttention(6, 2, m), tokens, reference.linear_attention,

@@ -11,13 +11,23 @@ import torch.nn.functional as F
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, PoincareBall, poincare
 from hypvision.nn import (
+    FGGMLR,
+    EfficientLorentzConv2d,
+    EfficientLorentzLinear,
+    FGGLinear,
     GaneaMLR,
     HyperbolicEmbedding,
+    LorentzAttention,
     LorentzBatchNorm2d,
+    LorentzConv1d,
     LorentzConv2d,
     LorentzConvTranspose2d,
     LorentzLinear,
     LorentzMLR,
+    LorentzResidual,
+    PoincareBatchNorm1d,
+    PoincareBatchNorm2d,
+    PoincareConv2d,
     PoincareFullyConnected,
     PoincareLinear,
     PoincareMLR,
@@ -91,6 +101,18 @@ def test_hyperboliccv_convolution():
         torch.testing.assert_close(out[:, :, i, j], y[:, 1:])
 
 
+def test_hyperboliccv_convolution_1d():
+    """Its patches are ordered by channel, then position."""
+    state = {"linearized_kernel.weight.weight": randn(6, 4 * 3 + 1), "linearized_kernel.weight.bias": randn(6)}
+    layer = loaded(LorentzConv1d(4, 5, 3, LORENTZ, stride=2, padding=1), state, "hyperboliccv")
+    x = randn(2, 4, 8)
+    out = layer(x)
+    windows = F.pad(x, (1, 1)).unfold(2, 3, 2)  # (B, C, L', k)
+    for i in range(out.shape[2]):
+        y = F.linear(with_time(windows[:, :, i].flatten(1)), *state.values())
+        torch.testing.assert_close(out[:, :, i], y[:, 1:])
+
+
 def test_hyperboliccv_transposed_convolution():
     state = {
         "conv.linearized_kernel.weight.weight": randn(4, 2 * 9 + 1),
@@ -136,6 +158,60 @@ def test_hyperboliccv_classifier():
     torch.testing.assert_close(layer(x), length / C**0.5 * torch.asinh(C**0.5 * alpha / length))
 
 
+def test_chen_linear():
+    """Fully hyperbolic networks: the time is a gate, the space part has what length it leaves; c = 1 there."""
+    state = {"weight.weight": randn(5, 4), "weight.bias": randn(5), "scale": torch.tensor(2.0).double()}
+    state["weight.weight"][:, 0] = 0  # as published, the time is not read
+    layer = loaded(LorentzLinear(3, 4, Lorentz(1.0), normalize="time"), state, "fully-hyperbolic-nn")
+    x = randn(6, 3)
+    points = torch.cat([(x.square().sum(-1, keepdim=True) + 1).sqrt(), x], -1)
+    y = F.linear(points, state["weight.weight"], state["weight.bias"])
+    time = torch.sigmoid(y[:, :1]) * math.exp(2.0) + 1.1
+    expected = y[:, 1:] * ((time.square() - 1) / y[:, 1:].square().sum(-1, keepdim=True)).sqrt()
+    torch.testing.assert_close(layer(x), expected)
+    with pytest.raises(HypvisionError, match="normalize='time'"):
+        layer_state(LorentzLinear(3, 4, LORENTZ), state, "fully-hyperbolic-nn")
+    with pytest.raises(HypvisionError, match="normalize=False or True"):
+        layer_state(LorentzLinear(3, 4, LORENTZ, normalize="time"), state, "hyperboliccv")
+
+
+def test_efficient_layers_of_the_plus_models():
+    state = {"rotate.weight": randn(4, 3, 3, 3), "boost.weight": torch.tensor([0.7]).double()}
+    layer = loaded(EfficientLorentzConv2d(3, 4, 3, LORENTZ, norm_match="none", slope=None), state, "lhier")
+    x = randn(2, 3, 5, 5)
+    y = F.conv2d(x, state["rotate.weight"])
+    time = (y.square().sum(1) + 1 / C).sqrt()
+    last = math.sinh(0.7) * time + math.cosh(0.7) * y[:, -1]
+    torch.testing.assert_close(layer(x), torch.cat([y[:, :-1], last[:, None]], 1))
+
+    raw = {"rotate.parametrizations.weight.original": randn(5, 3), "boost.weight": torch.tensor([0.7]).double()}
+    layer = loaded(EfficientLorentzLinear(3, 5, LORENTZ, boost="axis", slope=None), raw, "lhier")
+    skew = F.pad(torch.tril(raw["rotate.parametrizations.weight.original"]), (0, 2))
+    skew, eye = skew - skew.t(), torch.eye(5).double()
+    y = randn(6, 3)
+    turned = y @ (torch.linalg.inv(eye - skew / 2) @ (eye + skew / 2))[:, :3].t()
+    torch.testing.assert_close(layer(y)[:, :-1], turned[:, :-1])
+    torch.testing.assert_close(turned.norm(dim=-1), y.norm(dim=-1))
+
+
+@pytest.mark.parametrize("weight_norm", [False, True])
+def test_fgg_layers(weight_norm):
+    state = {"a": 0.3 * randn(1, 4), "V_auxiliary": randn(4, 4), "manifold._k": torch.tensor(C)}
+    if weight_norm:
+        state |= {"v": randn(3, 4), "g": randn(4)}
+        normals = F.softplus(state["g"]) * state["v"] / state["v"].norm(dim=0)
+    else:
+        normals = state["U"] = randn(3, 4)
+    length = normals.norm(dim=0)
+    angle = C**0.5 * state["a"][0] / length
+    planes = torch.cat([-(length * torch.sinh(angle))[None], normals * torch.cosh(angle)])
+    x = randn(6, 3)
+    layer = loaded(FGGLinear(3, 4, LORENTZ, weight_norm=weight_norm), state, "fgg")
+    torch.testing.assert_close(layer(x), with_time(x) @ planes)
+    head = loaded(FGGMLR(3, 4, LORENTZ, weight_norm=weight_norm), state, "fgg")
+    torch.testing.assert_close(head(x), torch.asinh(C**0.5 * with_time(x) @ planes) / C**0.5)
+
+
 def test_hypercore_linear():
     state = {
         "linear.weight": randn(4, 4),
@@ -146,6 +222,56 @@ def test_hypercore_linear():
     layer = loaded(LorentzLinear(3, 4, LORENTZ), state, "hypercore")
     x = randn(6, 3)
     torch.testing.assert_close(layer(x), F.linear(with_time(x), state["linear.weight"], state["linear.bias"]))
+
+
+def test_hypercore_convolution():
+    state = {"linearized_kernel.linear.weight": randn(5, 4 * 9 + 1), "linearized_kernel.linear.bias": randn(5)}
+    layer = loaded(LorentzConv2d(4, 5, 3, LORENTZ, stride=2, padding=1), state, "hypercore")
+    x = randn(2, 4, 6, 7)
+    out = layer(x)
+    for i, j, patch in patches(x, 3, 2, 1):
+        torch.testing.assert_close(out[:, :, i, j], F.linear(patch, *state.values()))
+
+
+@pytest.mark.parametrize("concat", [True, False])
+def test_hypercore_attention(concat):
+    """Points of 8 coordinates, two heads of 4: heads, scores and centroids with their times."""
+    state = {f"W{k}.weight": randn(6, 8) for k in "qkv"} | {f"W{k}.bias": randn(6) for k in "qkv"}
+    state |= {"scale": torch.tensor([2.5]).double(), "bias": torch.tensor(0.4).double(), "c": torch.tensor(1 / C)}
+    if concat:
+        state |= {"final_linear.weight": randn(7, 8), "final_linear.bias": randn(7)}
+    join = "points" if concat else "centroid"
+    layer = loaded(LorentzAttention(7, 2, LORENTZ, head_dim=3, join=join), state, "hypercore")
+    x = randn(2, 5, 7)
+
+    def heads(k):
+        return with_time(F.linear(with_time(x), state[f"W{k}.weight"], state[f"W{k}.bias"]).unflatten(-1, (2, 3)))
+
+    def centroid(points):
+        square = points[..., :1] ** 2 - points[..., 1:].square().sum(-1, keepdim=True)
+        return points / (C * square).sqrt()
+
+    q, k, v = (heads(name).transpose(1, 2) for name in "qkv")
+    inner = q[..., 1:] @ k[..., 1:].transpose(2, 3) - q[..., :1] @ k[..., :1].transpose(2, 3)
+    weights = ((2 / C + 2 * inner) / 2.5 + 0.4).softmax(-1)
+    mean = centroid(weights @ v).transpose(1, 2)
+    if concat:
+        expected = F.linear(mean.flatten(2), state["final_linear.weight"], state["final_linear.bias"])
+    else:
+        expected = centroid(mean.mean(2))[..., 1:]
+    torch.testing.assert_close(layer(x), expected)
+    with pytest.raises(HypvisionError, match="join='points'"):
+        layer_state(LorentzAttention(8, 2, LORENTZ), state, "hypercore")
+
+
+def test_hypercore_residual():
+    state = {"w_y": torch.tensor(0.7).double(), "scale": torch.tensor(1.3).double(), "c": torch.tensor(1 / C)}
+    layer = loaded(LorentzResidual(LORENTZ, "average", scale="learned"), state, "hypercore")
+    x, y = randn(6, 3), randn(6, 3)
+    mean = with_time(x) + 0.7 * with_time(y)
+    norm = (C * (mean[:, :1] ** 2 - mean[:, 1:].square().sum(-1, keepdim=True))).sqrt()
+    space = mean[:, 1:] / norm
+    torch.testing.assert_close(layer(x, y), space * math.exp(1.3) / space.norm(dim=-1, keepdim=True))
 
 
 def test_hyptorch_layers():
@@ -191,6 +317,23 @@ def test_hypll_layers():
     x = poincare.expmap0(0.4 * torch.randn(6, 3), C)
     expected = theirs(ManifoldTensor(x, manifold=manifold)).tensor.detach()
     torch.testing.assert_close(layer(x), expected, rtol=1e-5, atol=1e-6)
+
+    theirs = hypll.HConvolution2d(3, 4, 3, manifold=manifold, padding=1, stride=2)
+    torch.nn.init.normal_(theirs.bias, std=0.3)
+    layer = loaded(PoincareConv2d(3, 4, 3, BALL, padding=1, stride=2), _plain(theirs), "hypll").float()
+    x = poincare.expmap0(0.4 * torch.randn(2, 7, 6, 3), C).movedim(-1, 1)
+    expected = theirs(ManifoldTensor(x, manifold=manifold, man_dim=1)).tensor.detach()
+    torch.testing.assert_close(layer(x), expected, rtol=1e-5, atol=1e-6)
+    for midpoint in (True, False):
+        norm = hypll.HBatchNorm2d(3, manifold, use_midpoint=midpoint)
+        torch.nn.init.normal_(norm.norm.bias, std=0.3)
+        torch.nn.init.constant_(norm.norm.weight, 0.7)
+        options = {"mean": "midpoint" if midpoint else "frechet", "track_running_stats": False}
+        layer = loaded(PoincareBatchNorm2d(3, BALL, **options), _plain(norm), "hypll").float()
+        expected = norm(ManifoldTensor(x, manifold=manifold, man_dim=1)).tensor.detach()
+        torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(HypvisionError, match="track_running_stats=False"):
+        layer_state(PoincareBatchNorm1d(3, BALL), _plain(norm.norm), "hypll")
 
     points = {"weight": poincare.expmap0(0.4 * randn(7, 3), C)}
     assert torch.equal(loaded(HyperbolicEmbedding(7, 3, BALL), points, "hypll").weight, points["weight"])
