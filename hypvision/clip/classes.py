@@ -32,11 +32,12 @@ TEMPLATES = {
 """Sets of prompt templates by name; ``"catseg"`` is the one that CAT-Seg and HyperCLIP use."""
 
 CLASS_LISTS = (
-    "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65", "coco133"
+    "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65", "coco116",
+    "coco133",
 )  # fmt: skip
 """Names of the class lists that come with the package, in the order of the data sets' labels. ``coco48`` and ``coco17``
 are the base and novel classes of open-vocabulary detection on COCO (Bansal et al., ECCV 2018), ``coco65`` both;
-``coco133`` are the words for COCO's panoptic classes, things first."""
+``coco133`` are the words for COCO's panoptic classes, things first, ``coco116`` those that are not novel."""
 
 
 @lru_cache(maxsize=1)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision.ops import roi_align
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["fuse_scores", "pool_boxes", "pool_masks", "region_logits"]
+__all__ = ["TextClassifier", "fuse_scores", "pool_boxes", "pool_masks", "region_logits"]
 
 
 def pool_boxes(features: Tensor, rois: Tensor, scale: float) -> Tensor:
@@ -57,6 +57,26 @@ def region_logits(embeddings: Tensor, text: Tensor, temperature: float | Tensor)
     """
     mean = F.normalize(text.float().mean(1), dim=-1)
     return temperature * (F.normalize(embeddings.float(), dim=-1) @ mean.T)
+
+
+class TextClassifier(nn.Module):
+    """Regions against texts by cosines with a learned temperature, and against a learned embedding of "none of them".
+
+    Args:
+        embedding_size: E.
+        temperature: initial factor of the cosines.
+    """
+
+    def __init__(self, embedding_size: int, temperature: float = 50.0):
+        super().__init__()
+        self.nothing = nn.Parameter(torch.randn(embedding_size) / embedding_size**0.5)
+        self.log_temperature = nn.Parameter(torch.tensor(float(temperature)).log())
+
+    def forward(self, embeddings: Tensor, text: Tensor) -> Tensor:
+        """Logits (..., T + 1) of embeddings (..., E) and texts (T, P, E); the last is that of nothing."""
+        mean = F.normalize(text.float().mean(1), dim=-1)
+        every = torch.cat([mean, F.normalize(self.nothing.float(), dim=0)[None]])
+        return region_logits(embeddings, every[:, None], self.log_temperature.exp())
 
 
 def fuse_scores(trained: Tensor, clip: Tensor, seen: Tensor, alpha: float, beta: float) -> Tensor:

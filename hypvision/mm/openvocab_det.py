@@ -28,13 +28,10 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from torch import Tensor, nn
 
-from hypvision.clip.classes import load_classes
 from hypvision.clip.models import create_clip
-from hypvision.clip.regions import fuse_scores, pool_boxes, region_logits
-from hypvision.clip.towers import patch_size
-from hypvision.errors import HypvisionError
+from hypvision.clip.regions import TextClassifier, fuse_scores, pool_boxes, region_logits
 from hypvision.mm.det_datasets import CocoDataset
-from hypvision.mm.vocabulary import DatasetClassesHook, Vocabulary, groups_of
+from hypvision.mm.vocabulary import DatasetClassesHook, OpenVocabMaps, Vocabulary, groups_of, held_out, preprocessing
 from hypvision.viz.palette import palette
 
 __all__ = [
@@ -43,29 +40,8 @@ __all__ = [
     "OpenVocabBBoxHead",
     "OpenVocabCocoDataset",
     "OpenVocabCocoMetric",
-    "OpenVocabMaps",
     "OpenVocabRoIHead",
 ]
-
-
-class OpenVocabMaps(tuple):
-    """The maps of a pyramid, and what the heads need beside them.
-
-    Attributes:
-        dense: dense CLIP embeddings (B, E, h, w).
-        text: embeddings of the classes (T, P, E).
-        seen: bool (T,): which classes training knew.
-        scale: patches of ``dense`` for a pixel.
-        temperature: factor of the cosines that CLIP was trained with.
-        trains_clip: whether CLIP has something to learn.
-    """
-
-    dense: Tensor
-    text: Tensor
-    seen: Tensor
-    scale: float
-    temperature: Tensor
-    trains_clip: bool
 
 
 @MODELS.register_module()
@@ -110,21 +86,11 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
         init_cfg: dict | None = None,
     ):
         bundle = create_clip(**clip)
-        patch = patch_size(bundle.model)
-        preprocess = dict(
-            type="DetDataPreprocessor", mean=bundle.mean, std=bundle.std, bgr_to_rgb=True, pad_size_divisor=patch[0]
-        )
-        preprocess.update(data_preprocessor or {})
-        if preprocess["pad_size_divisor"] % patch[0]:
-            raise HypvisionError(
-                f"data_preprocessor.pad_size_divisor={preprocess['pad_size_divisor']} is no multiple of CLIP's patch "
-                f"of {patch[0]} pixels. Use {2 * patch[0]}."
-            )
-        super(TwoStageDetector, self).__init__(data_preprocessor=MODELS.build(preprocess), init_cfg=init_cfg)
+        preprocessor = MODELS.build(preprocessing(bundle, data_preprocessor))
+        super(TwoStageDetector, self).__init__(data_preprocessor=preprocessor, init_cfg=init_cfg)
         self.build_clip(bundle, adapter, tune, None, templates, synonyms)
         self.set_vocabularies(train_classes, test_classes)
         self.build_pyramid(backbone, neck, hooks, checkpointing, MODELS)
-        self.scale = 1 / patch[0]
         self.train_cfg, self.test_cfg = train_cfg, test_cfg
         rpn, roi = ConfigDict(rpn_head), ConfigDict(roi_head)
         rpn.update(train_cfg=train_cfg and train_cfg.rpn, test_cfg=test_cfg.rpn, num_classes=1)
@@ -139,14 +105,7 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
 
     def extract_feat(self, batch_inputs: Tensor) -> OpenVocabMaps:
         """The pyramid, dense embeddings and texts of a normalised batch (B, 3, H, W)."""
-        pyramid, dense = self.extract_maps(batch_inputs)
-        names = self.train_classes if self.training else self.test_classes
-        maps = OpenVocabMaps(pyramid)
-        maps.dense, maps.text, maps.scale = dense, self.encode_classes(names), self.scale
-        maps.temperature = self.clip.logit_scale.detach().exp()
-        maps.seen = self.seen(names)
-        maps.trains_clip = self.training and self.trains_clip
-        return maps
+        return self.open_maps(batch_inputs)
 
 
 @MODELS.register_module()
@@ -163,15 +122,8 @@ class OpenVocabBBoxHead(ConvFCBBoxHead):
     def __init__(self, embedding_size: int, temperature: float = 50.0, background_weight: float = 1.0, **kwargs: Any):
         super().__init__(num_classes=1, reg_class_agnostic=True, **kwargs)
         self.fc_cls = nn.Linear(self.cls_last_dim, embedding_size)
-        self.background = nn.Parameter(torch.randn(embedding_size) / embedding_size**0.5)
-        self.log_temperature = nn.Parameter(torch.tensor(float(temperature)).log())
+        self.classifier = TextClassifier(embedding_size, temperature)
         self.background_weight = background_weight
-
-    def classify(self, embeddings: Tensor, text: Tensor) -> Tensor:
-        """Logits (K, T + 1) of embeddings (K, E) and texts (T, P, E); the last is the background's."""
-        mean = F.normalize(text.float().mean(1), dim=-1)
-        every = torch.cat([mean, F.normalize(self.background.float(), dim=0)[None]])
-        return region_logits(embeddings, every[:, None], self.log_temperature.exp())
 
     def get_targets(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
         """As in mmdet, regions of the background weighted."""
@@ -212,7 +164,7 @@ class OpenVocabRoIHead(StandardRoIHead):
         self.bbox_head.num_classes = len(x.text)
         features = self.bbox_roi_extractor(x[: self.bbox_roi_extractor.num_inputs], rois)
         embeddings, boxes = self.bbox_head(features)
-        scores = self.bbox_head.classify(embeddings, x.text)
+        scores = self.bbox_head.classifier(embeddings, x.text)
         return dict(cls_score=scores, bbox_pred=boxes, bbox_feats=features)
 
     def bbox_loss(self, x: OpenVocabMaps, sampling_results: list) -> dict[str, Any]:
@@ -289,19 +241,6 @@ class OpenVocabCocoDataset(CocoDataset):
         kept = held_out(classes, ignore_classes)
         metainfo = dict(classes=kept, palette=[tuple(colour) for colour in palette(1 + len(kept))[1:]])
         super().__init__(*args, metainfo=metainfo, **kwargs)
-
-
-def held_out(classes: str | Path | Sequence[str], ignore: str | Path | Sequence[str]) -> tuple[str, ...]:
-    """The names of a list without those of another.
-
-    Raises:
-        HypvisionError: a name to leave out is not in the list, or nothing is left.
-    """
-    names = load_classes(classes)
-    out = load_classes(ignore) if len(ignore) else ()
-    if unknown := [name for name in out if name not in names]:
-        raise HypvisionError(f"ignore_classes has {unknown[0]!r}, which is not in the class list.")
-    return load_classes([name for name in names if name not in out])
 
 
 @METRICS.register_module()

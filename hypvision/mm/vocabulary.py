@@ -13,11 +13,32 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from hypvision.clip.classes import load_classes
+from hypvision.clip.models import CLIPBundle
 from hypvision.clip.parts import CLIPParts
-from hypvision.clip.towers import encode_dense, vision_tower
+from hypvision.clip.towers import encode_dense, patch_size, vision_tower
 from hypvision.errors import HypvisionError
 
-__all__ = ["DatasetClassesHook", "Vocabulary", "groups_of"]
+__all__ = ["DatasetClassesHook", "OpenVocabMaps", "Vocabulary", "groups_of", "held_out", "preprocessing"]
+
+
+class OpenVocabMaps(tuple):
+    """The maps of a pyramid, and what the heads need beside them.
+
+    Attributes:
+        dense: dense CLIP embeddings (B, E, h, w).
+        text: embeddings of the classes (T, P, E).
+        seen: bool (T,): which classes training knew.
+        scale: patches of ``dense`` for a pixel.
+        temperature: factor of the cosines that CLIP was trained with.
+        trains_clip: whether CLIP has something to learn.
+    """
+
+    dense: Tensor
+    text: Tensor
+    seen: Tensor
+    scale: float
+    temperature: Tensor
+    trains_clip: bool
 
 
 class Vocabulary(CLIPParts):
@@ -45,6 +66,7 @@ class Vocabulary(CLIPParts):
         self.fixed = dict(train=train_classes is not None, test=test_classes is not None)
         self.train_classes = () if train_classes is None else load_classes(train_classes)
         self.test_classes = self.train_classes if test_classes is None else load_classes(test_classes)
+        self.data_things: tuple[str, ...] | None = None  # of panoptic data
 
     def set_test_classes(self, classes: str | Path | Sequence[str]) -> None:
         """Look for other classes from now on, known in training or not; the data's no longer count.
@@ -97,11 +119,34 @@ class Vocabulary(CLIPParts):
             self.backbone = registry.build(backbone)
         self.neck = None if neck is None else registry.build(neck)
 
-    def extract_maps(self, images: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        """The pyramid and the dense embeddings (B, E, h, w) of normalised images (B, 3, H, W)."""
-        dense, maps, _ = encode_dense(self.clip, images, self.hooks, self.checkpointing)
-        found = tuple(maps) if self.backbone is None else self.backbone(images)
-        return (found if self.neck is None else self.neck(found)), dense
+    def open_maps(self, images: Tensor) -> OpenVocabMaps:
+        """What the heads need of normalised images (B, 3, H, W), for the classes of training or of testing."""
+        dense, hooked, _ = encode_dense(self.clip, images, self.hooks, self.checkpointing)
+        found = tuple(hooked) if self.backbone is None else self.backbone(images)
+        names = self.train_classes if self.training else self.test_classes
+        maps = OpenVocabMaps(found if self.neck is None else self.neck(found))
+        maps.dense, maps.scale = dense, 1 / patch_size(self.clip)[0]
+        maps.text, maps.seen = self.encode_classes(names), self.seen(names)
+        maps.temperature = self.clip.logit_scale.detach().exp()
+        maps.trains_clip = self.training and self.trains_clip
+        return maps
+
+
+def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Config of mmdet's ``DetDataPreprocessor`` with CLIP's normalisation, padding to whole patches, and ``options``.
+
+    Raises:
+        HypvisionError: ``pad_size_divisor`` is no multiple of the patch.
+    """
+    patch = patch_size(clip.model)[0]
+    found = dict(type="DetDataPreprocessor", mean=clip.mean, std=clip.std, bgr_to_rgb=True, pad_size_divisor=patch)
+    found.update(options or {})
+    if found["pad_size_divisor"] % patch:
+        raise HypvisionError(
+            f"data_preprocessor.pad_size_divisor={found['pad_size_divisor']} is no multiple of CLIP's patch of {patch} "
+            f"pixels. Use {2 * patch}."
+        )
+    return found
 
 
 @HOOKS.register_module()
@@ -130,6 +175,8 @@ class DatasetClassesHook(Hook):
         if not model.fixed[phase]:
             setattr(model, f"{phase}_classes", load_classes(names))
         own = getattr(model, f"{phase}_classes")
+        if phase == "test":
+            model.data_things = loader.dataset.metainfo.get("thing_classes")
         # Words may differ from the data's names, but each label needs one; a segmentor may map many to one background.
         if len(own) != len(names) and getattr(model, "background_from", None) is None:
             raise HypvisionError(
@@ -154,3 +201,16 @@ def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence
             )
         found[group] = [list(classes).index(name) for name in names]
     return found
+
+
+def held_out(classes: str | Path | Sequence[str], ignore: str | Path | Sequence[str]) -> tuple[str, ...]:
+    """The names of a list without those of another.
+
+    Raises:
+        HypvisionError: a name to leave out is not in the list, or nothing is left.
+    """
+    names = load_classes(classes)
+    out = load_classes(ignore) if len(ignore) else ()
+    if unknown := [name for name in out if name not in names]:
+        raise HypvisionError(f"ignore_classes has {unknown[0]!r}, which is not in the class list.")
+    return load_classes([name for name in names if name not in out])

@@ -246,8 +246,9 @@ def test_weights_travel():
 def test_class_lists(tmp_path):
     sizes = {name: len(load_classes(name)) for name in CLASS_LISTS}
     expected = dict(coco171=171, ade150=150, ade847=847, pc59=59, pc459=459, voc20=20, voc20b=59)
-    assert sizes == expected | dict(coco48=48, coco17=17, coco65=65, coco133=133)
+    assert sizes == expected | dict(coco48=48, coco17=17, coco65=65, coco133=133, coco116=116)
     base, novel = load_classes("coco48"), load_classes("coco17")
+    assert set(load_classes("coco133")) - set(novel) == set(load_classes("coco116"))
     assert load_classes("coco65") == tuple(name for name in load_classes("coco133") if name in base + novel)
     assert load_classes("ade847")[1] == "building, edifice" and load_classes("ade150")[7] == "bed"
     assert official_ids("ade847")[:2] == [2978, 312] and len(official_ids("pc59")) == 60

@@ -58,8 +58,8 @@ def test_box_head_compares_with_any_number_of_texts():
     embeddings, boxes = head(torch.randn(5, 4, 2, 2))
     assert embeddings.shape == (5, 8) and boxes.shape == (5, 4)
     for count in (2, 7):
-        assert head.classify(embeddings, torch.randn(count, 3, 8)).shape == (5, count + 1)
-    logits = head.classify(head.background.detach()[None], torch.zeros(1, 1, 8))
+        assert head.classifier(embeddings, torch.randn(count, 3, 8)).shape == (5, count + 1)
+    logits = head.classifier(head.classifier.nothing.detach()[None], torch.zeros(1, 1, 8))
     assert logits[0].tolist() == pytest.approx([0.0, 3.0], abs=1e-4)  # parallel to the background, nothing of the class
 
 

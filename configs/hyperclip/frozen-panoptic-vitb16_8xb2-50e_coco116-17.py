@@ -1,0 +1,3 @@
+# The same with frozen CLIP: what FC-CLIP does with a ConvNeXt.
+_base_ = ["./hyperclip-panoptic-vitb16_8xb2-50e_coco116-17.py"]
+model = dict(adapter=None, tune="frozen")
