@@ -7,7 +7,6 @@ computed where a formula needs it, so Euclidean kernels do the work.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -15,9 +14,9 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import asinhc_sqrt, safe_sqrt, sinhc_sqrt, tanhc
+from hypvision.geometry.numerics import asinhc_sqrt, sinhc_sqrt, squash_factor
 
-__all__ = ["radial_map", "radial_rescale", "rescale_factor", "space_square", "space_time", "squash_factor"]
+__all__ = ["radial_map", "radial_rescale", "rescale_factor", "space_square", "space_time"]
 
 
 def exact(device: torch.device):
@@ -152,12 +151,6 @@ def radial_map(x: Tensor, factor: Callable, *parameters: Tensor | float, dim: in
             return factor(*given[: 1 + axis], *(next(queue) if isinstance(p, Tensor) else p for p in parameters))
 
         return _RadialMap.apply(x, dim, axis, bound, *tensors).to(dtype)
-
-
-def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor:
-    """``D tanh(atanh(0.99) r / (s D)) / r`` of squared radii ``r^2``, with ``D = limit`` and ``s = slope``."""
-    g = math.atanh(0.99) / slope / limit
-    return limit * g * tanhc(safe_sqrt(square) * g)
 
 
 def detached(c: float | Tensor) -> float | Tensor:

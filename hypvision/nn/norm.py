@@ -12,11 +12,11 @@ from torch.autograd import Function
 
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import distance_from_square
+from hypvision.geometry.numerics import distance_from_square, squash_factor
 
 from . import scripted
 from .checks import check_features, check_manifold, check_number, check_sizes
-from .functional import backward_of, exact, plain, squash_factor
+from .functional import backward_of, exact, plain
 
 __all__ = [
     "GyroLorentzBatchNorm1d",

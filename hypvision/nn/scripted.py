@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import asinh, asinhc_sqrt, safe_sqrt, sinhc_sqrt, tanhc
+from hypvision.geometry.numerics import asinh, asinhc_sqrt, sinhc_sqrt, squash_factor
 
 __all__ = ["Classifier", "Conv", "EfficientConv", "GlobalPool", "Norm", "Radial", "Residual"]
 
@@ -29,15 +29,10 @@ def _square(x: Tensor) -> Tensor:
     return (x * x).sum(1, keepdim=True)
 
 
-def _squash(square: Tensor, limit: float, slope: float) -> Tensor:
-    g = math.atanh(0.99) / slope / limit
-    return limit * g * tanhc(safe_sqrt(square) * g)
-
-
 def _rescale(x: Tensor, c: float, limit: float, slope: float) -> Tensor:
     q = _square(x) * c
     shrink = asinhc_sqrt(q)
-    inner = shrink * _squash(q * shrink * shrink / c, limit, slope)
+    inner = shrink * squash_factor(q * shrink * shrink / c, limit, slope)
     return x * (inner * sinhc_sqrt(q * inner * inner)).to(x.dtype)
 
 
@@ -148,7 +143,7 @@ class Norm(nn.Module):
         shrink = asinhc_sqrt(q)
         gain = torch.full_like(q, self.gain)
         if self.slope > 0:
-            gain = gain * _squash(q * shrink * shrink * (self.gain * self.gain / self.c), self.limit, self.slope)
+            gain = gain * squash_factor(q * shrink * shrink * (self.gain * self.gain / self.c), self.limit, self.slope)
         inner = shrink * gain
         factor = inner * sinhc_sqrt((q * inner * inner).clamp(max=100.0))  # radii of at most norm.LIMIT
         arrived = torch.sqrt(1 + q * factor * factor)
@@ -195,7 +190,7 @@ class Radial(nn.Module):
         if self.clip > 0:
             factor = self.clip / torch.sqrt(square.clamp(min=self.clip * self.clip))
         if self.slope > 0:
-            factor = factor * _squash(square * factor * factor, self.limit, self.slope)
+            factor = factor * squash_factor(square * factor * factor, self.limit, self.slope)
         if self.target > 0:
             factor = factor * sinhc_sqrt(square * factor * factor * self.target)
         return x * factor.to(x.dtype)

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import asinhc_sqrt, sinhc_sqrt
+from hypvision.geometry.numerics import asinhc_sqrt, sinhc_sqrt, squash_factor
 
 from . import scripted
 from .checks import check_features, check_manifold, check_number
-from .functional import detached, radial_map, squash_factor
+from .functional import detached, radial_map
 
 __all__ = ["ChangeManifold", "ToLorentz", "ToTangent"]
 
