@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 pytest.importorskip("open_clip")
 
@@ -17,6 +18,7 @@ from hypvision.mm.config import load_config
 from hypvision.mm.engine import test as run_test
 from hypvision.mm.engine import train
 from hypvision.mm.openvocab_det import OpenVocabBBoxHead, OpenVocabCocoDataset, OpenVocabCocoMetric, OpenVocabRoIHead
+from hypvision.mm.openvocab_predict import load_openvocab, look
 from hypvision.mm.openvocab_scenes import OpenVocabScenesDataset, scene_classes
 from hypvision.mm.pyramid import BlockPyramid
 from hypvision.mm.vocabulary import groups_of
@@ -211,6 +213,28 @@ def test_train_and_test(tune, tmp_path):
     assert set(model.train_classes) < set(model.test_classes) == set(scene_classes())
     metrics = run_test(small(TUNING[tune]), tmp_path / "iter_2.pth", tmp_path / "test")
     assert {"ov/AP50", "ov/AP50_base", "ov/AP50_novel"} <= set(metrics)
+    if tune == "hyperbolic":
+        check_any_picture(model, tmp_path)
+
+
+def check_any_picture(trained, folder):
+    """The model of the checkpoint on a picture from a file, with words of its own."""
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 120, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / "a.png")
+    model = load_openvocab(small(), folder / "iter_2.pth")
+    own = trained.state_dict()
+    assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
+    model.roi_head.test_cfg.score_thr = 0.0
+    found = look(model, folder / "a.png", ["disk", "zebra"], size=96).pred_instances
+    assert len(found) and set(found.labels.tolist()) <= {0, 1} and found.masks.shape[1:] == (40, 120)
+    assert (found.bboxes >= 0).all() and (found.bboxes[:, 2] <= 120).all() and (found.bboxes[:, 3] <= 40).all()
+    again = look(model, pixels, size=96).pred_instances
+    assert torch.allclose(found.bboxes, again.bboxes) and torch.equal(found.labels, again.labels)
+    (folder / "b.png").write_text("no picture")
+    with pytest.raises(HypvisionError, match="cannot be read"):
+        look(model, folder / "b.png")
+    with pytest.raises(HypvisionError, match="There is no"):
+        load_openvocab(small(), folder / "none.pth")
 
 
 def detector(**options):

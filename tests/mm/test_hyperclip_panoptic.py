@@ -23,6 +23,7 @@ from hypvision.mm.openvocab_pan import (
     merge_segments,
     panoptic_counts,
 )
+from hypvision.mm.openvocab_predict import load_openvocab, look
 from hypvision.mm.openvocab_scenes import scene_classes
 
 ROOT = Path(__file__).parents[2]
@@ -218,6 +219,11 @@ def test_train_and_test(frozen, tmp_path):
     assert model.data_things == scene_classes() and model.test_classes == (*scene_classes(), "grey ground")
     metrics = run_test(small(options), tmp_path / "iter_2.pth", tmp_path / "test")
     assert {"ov/PQ", "ov/PQ_base", "ov/PQ_novel", "ov/PQ_stuff"} <= set(metrics)
+    if not frozen:
+        model = load_openvocab(small(), tmp_path / "iter_2.pth")
+        pixels = np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8)
+        found = look(model, pixels, ["disk", "sky"], ["disk"], size=None).pred_panoptic_seg.sem_seg
+        assert found.shape == (1, 40, 60) and set((found % 1000).unique().tolist()) <= {0, 1, 2}
 
 
 def panoptic(**options):
