@@ -34,7 +34,7 @@ from .conv import (
 )
 from .elementwise import OnSpace, OnTangent
 from .embedding import HyperbolicEmbedding, LorentzPatchEmbed
-from .linear import FGGLinear, LorentzLinear, PoincareFullyConnected, PoincareLinear
+from .linear import FGGLinear, LorentzLinear, PLFCLinear, PoincareFullyConnected, PoincareLinear
 from .mlr import FGGMLR, GaneaMLR, LorentzMLR, PoincareMLR
 from .norm import (
     GyroLorentzBatchNorm1d,
@@ -78,6 +78,7 @@ __all__ = [
     "LorentzResidual",
     "OnSpace",
     "OnTangent",
+    "PLFCLinear",
     "PoincareBatchNorm1d",
     "PoincareBatchNorm2d",
     "PoincareConv2d",

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, PoincareBall, poincare
-from hypvision.geometry.numerics import safe_sqrt, square_norm, stable
+from hypvision.geometry.numerics import asinh, safe_sqrt, square_norm, stable
 
 from .checks import check_features, check_manifold, check_number, check_sizes
-from .functional import space_square, space_time
+from .functional import exact, space_square, space_time
 
-__all__ = ["FGGLinear", "LorentzLinear", "PoincareFullyConnected", "PoincareLinear"]
+__all__ = ["FGGLinear", "LorentzLinear", "PLFCLinear", "PoincareFullyConnected", "PoincareLinear"]
 
 
 @torch.no_grad()
@@ -259,6 +259,95 @@ class FGGLinear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}"
+
+
+@stable("x")
+def lorentz_logits(x: Tensor, z: Tensor, a: Tensor, c) -> Tensor:
+    """Lengths of the normals ``z`` times signed distances from hyperplanes, of space parts ``x``."""
+    root = c**0.5
+    length = safe_sqrt(square_norm(z))
+    angle = (a * root).clamp(-40, 40)
+    unit = z * (root * torch.cosh(angle).unsqueeze(-1) / torch.where(length > 0, length, torch.ones_like(length)))
+    out = torch.addcmul(F.linear(x, unit), space_time(x, c), torch.sinh(angle) * root, value=-1)
+    return asinh(out) * (length.squeeze(-1) / root)
+
+
+class PLFCLinear(nn.Module):
+    r"""Fully connected layer whose outputs lie at signed distances from hyperplanes (geoopt's ``LorentzPLFC``, 2026).
+
+    .. math:: s'_j = \tfrac{1}{\sqrt c}\sinh(\sqrt c\, v_j(x)), \qquad y = s' \oplus \exp_0(b)
+
+    with the logits ``v`` of :class:`~hypvision.nn.LorentzMLR`; the Lorentz form of :class:`PoincareFullyConnected`.
+    Distances are cut at a radius of 40.
+
+    Args:
+        in_features, out_features: space dimensions.
+        manifold: the hyperboloid.
+        bias: whether the result is moved by a boost.
+        init: ``"isometric"`` keeps the spread of the coordinates, so that stacks of any depth start with radii in range
+            (rows as nearly orthogonal as they can be, of length 1, at which a logit is linear in the space part), or
+            ``"normal"`` (standard deviation 0.02), as published, under which radii shrink fast.
+
+    Attributes:
+        z: normals ``(m, n)``. a: offsets ``(m,)``, at first 0. bias: tangent vector at the origin ``(m,)``, at first 0.
+
+    Shapes:
+        space parts ``(..., in_features)`` to ``(..., out_features)``.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
+        ValueError: an argument is out of range, or the input has another width.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        manifold: Lorentz,
+        bias: bool = True,
+        init: str = "isometric",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        check_manifold(self, manifold, Lorentz)
+        check_sizes(self, in_features=in_features, out_features=out_features)
+        check_init(self, init, ("isometric", "normal"))
+        factory = {"device": device, "dtype": dtype}
+        self.in_features, self.out_features, self.init = in_features, out_features, init
+        self.manifold = manifold
+        self.z = nn.Parameter(torch.empty(out_features, in_features, **factory))
+        self.a = nn.Parameter(torch.zeros(out_features, **factory))
+        self.bias = nn.Parameter(torch.zeros(out_features, **factory)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise as ``init`` says; offsets and bias are 0."""
+        with torch.no_grad():
+            if self.init == "isometric":
+                isometric_(self.z)
+                self.z.copy_(F.normalize(self.z.float(), dim=1))
+            else:
+                self.z.normal_(std=0.02)
+            for parameter in (self.a, self.bias):
+                if parameter is not None:
+                    parameter.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
+        with exact(x.device):
+            c, wide = self.manifold.c, x.to(torch.promote_types(x.dtype, torch.float32))
+            root, limit = c**0.5, 40.0 - 0.5 * math.log(self.out_features)
+            distance = lorentz_logits(wide, self.z, self.a, c) * root
+            out = torch.sinh(distance.clamp(-limit, limit)) / root
+            if self.bias is not None:
+                shift = self.manifold.expmap0(self.bias.to(out.dtype))
+                points = self.manifold.from_space(out)
+                out = self.manifold.boost(points, shift.expand_as(points))[..., 1:]
+            return out.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
 class PoincareLinear(nn.Module):

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, PoincareBall, poincare
-from hypvision.geometry.numerics import asinh, safe_sqrt, square_norm, stable
+from hypvision.geometry.numerics import asinh
 
 from .checks import check_features, check_manifold, check_sizes
 from .functional import exact, space_time
-from .linear import FGGLinear
+from .linear import FGGLinear, lorentz_logits
 
 __all__ = ["FGGMLR", "GaneaMLR", "LorentzMLR", "PoincareMLR"]
 
@@ -59,20 +59,10 @@ class LorentzMLR(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)
-        return _lorentz_logits(x, self.z, self.a, self.manifold.c)
+        return lorentz_logits(x, self.z, self.a, self.manifold.c)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.num_classes}"
-
-
-@stable("x")
-def _lorentz_logits(x: Tensor, z: Tensor, a: Tensor, c) -> Tensor:
-    root = c**0.5
-    length = safe_sqrt(square_norm(z))
-    angle = (a * root).clamp(-40, 40)
-    unit = z * (root * torch.cosh(angle).unsqueeze(-1) / torch.where(length > 0, length, torch.ones_like(length)))
-    out = torch.addcmul(F.linear(x, unit), space_time(x, c), torch.sinh(angle) * root, value=-1)
-    return asinh(out) * (length.squeeze(-1) / root)
 
 
 class FGGMLR(FGGLinear):

@@ -11,6 +11,7 @@
 ``hypercore``            LorentzLinear (that of Hypformer), LorentzConv2d, LorentzAttention, LorentzResidual (He et al.,
                          2025)
 ``fgg``                  FGGLinear, FGGMLR (van der Klis et al., 2026)
+``geoopt``               PLFCLinear, GyroLorentzBatchNorm1d/2d (its layers of 2026)
 ``hyptorch``             PoincareLinear, GaneaMLR (Khrulkov et al., CVPR 2020)
 ``hnn++``                PoincareMLR (Shimizu et al., ICLR 2021)
 ``hypll``                PoincareFullyConnected, PoincareConv2d, PoincareBatchNorm1d/2d, HyperbolicEmbedding
@@ -35,6 +36,8 @@ from hypvision.nn import (
     EfficientLorentzLinear,
     FGGLinear,
     GaneaMLR,
+    GyroLorentzBatchNorm1d,
+    GyroLorentzBatchNorm2d,
     HyperbolicEmbedding,
     LorentzAttention,
     LorentzBatchNorm1d,
@@ -45,6 +48,7 @@ from hypvision.nn import (
     LorentzLinear,
     LorentzMLR,
     LorentzResidual,
+    PLFCLinear,
     PoincareBatchNorm1d,
     PoincareBatchNorm2d,
     PoincareConv2d,
@@ -226,6 +230,21 @@ def _fgg(layer: FGGLinear, entries: _Entries) -> dict[str, Tensor]:
     return {**out, "weight": entries.take("v").t().contiguous(), "gain": entries.take("g")}
 
 
+def _gyro_norm(layer: nn.Module, entries: _Entries) -> dict[str, Tensor]:
+    """Its running mean is a point, ours the tangent vector at the origin that leads there."""
+    return {
+        "beta": entries.take("bias"),
+        "gamma": entries.take("log_scale").reshape(1),
+        "running_mean": layer.manifold.logmap0(entries.take("running_mean")).detach(),
+        "running_var": entries.take("running_var").reshape(1),
+    }
+
+
+def _plfc(layer: PLFCLinear, entries: _Entries) -> dict[str, Tensor]:
+    out, bias = {"z": entries.take("z"), "a": entries.take("a")}, entries.maybe("bias")
+    return out if bias is None else {**out, "bias": bias}
+
+
 def _renamed(**names: str) -> Callable[[nn.Module, _Entries], dict[str, Tensor]]:
     return lambda layer, entries: {ours: entries.take(theirs) for ours, theirs in names.items()}
 
@@ -266,6 +285,10 @@ LAYOUTS: dict[str, tuple[dict[type, Callable[[Any, _Entries], dict[str, Tensor]]
         },
         (".c", ".k"),
     ),
+    "geoopt": (
+        {PLFCLinear: _plfc, GyroLorentzBatchNorm1d: _gyro_norm, GyroLorentzBatchNorm2d: _gyro_norm},
+        (".manifold.k",),
+    ),
     "fgg": ({FGGLinear: _fgg, FGGMLR: _fgg}, (".manifold._k",)),
     "hyptorch": (
         {PoincareLinear: _hyptorch_linear, GaneaMLR: _renamed(a="a_vals", p="p_vals")},
@@ -295,7 +318,7 @@ def layer_state(layer: nn.Module, published: Mapping[str, Tensor], library: str)
         layer: one of :mod:`hypvision.nn`, created with the sizes of the published one.
         published: the state dict of that layer alone, without a prefix.
         library: ``"hyperboliccv"``, ``"lhier"``, ``"fully-hyperbolic-nn"``, ``"hypercore"``, ``"fgg"``,
-            ``"hyptorch"``, ``"hnn++"`` or ``"hypll"``.
+            ``"geoopt"``, ``"hyptorch"``, ``"hnn++"`` or ``"hypll"``.
 
     Returns:
         What ``layer.load_state_dict`` takes; a learned curvature of the layer keeps its value.

@@ -40,6 +40,13 @@ def fgg_linear(layer, x, c):
     return layer.activation(points(x, c) @ torch.stack(rows).t())
 
 
+def plfc(layer, x, c):
+    """Distances from hyperplanes as coordinates, moved by the boost of ``exp_0(b)`` from the right."""
+    distance = lorentz_mlr(layer, x.flatten(0, -2), c).unflatten(0, x.shape[:-1])
+    space = torch.sinh(c**0.5 * distance) / c**0.5
+    return boost(space, exponential(layer.bias, c).expand_as(space), c)
+
+
 def fgg_mlr(layer, x, c):
     return torch.asinh(c**0.5 * fgg_linear(layer, x, c)) / c**0.5
 
@@ -194,6 +201,14 @@ def minkowski_norm(m):
     return (m[..., :1].pow(2) - m[..., 1:].pow(2).sum(-1, keepdim=True)).sqrt()
 
 
+def boost(x, y, c):
+    """The space part of ``y`` after the boost that takes the origin to ``x``, by its matrix."""
+    a, b = points(x, c) * c**0.5, points(y, c)
+    lower = torch.eye(x.shape[-1], dtype=x.dtype) + a[..., 1:, None] * a[..., None, 1:] / (1 + a[..., :1, None])
+    matrix = torch.cat([a[..., None, :], torch.cat([a[..., 1:, None], lower], -1)], -2)
+    return (matrix @ b[..., None])[..., 1:, 0]
+
+
 def residual(layer, x, y, c):
     a, b = points(x, c), points(y, c)
     if layer.mode == "space":
@@ -204,11 +219,7 @@ def residual(layer, x, y, c):
         if layer.log_scale is not None:
             out = out * layer.log_scale.exp() / out[..., 1:].norm(dim=-1, keepdim=True)
     else:
-        # the matrix of the boost that takes the origin to x
-        a = a * c**0.5
-        lower = torch.eye(x.shape[-1], dtype=x.dtype) + a[..., 1:, None] * a[..., None, 1:] / (1 + a[..., :1, None])
-        matrix = torch.cat([a[..., None, :], torch.cat([a[..., 1:, None], lower], -1)], -2)
-        out = (matrix @ b[..., None])[..., 0]
+        out = points(boost(x, y, c), c)
     return out[..., 1:] if layer.slope is None else rescaled(out[..., 1:], c, layer.slope, c)
 
 

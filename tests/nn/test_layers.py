@@ -162,6 +162,10 @@ LAYERS = {
     "fgg_weight_norm_xavier": Case(
         lambda m: hnn.FGGLinear(6, 9, m, nn.ReLU(), "xavier", weight_norm=True), tokens, reference.fgg_linear, **other
     ),
+    "plfc": Case(
+        lambda m: hnn.PLFCLinear(6, 9, m), tokens, reference.plfc, block=lambda m: hnn.PLFCLinear(6, 6, m)
+    ),
+    "plfc_normal": Case(lambda m: hnn.PLFCLinear(6, 4, m, init="normal"), tokens, reference.plfc, **other),
     "conv1d": Case(
         lambda m: hnn.LorentzConv1d(6, 8, 3, m, 2, 1, 2), sequences, reference.lorentz_conv1d, dim=1,
         block=lambda m: hnn.LorentzConv1d(6, 6, 3, m, padding=1),
@@ -682,6 +686,7 @@ def test_fifty_layers_deep(name, amp):
         lambda m: hnn.LorentzLinear(6, 6, m, init="uniform"),
         lambda m: hnn.LorentzLinear(6, 6, m, init="xavier"),
         lambda m: hnn.FGGLinear(6, 6, m, init="identity"),
+        lambda m: hnn.PLFCLinear(6, 6, m, init="normal"),
         lambda m: hnn.PoincareLinear(6, 6, m, init="kaiming"),
         lambda m: hnn.PoincareFullyConnected(6, 6, m, init="normal"),
     ],
@@ -707,6 +712,7 @@ def test_radii_stay_where_the_dimension_changes():
     for make, space in (
         (lambda n, m: hnn.LorentzLinear(n, m, manifold), manifold),
         (lambda n, m: hnn.FGGLinear(n, m, manifold), manifold),
+        (lambda n, m: hnn.PLFCLinear(n, m, manifold), manifold),
         (lambda n, m: hnn.PoincareLinear(n, m, ball), ball),
         (lambda n, m: hnn.PoincareFullyConnected(n, m, ball), ball),
     ):

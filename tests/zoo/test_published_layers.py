@@ -16,6 +16,7 @@ from hypvision.nn import (
     EfficientLorentzLinear,
     FGGLinear,
     GaneaMLR,
+    GyroLorentzBatchNorm1d,
     HyperbolicEmbedding,
     LorentzAttention,
     LorentzBatchNorm2d,
@@ -25,6 +26,7 @@ from hypvision.nn import (
     LorentzLinear,
     LorentzMLR,
     LorentzResidual,
+    PLFCLinear,
     PoincareBatchNorm1d,
     PoincareBatchNorm2d,
     PoincareConv2d,
@@ -212,6 +214,30 @@ def test_fgg_layers(weight_norm):
     torch.testing.assert_close(head(x), torch.asinh(C**0.5 * with_time(x) @ planes) / C**0.5)
 
 
+def test_geoopt_layers():
+    """Points on hyperplanes with the library's own gyro-operations, which are boosts; ``k = 1 / c`` there."""
+    x, state = randn(6, 3), {"z": randn(4, 3), "a": 0.3 * randn(4), "bias": 0.5 * randn(4)}
+    state["manifold.k"] = torch.tensor(1 / C)
+    layer = loaded(PLFCLinear(3, 4, LORENTZ), state, "geoopt")
+    length, angle = state["z"].norm(dim=1), C**0.5 * state["a"]
+    alpha = torch.cosh(angle) * (x @ state["z"].t()) - torch.sinh(angle) * length * with_time(x)[:, :1]
+    space = torch.sinh(length * torch.asinh(C**0.5 * alpha / length)) / C**0.5
+    expected = LORENTZ.boost(with_time(space), LORENTZ.expmap0(state["bias"]).expand(6, 5))
+    torch.testing.assert_close(layer(x), expected[:, 1:])
+
+    state = {
+        "bias": LORENTZ.expmap0(0.5 * randn(3)),
+        "log_scale": torch.tensor(0.3).double(),
+        "running_mean": LORENTZ.expmap0(0.4 * randn(3)),
+        "running_var": torch.tensor(0.8).double(),
+    }
+    layer = loaded(GyroLorentzBatchNorm1d(3, LORENTZ), state, "geoopt")
+    centred = LORENTZ.unboost(state["running_mean"].expand(6, 4), with_time(x))
+    scaled = LORENTZ.scalar_mul(math.exp(0.3) / math.sqrt(0.8 + 1e-5), centred)
+    expected = LORENTZ.boost(state["bias"].expand(6, 4), scaled)
+    torch.testing.assert_close(layer(x), expected[:, 1:])
+
+
 def test_hypercore_linear():
     state = {
         "linear.weight": randn(4, 4),
@@ -352,8 +378,8 @@ def _plain(module):
 
 def test_mistakes_are_named():
     layer, good = LorentzMLR(3, 5, LORENTZ), {"a": randn(5), "z": randn(5, 3)}
-    with pytest.raises(HypvisionError, match="no layout 'geoopt'.*hyperboliccv"):
-        layer_state(layer, good, "geoopt")
+    with pytest.raises(HypvisionError, match="no layout 'manify'.*hyperboliccv"):
+        layer_state(layer, good, "manify")
     with pytest.raises(HypvisionError, match="hypll has no counterpart of LorentzMLR.*PoincareFullyConnected"):
         layer_state(layer, good, "hypll")
     with pytest.raises(HypvisionError, match="no 'z', but a"):
