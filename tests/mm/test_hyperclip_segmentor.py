@@ -30,8 +30,11 @@ SMALL = dict(clip=dict(name="shapes-s8"), adapter=dict(block=32), head=HEAD, ups
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("own"))
+
+
+def make_folder(root):
     """Six noisy pictures, the colour of each half tells its class."""
-    root = tmp_path_factory.mktemp("own")
     rng = np.random.default_rng(0)
     for split, count in (("train", 4), ("val", 2)):
         for kind in ("images", "masks"):
