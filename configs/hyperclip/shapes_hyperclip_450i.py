@@ -5,7 +5,7 @@ _base_ = ["../_base_/seg_runtime.py"]
 custom_imports = dict(
     imports=["hypvision.mm", "hypvision.tasks", "hypvision.mm.hyperclip", "hypvision.mm.openvocab_shapes"]
 )
-custom_hooks = [dict(type="DatasetClassesHook")]
+custom_hooks = [dict(type="DatasetClassesHook"), dict(type="TextRadiusHook")]
 model = dict(
     type="HyperCLIPSegmentor",
     clip=dict(name="shapes-s8", pretrained="model_zoo/hyperclip/clip_shapes-s8.safetensors"),

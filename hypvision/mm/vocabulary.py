@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, Registry
 from mmengine.runner import Runner
@@ -15,10 +16,19 @@ from torch import Tensor
 from hypvision.clip.classes import load_classes
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.parts import CLIPParts
+from hypvision.clip.radius import radius_statistics, text_radii
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
 from hypvision.errors import HypvisionError
 
-__all__ = ["DatasetClassesHook", "OpenVocabMaps", "Vocabulary", "groups_of", "held_out", "preprocessing"]
+__all__ = [
+    "DatasetClassesHook",
+    "OpenVocabMaps",
+    "TextRadiusHook",
+    "Vocabulary",
+    "groups_of",
+    "held_out",
+    "preprocessing",
+]
 
 
 class OpenVocabMaps(tuple):
@@ -183,6 +193,48 @@ class DatasetClassesHook(Hook):
                 f"The {phase} data have {len(names)} classes, but model.{phase}_classes has {len(own)} names. Give a "
                 "name for each class of the data, in their order, or leave the setting out."
             )
+
+
+@HOOKS.register_module()
+class TextRadiusHook(Hook):
+    """Logs the hyperbolic radii of the class texts when training begins and after each validation.
+
+    ``radius/base`` and ``radius/novel`` (test classes that training does not know) are means; the log line has standard
+    deviations and quantiles too. See :func:`hypvision.clip.radius.hyperbolic_radius`.
+
+    Args:
+        c: curvature.
+        convention: of that function.
+    """
+
+    priority = "LOW"  # after DatasetClassesHook
+
+    def __init__(self, c: float = 0.01, convention: str = "metric2"):
+        self.how = dict(c=c, convention=convention)
+
+    def before_train(self, runner: Runner) -> None:
+        self._log(runner)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        self._log(runner)
+
+    def _log(self, runner: Runner) -> None:
+        model = getattr(runner.model, "module", runner.model)
+        if not isinstance(model, Vocabulary) or not is_main_process():
+            return
+        known, tested = set(model.train_classes), model.test_classes
+        if not model.fixed["test"] and runner.val_loop is not None:  # before the first validation
+            tested = load_classes(list(runner.val_dataloader.dataset.metainfo["classes"]))
+        lists = {"base": model.train_classes, "novel": [name for name in tested if name not in known]}
+        clip = CLIPBundle(model.clip, model.tokenizer, (), ())
+        for group, names in lists.items():
+            if not names:
+                continue
+            radii = text_radii(clip, names, model.templates, **self.how)
+            found = radius_statistics(radii)
+            runner.message_hub.update_scalar(f"train/radius/{group}", found["mean"])
+            values = ", ".join(f"{key} {value:.4g}" for key, value in found.items())
+            runner.logger.info(f"Radius of {len(names)} {group} texts: {values}")
 
 
 def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence[str]] | None) -> dict[str, list[int]]:

@@ -10,6 +10,8 @@ from PIL import Image
 
 pytest.importorskip("open_clip")
 
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.radius import text_radii
 from hypvision.errors import HypvisionError
 from hypvision.mm.engine import test as run_test
 from hypvision.mm.engine import train
@@ -62,7 +64,7 @@ def config(folder, **changes):
     content = dict(
         custom_imports=dict(imports=["hypvision.mm", "hypvision.tasks", "hypvision.mm.hyperclip"]),
         default_scope="mmseg",
-        custom_hooks=[dict(type="DatasetClassesHook")],
+        custom_hooks=[dict(type="DatasetClassesHook"), dict(type="TextRadiusHook")],
         model=dict(type="HyperCLIPSegmentor", **{**SMALL, **changes}),
         train_dataloader=loader("train", crop, sampler=dict(type="InfiniteSampler", shuffle=True)),
         val_dataloader=val,
@@ -90,6 +92,20 @@ def test_train_and_test(folder, tmp_path, amp):
                    if name.startswith("clip.") and "hyperbolic" not in name)  # fmt: skip
     metrics = run_test(config(folder), tmp_path / "iter_2.pth", tmp_path / "test")
     assert 0 <= metrics["mIoU"] <= 100 and np.isfinite(metrics["mIoU"])
+
+
+def test_radii_of_base_and_novel_texts_are_logged(folder, tmp_path):
+    content = config(folder, head=dict(type="similarity"), train_classes=["cat", "dog", "grass"])
+    content.val_dataloader.dataset.classes = ["cat", "zebra", "grass"]
+    runner = train(content, tmp_path)
+    text = next(tmp_path.glob("*/*.log")).read_text()
+    lines = [line.partition("Radius of ")[2] for line in text.splitlines() if "Radius of " in line]
+    assert [line.split(":")[0] for line in lines] == 2 * ["3 base texts", "1 novel texts"]
+    assert lines[0] != lines[2]  # training has moved them
+    clip = CLIPBundle(runner.model.clip, runner.model.tokenizer, (), ())
+    for group, names in (("base", ["cat", "dog", "grass"]), ("novel", ["zebra"])):
+        expected = text_radii(clip, names).mean()
+        assert runner.message_hub.get_scalar(f"train/radius/{group}").current() == pytest.approx(float(expected))
 
 
 def test_pictures_of_different_sizes_in_a_batch():
