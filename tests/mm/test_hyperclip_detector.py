@@ -201,7 +201,9 @@ TUNING = {
 }
 
 
-@pytest.mark.parametrize("tune", ["hyperbolic", "frozen", pytest.param("full", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "tune", [pytest.param(key, marks=[] if key == "hyperbolic" else [pytest.mark.slow]) for key in TUNING]
+)
 def test_train_and_test(tune, tmp_path):
     torch.manual_seed(0)
     runner = train(small(TUNING[tune]), tmp_path)
@@ -338,6 +340,9 @@ def shrink(name, coco):
         extractor.update(out_channels=32, featmap_strides=strides[:4])
     model.roi_head.bbox_head.update(in_channels=32, conv_out_channels=32, fc_out_channels=32)
     model.roi_head.mask_head.update(in_channels=32, conv_out_channels=32)
+    model.train_cfg.rpn_proposal.update(nms_pre=100, max_per_img=50)
+    model.train_cfg.rcnn.sampler.num = 32
+    model.test_cfg.rpn.update(nms_pre=100, max_per_img=50)
     model.test_cfg.rcnn.max_per_img = 5
     for step in config.train_dataloader.dataset.pipeline:
         for key in ("scale", "crop_size", "size"):
