@@ -307,6 +307,18 @@ def test_scores_are_the_fusion():
     assert torch.allclose(plain.bboxes, box.expand_as(plain.bboxes)) and torch.allclose(halved.bboxes, plain.bboxes / 2)
 
 
+@pytest.mark.parametrize("tune", ["hyperbolic", "full"])
+def test_every_parameter_that_trains_has_a_gradient(tune):
+    """Distributed training waits for the others."""
+    from mmengine.dataset import pseudo_collate
+
+    model = detector(**{key.removeprefix("model."): value for key, value in TUNING[tune].items()}).train()
+    data = OpenVocabScenesDataset("train", 4, 64, which="base", pipeline=[dict(type="mmdet.PackDetInputs")])
+    losses = model(**model.data_preprocessor(pseudo_collate([data[0], data[1]]), True), mode="loss")
+    sum(sum(value) if isinstance(value, list) else value for key, value in losses.items() if "loss" in key).backward()
+    assert [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
+
+
 def test_mistakes_in_the_config(tmp_path):
     with pytest.raises(HypvisionError, match=r"data have 12 classes, but model\.train_classes has 2 names"):
         train(small({"model.train_classes": ["disk", "car"]}), tmp_path)
