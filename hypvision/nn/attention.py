@@ -17,9 +17,12 @@ __all__ = ["LorentzAttention", "LorentzLinearAttention"]
 
 
 def _centroid(time: Tensor, space: Tensor, c: float | Tensor) -> Tensor:
-    """Space parts of the centroids with these mean times and mean space parts."""
+    """Space parts of the centroids with these mean times and mean space parts.
+
+    A mean of points has a norm of at least 1, of which the difference leaves nothing for far ones.
+    """
     length = torch.linalg.vector_norm(space, dim=-1, keepdim=True)
-    norm = ((time - length) * (time + length) * c).clamp(min=1e-6)
+    norm = ((time - length) * (time + length) * c).clamp(min=1.0)
     return space / torch.sqrt(norm)
 
 
@@ -139,12 +142,16 @@ class LorentzAttention(_Attention):
         factor = (2 / self.scale).to(query.dtype)
         query = torch.cat([-space_time(query, c).to(query.dtype), query], -1) * factor
         key = torch.cat([space_time(key, c).to(key.dtype), key], -1)
+        dropout = self.dropout if self.training else 0.0
         # times beyond 1/sqrt(c): the softmax weights sum to 1, and small numbers keep their digits in half precision
         rise = space_time(value, c) - 1 / c**0.5
         value = torch.cat([rise.to(value.dtype), value], -1)
-        dropout = self.dropout if self.training else 0.0
+        if dropout:  # after which they sum to anything: a column of ones finds that out
+            query, key, value = F.pad(query, (0, 1)), F.pad(key, (0, 1)), F.pad(value, (0, 1), value=1.0)
         mean = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0)
         wide = mean.float() if mean.dtype in (torch.float16, torch.bfloat16) else mean
+        if dropout:
+            wide = wide[..., :-1] / wide[..., -1:].clamp(min=1e-6)
         heads = _centroid(wide[..., :1] + 1 / c**0.5, wide[..., 1:], c)
         if self.join == "centroid":
             return _centroid(space_time(heads, c).mean(1), heads.mean(1), c).to(x.dtype)

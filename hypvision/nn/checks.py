@@ -8,27 +8,27 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hypvision.geometry import Lorentz, PoincareBall
+from hypvision.geometry import Lorentz, Manifold, PoincareBall
 
 __all__ = ["check_features", "check_manifold", "check_number", "check_sizes", "integers"]
 
 _NAMES = {Lorentz: "the hyperboloid", PoincareBall: "the ball"}
 
 
-def check_manifold(layer: nn.Module, manifold: Any, kind: type | tuple[type, ...], name: str = "manifold") -> None:
+def check_manifold(layer: nn.Module, manifold: Any, kind: type[Manifold], name: str = "manifold") -> None:
     """Refuse what is not a manifold of this kind.
 
     Raises:
         TypeError: it is not.
     """
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    if isinstance(manifold, kinds):
+    if isinstance(manifold, kind):
         return
-    wanted = " or ".join(f"a hypvision.geometry.{k.__name__}" for k in kinds)
     found = f"the class {manifold.__name__} itself" if isinstance(manifold, type) else f"a {type(manifold).__name__}"
     why = f" The layer works on {_NAMES[kind]}." if kind in _NAMES else ""
+    example = kind.__name__ if kind in _NAMES else "Lorentz"
     raise TypeError(
-        f"{type(layer).__name__}: {name} must be {wanted}, got {found}.{why} Create one: {kinds[0].__name__}(c=1.0)."
+        f"{type(layer).__name__}: {name} must be a hypvision.geometry.{kind.__name__}, got {found}.{why} Create one: "
+        f"{example}(c=1.0)."
     )
 
 
@@ -51,11 +51,10 @@ def check_number(layer: nn.Module, name: str, value: Any, least: float, strict: 
     """
     good = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     if not good or not (value > least if strict else value >= least) or not value < below:
+        start = "" if math.isinf(least) else f" {'above' if strict else 'of at least'} {least:g}"
         end = "" if math.isinf(below) else f" and below {below:g}"
-        raise ValueError(
-            f"{type(layer).__name__}: {name} must be a number {'above' if strict else 'of at least'} {least:g}{end}, "
-            f"got {value!r}."
-        )
+        kind = "number" if start or end else "finite number"
+        raise ValueError(f"{type(layer).__name__}: {name} must be a {kind}{start}{end}, got {value!r}.")
 
 
 def check_features(

@@ -793,6 +793,31 @@ def test_conv1d_is_conv2d_of_one_row():
     torch.testing.assert_close(one(x), two(x.unsqueeze(2)).squeeze(2))
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_attention_drops_weights_and_keeps_radii(scale):
+    """A centroid lies no farther out than its points, also if some of their weights are 0 and the others larger."""
+    torch.manual_seed(0)
+    manifold = Lorentz(C)
+    layer = hnn.LorentzAttention(6, 1, manifold, dropout=0.5, head_dim=6, join="centroid")
+    x = scale * torch.randn(4, 8, 6)
+    limit = manifold.dist0(manifold.from_space(layer.value(x))).max()
+    first, second = layer(x), layer(x)
+    assert not torch.equal(first, second)
+    assert manifold.dist0(manifold.from_space(first)).max() <= limit * 1.01
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
+    assert manifold.dist0(manifold.from_space(layer(x))).max() <= limit * 1.01
+
+
+def test_far_points_have_a_centroid():
+    """In float32 nothing is left of the norm of a mean of points this far out."""
+    manifold = Lorentz(C)
+    x = 1e5 * torch.randn(2, 6, 4, 4)
+    limit = manifold.dist0(manifold.from_space(x.movedim(1, -1))).max()
+    for pooled in (hnn.LorentzGlobalAvgPool2d(manifold, keepdim=True)(x), hnn.LorentzAvgPool2d(2, manifold)(x)):
+        assert manifold.dist0(manifold.from_space(pooled.movedim(1, -1))).max() <= limit
+
+
 def test_cayley_columns_are_orthonormal():
     for fan_in, fan_out in ((5, 7), (3, 40)):
         layer = hnn.EfficientLorentzLinear(fan_in, fan_out, Lorentz())
