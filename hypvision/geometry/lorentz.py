@@ -681,9 +681,22 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y", "v")
 def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    """Parallel transport of tangent vectors ``v`` from ``x`` to ``y`` along the geodesic, all ``(..., n + 1)``."""
-    pair = _pair(saturate_gradient(x, last=True), saturate_gradient(y, last=True), c)
+    """Parallel transport of tangent vectors ``v`` from ``x`` to ``y`` along the geodesic, all ``(..., n + 1)``.
+
+    In float64 inside, where the device has it: what two large parts of the vector leave of each other must keep its
+    digits.
+    """
+    dtype = torch.promote_types(x.dtype, torch.promote_types(y.dtype, v.dtype))
+    (x, qx), (y, qy) = (_capped(saturate_gradient(p, last=True)[..., 1:], c) for p in (x, y))
     v = _scaled_tangent(v[..., 1:], 1.0)
+    if dtype == torch.float32 and has_float64(x):
+        c = widen(c)
+        x, y, v = (saturate_gradient(widen(p), last=True, dtype=dtype) for p in (x, y, v))
+        qx, qy = square_norm(x) * c, square_norm(y) * c
+    return saturate(_transp(_Pair(x, qx, y, qy, c), v), dtype).to(dtype)
+
+
+def _transp(pair: _Pair, v: Tensor) -> Tensor:
     far = pair.far()
     one = torch.ones_like(pair.q)
     nx = torch.where(far, pair.nx, one)
@@ -704,7 +717,7 @@ def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Parallel transport from the origin to ``x`` ``(..., n + 1)`` of ``u`` ``(..., n)``; returns ``(..., n + 1)``."""
     space, q = _scaled(x[..., 1:], c)
     u = _scaled_tangent(u, 1.0)
-    along = dot(space, u)
+    along = dot(widen(space), widen(u)).to(u.dtype)  # next to nothing beside the lengths in many dimensions
     return _join(along, u + space * (along / (1 + torch.sqrt(1 + q))))
 
 

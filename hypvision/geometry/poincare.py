@@ -505,7 +505,9 @@ def midpoint(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     """
     if weights is not None:
         one_each("midpoint", "weights", weights, x.shape[-2])
-    return from_lorentz(lorentz.centroid(to_lorentz(x, c), weights, c), c)
+    dtype = x.dtype
+    x, _, _ = _inside(x, c)
+    return from_lorentz(lorentz.centroid(to_lorentz(widen(x), c), weights, c), c).to(dtype)
 
 
 @stable("x", sets=("x",))
