@@ -293,6 +293,8 @@ def test_scores_are_the_fusion():
         head.predict_bbox(x, [meta], [InstanceData(bboxes=proposal)], config, rescale=rescale)[0]
         for rescale in (False, True)
     )
+    nothing = head.predict_bbox(x, [meta], [InstanceData(bboxes=proposal[:0])], config, rescale=True)[0]
+    assert nothing.bboxes.shape == (0, 4) and len(nothing.scores) == len(nothing.labels) == 0
     order = plain.labels.argsort()
     outputs = head._bbox_forward(x, torch.cat([torch.zeros(1, 1), proposal], 1))
     box = head.bbox_head.bbox_coder.decode(proposal, outputs["bbox_pred"].detach(), max_shape=(64, 64))
