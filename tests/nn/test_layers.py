@@ -499,19 +499,17 @@ def test_autocast_stays_close(name, dtype):
     assert all(p.grad.isfinite().all() for p in layer.parameters() if p.grad is not None)
 
 
-# what a compiler takes longest for, and of what it sees much in others
-SLOW = {
-    "attention_of_points", "batch_norm1d", "batch_norm2d_rescaled", "change_manifold", "conv2d_dilated",
-    "efficient_conv_cayley", "efficient_conv1d", "efficient_linear", "fgg_weight_norm", "gyro_batch_norm1d",
-    "linear_between_manifolds", "linear_chen", "linear_normalized", "poincare_batch_norm1d", "poincare_batch_norm2d",
-    "residual_average", "conv1d", "patch_embed", "on_tangent",
+# a compiler takes seconds for each: one of every sort at once, the others among the slow tests
+QUICK = {
+    "attention", "batch_norm2d", "conv2d", "efficient_conv", "embedding", "fgg", "layer_norm", "linear", "mlr",
+    "poincare_linear", "residual_space", "to_lorentz",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
         for name, case in LAYERS.items()
         if case.compiled
     ],
@@ -653,7 +651,7 @@ def radii(case, manifold, out):
 
 
 @pytest.mark.parametrize("name", [name for name, case in LAYERS.items() if case.block or case.before or case.behind])
-@pytest.mark.parametrize("amp", [False, True])
+@pytest.mark.parametrize("amp", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_fifty_layers_deep(name, amp):
     """With default inits radii stay in range on the whole way down, and gradients are finite."""
     torch.manual_seed(1)
