@@ -1,16 +1,10 @@
 """Hyperbolic geometry: pure functions of tensors, and manifold objects that know their curvature. Needs torch alone."""
 
 from . import lorentz, maps, numerics, poincare
-from .manifolds import (
-    CurvatureParameter,
-    Euclidean,
-    Lorentz,
-    Manifold,
-    ManifoldParameter,
-    PoincareBall,
-    Product,
-    named_manifold_parameters,
-)
+from .euclidean import Euclidean
+from .manifolds import CurvatureParameter, Lorentz, Manifold, PoincareBall
+from .parameters import ManifoldParameter, named_manifold_parameters
+from .product import Product
 
 __all__ = [
     "CurvatureParameter",

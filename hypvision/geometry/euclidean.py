@@ -1,0 +1,209 @@
+"""Flat space, in the form of a manifold."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from . import lorentz
+from .manifolds import Manifold, check_numbers
+from .numerics import one_each, safe_sqrt, square_norm
+
+__all__ = ["Euclidean"]
+
+
+class Euclidean(Manifold):
+    """Flat space with points ``(..., n)``: lets code that is written for a manifold run without one."""
+
+    name = "Euclidean"
+
+    def __init__(self, check: bool = False):
+        super().__init__(check=check)
+
+    @property
+    def c(self) -> float:
+        """0: flat."""
+        return 0.0
+
+    def extra_repr(self) -> str:
+        return ""
+
+    def dist(self, x: Tensor, y: Tensor) -> Tensor:
+        """Euclidean distance ``(...)``."""
+        return torch.linalg.vector_norm(x - y, dim=-1)
+
+    def dist0(self, x: Tensor) -> Tensor:
+        """Euclidean norm ``(...)``."""
+        return torch.linalg.vector_norm(x, dim=-1)
+
+    def cdist(self, x: Tensor, y: Tensor) -> Tensor:
+        """Pairwise distances ``(..., N, M)``."""
+        return torch.cdist(x, y)
+
+    def expmap(self, x: Tensor, u: Tensor) -> Tensor:
+        """``x + u``."""
+        return x + u
+
+    def logmap(self, x: Tensor, y: Tensor) -> Tensor:
+        """``y - x``."""
+        return y - x
+
+    def expmap0(self, u: Tensor) -> Tensor:
+        """``u``."""
+        return u
+
+    from_tangent0 = expmap0
+
+    def logmap0(self, x: Tensor) -> Tensor:
+        """``x``."""
+        return x
+
+    to_tangent0 = projx = logmap0
+
+    def proju(self, x: Tensor, v: Tensor) -> Tensor:
+        """``v``."""
+        return v
+
+    egrad2rgrad = transp0back = proju
+
+    def transp0(self, x: Tensor, u: Tensor) -> Tensor:
+        """``u``."""
+        return u
+
+    def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        """``v``."""
+        return v
+
+    def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """``u . v``, shape ``(...)``."""
+        return (u * v).sum(-1)
+
+    def norm(self, x: Tensor, u: Tensor) -> Tensor:
+        """``|u|``, shape ``(...)``."""
+        return torch.linalg.vector_norm(u, dim=-1)
+
+    def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """``x + t (y - x)``."""
+        return x + t * (y - x)
+
+    def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
+        """``x + t u / |u|``."""
+        return x + t * torch.nn.functional.normalize(u, dim=-1)
+
+    def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
+        """``x + y``."""
+        return x + y
+
+    def mobius_sub(self, x: Tensor, y: Tensor) -> Tensor:
+        """``y - x``: ``y`` as seen from ``x``."""
+        return y - x
+
+    boost, unboost = mobius_add, mobius_sub
+
+    def mobius_scalar_mul(self, r: float | Tensor, x: Tensor) -> Tensor:
+        """``r x``."""
+        return r * x
+
+    def mobius_matvec(self, matrix: Tensor, x: Tensor) -> Tensor:
+        """``M x``; ``matrix`` ``(m, n)``, ``x`` ``(..., n)``."""
+        return torch.matmul(x, matrix.transpose(-1, -2))
+
+    scalar_mul, matvec = mobius_scalar_mul, mobius_matvec
+
+    def rotate(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """``R x``; ``x`` ``(..., n)``, ``matrix`` ``(m, n)``."""
+        return self.matvec(matrix, x)
+
+    def sqdist(self, x: Tensor, y: Tensor) -> Tensor:
+        """``|x - y|^2``, shape ``(...)``."""
+        return square_norm(x - y).squeeze(-1)
+
+    def centroid(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Weighted mean ``(..., n)`` of ``x`` ``(..., N, n)``; the origin where all weights are 0."""
+        if weights is None:
+            return x.mean(-2)
+        one_each("centroid", "weights", weights, x.shape[-2])
+        if self.check:
+            check_numbers({"weights": weights})
+        weights, _ = lorentz._normalised(weights, -1)
+        return (weights.unsqueeze(-1) * x).sum(-2)
+
+    midpoint = centroid
+
+    def frechet_mean(self, x: Tensor, weights: Tensor | None = None, steps: int = 30) -> Tensor:
+        """The centroid; ``steps`` is not needed."""
+        return self.centroid(x, weights)
+
+    def weighted_centroids(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Weighted means ``(..., M, n)`` of ``x`` ``(..., N, n)``; ``weights`` ``(..., M, N)``."""
+        one_each("weighted_centroids", "weights", weights, x.shape[-2])
+        return torch.matmul(lorentz._normalised(weights, -1)[0], x)
+
+    def dist2plane(self, x: Tensor, z: Tensor, a: Tensor | float, signed: bool = True) -> Tensor:
+        """Distance ``(...)`` from the hyperplane at the offset ``a`` along the normal ``z``, as on the hyperboloid."""
+        out = (x * torch.nn.functional.normalize(z, dim=-1)).sum(-1) - a
+        return out if signed else out.abs()
+
+    def hyperplane_logits(self, x: Tensor, z: Tensor, a: Tensor) -> Tensor:
+        """Signed distances ``(..., K)`` from hyperplanes times the lengths of their normals ``z`` ``(K, n)``."""
+        one_each("hyperplane_logits", "a", a, z.shape[0], "hyperplanes")
+        return torch.matmul(x, z.t()) - a * torch.linalg.vector_norm(z, dim=-1)
+
+    def busemann(self, x: Tensor, p: Tensor) -> Tensor:
+        """``-x . p``, shape ``(...)``: the limit of the curved ones."""
+        return -(x * p).sum(-1)
+
+    def horosphere_dist(self, x: Tensor, p: Tensor, tau: float | Tensor) -> Tensor:
+        """Distance ``(...)`` from the hyperplane ``-x . p = tau``."""
+        return (self.busemann(x, p) - tau).abs()
+
+    def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
+        """Angle ``(...)`` between ``x`` and ``y - x``, in radians; 0 where one of them is 0."""
+        away = square_norm(x) > 0
+        delta = y - x
+        side = safe_sqrt(square_norm(lorentz._perpendicular(delta, x, away))) * safe_sqrt(square_norm(x))
+        along = (delta * x).sum(-1, keepdim=True)
+        same = (side == 0) & (along == 0)
+        return torch.atan2(side, torch.where(same, torch.ones_like(along), along)).squeeze(-1)
+
+    def rescale(self, x: Tensor, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
+        """Maximum-distance rescaling of the radii if there is a ``limit``: flat space has none of its own."""
+        return x if limit is None else lorentz.rescale_tangent(x, limit, slope)
+
+    def concat(self, points: list[Tensor]) -> Tensor:
+        """Coordinates side by side."""
+        return torch.cat(points, -1)
+
+    def split(self, x: Tensor, sizes: list[int]) -> list[Tensor]:
+        """Slices of the coordinates."""
+        return list(x.split(sizes, -1))
+
+    def wrapped_normal(
+        self,
+        mean: Tensor,
+        std: Tensor | float,
+        size: tuple[int, ...] = (),
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Samples ``(*size, ..., n)`` of the normal distribution around ``mean`` ``(..., n)``."""
+        lorentz._check_std("wrapped_normal", std, mean.shape[-1])
+        noise = torch.randn(*size, *mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
+        return mean + noise * std
+
+    def wrapped_normal_log_prob(self, x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
+        """Log density ``(...)`` of :meth:`wrapped_normal`."""
+        lorentz._check_std("wrapped_normal_log_prob", std, mean.shape[-1])
+        std = torch.as_tensor(std, dtype=x.dtype, device=x.device)
+        scaled = (x - mean) / std
+        log_std = torch.log(std).expand_as(scaled).sum(-1)
+        return -0.5 * square_norm(scaled).squeeze(-1) - log_std - 0.5 * x.shape[-1] * math.log(2 * math.pi)
+
+    def origin(self, n: int, dtype: torch.dtype | None = None, device=None) -> Tensor:
+        """The origin ``(n,)``."""
+        return torch.zeros(n, dtype=dtype, device=device)
+
+    def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
+        if not torch.isfinite(x).all():
+            raise ValueError(f"{name} has coordinates that are not finite.")
