@@ -22,7 +22,7 @@ def _seed():
 
 @pytest.fixture(autouse=True)
 def _scope():
-    """mmengine's current default scope is global: what one test leaves there must not decide what the next one finds."""
+    """mmengine's current default scope is global: what one test leaves there must not decide what the next finds."""
     yield
     if "mmengine.registry" in sys.modules:
         sys.modules["mmengine.registry"].DefaultScope._instance_dict.clear()

@@ -30,6 +30,13 @@ def isometric_(weight: Tensor) -> None:
     weight.copy_(wide)
 
 
+@torch.no_grad()
+def equal_rows_(weight: Tensor, length: float) -> None:
+    """Rows as nearly orthogonal as they can be, of one length: coordinates keep their spread, times ``length``."""
+    isometric_(weight)
+    weight.mul_(length / torch.linalg.vector_norm(weight, dim=1, keepdim=True))
+
+
 def check_init(layer: nn.Module, init: str, known: tuple[str, ...]) -> None:
     if init not in known:
         raise ValueError(f"{type(layer).__name__}: init must be one of {', '.join(map(repr, known))}, got {init!r}.")
@@ -325,8 +332,7 @@ class PLFCLinear(nn.Module):
         """Initialise as ``init`` says; offsets and bias are 0."""
         with torch.no_grad():
             if self.init == "isometric":
-                isometric_(self.z)
-                self.z.copy_(F.normalize(self.z.float(), dim=1))
+                equal_rows_(self.z, 1.0)
             else:
                 self.z.normal_(std=0.02)
             for parameter in (self.a, self.bias):
@@ -475,8 +481,7 @@ def init_planes_(weight: Tensor, init: str) -> None:
     """Normals ``(m, n)`` of the hyperplanes of a Poincare layer; see :class:`PoincareFullyConnected`."""
     rows, columns = weight.shape
     if init == "isometric":
-        isometric_(weight)
-        weight.copy_(F.normalize(weight.float(), dim=1) / 2)
+        equal_rows_(weight, 0.5)
         return
     nn.init.normal_(weight, std=(2 * columns * rows) ** -0.5)
     if init == "identity" and columns <= rows:
