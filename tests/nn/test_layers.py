@@ -566,6 +566,36 @@ def test_differentiates_twice(name):
     torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-5 * (1 + found.abs().sum().item()))
 
 
+def test_differentiates_twice_through_shared_parameters():
+    """What enters a layer depends on the parameters that it uses itself: no share is counted twice."""
+    torch.manual_seed(0)
+    manifold = Lorentz(C, learnable=True)
+    convolution, norm = hnn.LorentzConv2d(2, 2, 2, manifold, padding=1), hnn.LorentzBatchNorm2d(2, manifold)
+    network = nn.Sequential(convolution, norm, convolution, norm).double()
+    x, weight = torch.randn(2, 2, 2, 2, dtype=torch.float64), torch.randn(2, 2, 4, 4, dtype=torch.float64)
+    parameters = [p for name, p in network.named_parameters() if "log_c" not in name]
+
+    def gradients(create_graph=False):
+        loss = (network(x) * weight).sin().sum()
+        return torch.autograd.grad(loss, parameters, create_graph=create_graph)
+
+    along = [torch.randn_like(p) for p in parameters]
+    slope = sum((g * a).sum() for g, a in zip(gradients(True), along))
+    found = torch.autograd.grad(slope, parameters)
+
+    def value(index, shift):
+        with torch.no_grad():
+            parameters[index] += shift * along[index]
+        out = sum((g * a).sum() for g, a in zip(gradients(), along))
+        with torch.no_grad():
+            parameters[index] -= shift * along[index]
+        return out
+
+    for i in range(len(parameters)):
+        expected = (value(i, 1e-6) - value(i, -1e-6)) / 2e-6
+        torch.testing.assert_close((found[i] * along[i]).sum(), expected, rtol=1e-5, atol=1e-6)
+
+
 # PyTorch has no rule for the CPU's attention kernel and falls back to a loop, with a warning
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @every_layer
