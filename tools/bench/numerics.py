@@ -117,13 +117,13 @@ class Row(NamedTuple):
 
     def radii(self, dtype: torch.dtype) -> list[float]:
         """Those at which arguments and result can be represented."""
-        if dtype in HALVES:
-            if self.kind == "near":  # no number lies between the points
-                return []
-            furthest = self._furthest_half(dtype)
-        else:
+        if dtype not in HALVES:
             furthest = self.operation.furthest(MODELS[self.model], self.kind, dtype)
-        return [radius for radius in RADII[self.model] if radius <= furthest]
+            return [radius for radius in RADII[self.model] if radius <= furthest]
+        if self.kind == "near":  # no number lies between the points
+            return []
+        least = 1e-2 if dtype == torch.float16 else 0.0  # below, distances or gradients are no normal numbers
+        return [radius for radius in RADII[self.model] if least <= radius <= self._furthest_half(dtype)]
 
     def _furthest_half(self, dtype: torch.dtype) -> float:
         brain = dtype == torch.bfloat16
@@ -133,6 +133,8 @@ class Row(NamedTuple):
             return 4.0 if brain else 6.0
         if self.name == "expmap":
             return 2.0 if brain else 4.0
+        if self.name == "logmap" and not brain:  # as long as the distance times its cosh
+            return 6.0
         if "v" in self.operation.arguments:  # as in single: beyond, rounding makes the vectors as long as the unit
             return 4.0 if brain else 6.0
         return 39.5 if brain else 10.0  # the largest number
