@@ -43,11 +43,13 @@ SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".
 
 
 class Embedder(NamedTuple):
-    """A model that embeds pictures: tensors ``(B, 3, H, W)`` to vectors, the transform before, and how they compare."""
+    """A model that embeds pictures: tensors ``(B, 3, H, W)`` to vectors, the transform before, how vectors compare, and
+    the name or file of its weights."""
 
     embed: Callable[[Tensor], Tensor]
     transform: Callable[[Image.Image], Tensor]
     space: str
+    weights: str
 
 
 def load_learner(config: str | Path, weights: str | Path):
@@ -94,10 +96,13 @@ def load_embedder(
     model: str | None = None,
     device: str = "cpu",
 ) -> Embedder:
-    """A metric learner (``config`` and ``weights``), or a timm ``model`` (with ``weights`` if given), on a device.
+    """A metric learner (``config`` and ``weights``), or a timm ``model``, on a device.
+
+    A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means.
 
     Raises:
-        HypvisionError: neither or both; what :func:`load_learner` and timm say.
+        HypvisionError: neither or both; what :func:`load_learner` and timm say; a model without published weights, or
+            they cannot be fetched.
     """
     if (config is None) == (model is None):
         raise HypvisionError("Give either --config CONFIG --weights FILE, or --model NAME.")
@@ -109,16 +114,41 @@ def load_embedder(
         from hypvision.data.image_folder import build_transform
 
         transform = build_transform(settings.test_dataloader.dataset.transform.to_dict())
-        return Embedder(lambda x: learner.comparable(learner.embed(x)), transform, learner.space)
+        return Embedder(lambda x: learner.comparable(learner.embed(x)), transform, learner.space, str(weights))
     from timm.data import create_transform, resolve_data_config
 
-    from hypvision.tasks.classification import create_backbone
-
-    network: nn.Module = create_backbone(model, num_classes=0).eval()
+    network = _timm_model(str(model), pretrained=weights is None).eval()
+    name = str(weights)
     if weights is not None:
         load_weights(network, weights)
+    else:
+        published = network.pretrained_cfg
+        name = ".".join(filter(None, (published.get("architecture") or str(model), published.get("tag"))))
     settings = resolve_data_config({}, model=network)
-    return Embedder(network.to(device), create_transform(**settings), "cosine")
+    return Embedder(network.to(device), create_transform(**settings), "cosine", name)
+
+
+def _timm_model(name: str, pretrained: bool) -> nn.Module:
+    """A timm model without head, with its published weights or with random ones that the caller replaces."""
+    from hypvision.tasks.classification import create_backbone
+
+    try:
+        return create_backbone(name, num_classes=0, pretrained=pretrained)
+    except HypvisionError:
+        raise
+    except Exception as error:
+        # Whatever the download raises: the hub has its own errors, and so have the sockets below it.
+        if not pretrained:
+            raise
+        if "No pretrained weights exist" in str(error):
+            raise HypvisionError(
+                f"There are no published weights of the model '{name}', and random ones find nothing. Give --weights "
+                "FILE, the checkpoint of a training of it."
+            ) from error
+        raise HypvisionError(
+            f"The published weights of '{name}' cannot be fetched ({type(error).__name__}: {error}). Check the "
+            "connection, or give a file with --weights FILE."
+        ) from error
 
 
 @torch.inference_mode()
@@ -221,9 +251,16 @@ def _centre_distances(points: Tensor, labels: Tensor) -> np.ndarray:
 
 def _add_model_arguments(parser: ArgumentParser, timm: bool = True) -> None:
     parser.add_argument("--config", metavar="CONFIG", required=not timm, help="config of a trained metric learner")
-    parser.add_argument("--weights", metavar="FILE", required=not timm, help="checkpoint")
+    text = "checkpoint; for --model the default is its published weights" if timm else "checkpoint"
+    parser.add_argument("--weights", metavar="FILE", required=not timm, help=text)
     if timm:
-        parser.add_argument("--model", metavar="NAME", help="a timm model instead; its features compare by cosine")
+        parser.add_argument(
+            "--model",
+            metavar="NAME",
+            help="a timm model instead, such as resnet50 or resnet50.a1_in1k; its features compare by cosine. The "
+            "weights are those of --weights, else the published ones of that name (timm's default for it), which are "
+            "fetched once",
+        )
     parser.add_argument("--batch", type=int, default=32, metavar="N", help="pictures at a time (default: 32)")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU, if there is one")
 
@@ -238,7 +275,7 @@ def add_embed_arguments(parser: ArgumentParser) -> None:
 
 
 def run_embed(args: Namespace) -> None:
-    """``embed`` from parsed arguments: writes ``embeddings``, ``paths`` and ``space`` into a NumPy archive."""
+    """``embed`` from parsed arguments: a NumPy archive of ``embeddings``, ``paths``, ``space``, ``weights``."""
     device = _check(args)
     embedder = load_embedder(args.config, args.weights, args.model, device)
     paths = find_images(args.images)
@@ -247,8 +284,11 @@ def run_embed(args: Namespace) -> None:
     out = out.with_name(out.name if out.suffix == ".npz" else out.name + ".npz")
     paths_written = np.array([str(path) for path in paths])
     with replacing(out) as temporary:
-        np.savez(temporary, embeddings=found.numpy(), paths=paths_written, space=embedder.space)
-    print(f"{len(paths)} embeddings of {found.shape[1]} numbers ({embedder.space}) in {out}")
+        content = dict(embeddings=found.numpy(), space=embedder.space, weights=embedder.weights)
+        np.savez(temporary, paths=paths_written, **content)
+    print(
+        f"{len(paths)} embeddings of {found.shape[1]} numbers ({embedder.space}) in {out}; weights {embedder.weights}"
+    )
 
 
 def add_search_arguments(parser: ArgumentParser) -> None:
@@ -281,7 +321,7 @@ def run_search(args: Namespace) -> None:
         print(f"{distance:.4f}  {paths[number]}")
         results.append((open_image(paths[number]), f"{distance:.3f}  {paths[number].parent.name}/{paths[number].name}"))
     save_picture(search_sheet(query, results), args.out)
-    print(f"Drawn in {args.out}")
+    print(f"Drawn in {args.out}; weights {embedder.weights}")
 
 
 def add_hierarchy_arguments(parser: ArgumentParser) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 
@@ -58,6 +59,7 @@ def learner(tmp_path_factory):
     config.dump(root / "learner.py")
     config.model.backbone.pretrained = False
     torch.save(dict(state_dict=MODELS.build(config.model).state_dict()), root / "weights.pth")
+    torch.save(timm.create_model("test_vit").state_dict(), root / "timm.pth")
     return root
 
 
@@ -85,13 +87,45 @@ def test_embed_writes_points_of_the_hyperboloid(learner, tmp_path):
 def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
     query = tmp_path / "query.png"
     picture(query, 2, 3)  # the colour of a ship, and its noise
-    given = options(learner) if kind == "learner" else ["--model", "test_vit"]
+    weights = learner / ("weights.pth" if kind == "learner" else "timm.pth")
+    given = options(learner) if kind == "learner" else ["--model", "test_vit", "--weights", str(weights)]
     out = tmp_path / "found.png"
     assert main(["search", str(query), "--gallery", str(learner / "data"), *given, "-k", "4", "--out", str(out)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("0.0000") and said[0].endswith("ship/0003.png") and len(said) == 5
+    assert said[-1] == f"Drawn in {out}; weights {weights}"
     assert [float(line.split()[0]) for line in said[:4]] == sorted(float(line.split()[0]) for line in said[:4])
     assert Image.open(out).size[0] == 5 * 168 + 8
+
+
+def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys, monkeypatch):
+    """The checkpoint stands for the download: what the hub is asked for, and that its weights compute the features."""
+    published = torch.load(learner / "timm.pth", weights_only=True)
+    asked = []
+
+    def fetch(place, *args, **kwargs):
+        asked.append(place)
+        return published
+
+    monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", fetch)
+    features = []
+    for model in ("test_vit.r160_in1k", f"test_vit --weights {learner / 'timm.pth'}"):
+        out = tmp_path / "found.npz"
+        assert main(["embed", str(learner / "data/cat"), "--model", *model.split(), "--out", str(out)]) == 0
+        with np.load(out) as file:
+            features.append(file["embeddings"])
+            assert str(file["weights"]) == model.split()[-1]
+        assert f"; weights {model.split()[-1]}" in capsys.readouterr().out
+    assert len(asked) == 1 and "test_vit.r160_in1k" in str(asked[0])
+    np.testing.assert_allclose(features[0], features[1])
+
+    def offline(*args, **kwargs):
+        raise OSError("no route to the hub")
+
+    monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", offline)
+    assert main(["embed", str(learner / "data/cat"), "--model", "test_vit"]) == 2
+    said = capsys.readouterr().err
+    assert "weights of 'test_vit' cannot be fetched (OSError: no route to the hub)" in said and "--weights" in said
 
 
 def test_the_query_is_not_among_its_results(learner, tmp_path, capsys):
@@ -143,10 +177,12 @@ def test_recovered_hierarchy_of_known_places():
         ("embed {data}/cat --config {config}", "--config needs --weights"),
         ("embed {data}/cat --config {config} --weights nowhere.pth", "no checkpoint 'nowhere.pth'"),
         ("embed {data}/cat --model test_vot", "no model 'test_vot'"),
-        ("embed {data}/cow --model test_vit", "no picture"),
+        ("embed {data}/cat --model hcnn_resnet18", "no published weights of the model 'hcnn_resnet18'"),
+        ("embed {data}/cat --model hcformer_nano", "zoo has no weights for 'hcformer_nano'"),
+        ("embed {data}/cow --model test_vit --weights {timm}", "no picture"),
         ("embed {data}/cat --model test_vit --batch 0", "--batch must be at least 1"),
         ("embed {data}/cat --model test_vit --device cuda", "finds no GPU"),
-        ("search {data}/cat/0000.png --gallery nowhere --model test_vit", "no folder 'nowhere'"),
+        ("search {data}/cat/0000.png --gallery nowhere --model test_vit --weights {timm}", "no folder 'nowhere'"),
         ("search {data}/cat/0000.png --gallery {empty} --model test_vit", "has no pictures"),
         ("search {data}/cat/0000.png --gallery {data} --model test_vit -k 0", "-k must be at least 1"),
         ("hierarchy --config configs/hcformer/hcformer-nano_cifar10.py --weights {weights}", "not a MetricLearner"),
@@ -157,7 +193,8 @@ def test_mistakes_are_explained(command, said, learner, tmp_path, capsys, monkey
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.chdir(Path(__file__).parents[2])
     names = dict(
-        data=learner / "data", config=learner / "learner.py", weights=learner / "weights.pth", empty=tmp_path
+        data=learner / "data", config=learner / "learner.py", weights=learner / "weights.pth", empty=tmp_path,
+        timm=learner / "timm.pth",
     )  # fmt: skip
     assert main(command.format(**names).split()) == 2
     assert said in capsys.readouterr().err
