@@ -21,11 +21,26 @@ from .proxy_anchor import ProxyAnchorLoss
 
 __all__ = ["MetricLoss", "hyperbolic_distance"]
 
+# The defaults of pytorch-metric-learning are for cosines, from -1 to 1. Hyperbolic distances are some units long: with
+# those defaults the repelling terms vanish and all points meet. Multi-Similarity (s = -d) and SupCon have the defaults
+# of HIER's code for distances. It has none for the next two: theirs are the published ones for a similarity of -d / 10,
+# the factor between its Multi-Similarity losses (beta 50 for cosines, 5 for distances).
+_HYPERBOLIC: dict[str, dict[str, float]] = {
+    "MultiSimilarityLoss": dict(alpha=1.0, beta=5.0, base=0.0),
+    "SupConLoss": dict(temperature=0.2),
+    "ProxyAnchorLoss": dict(alpha=3.2, margin=1.0),
+    "SoftTripleLoss": dict(la=2.0, gamma=1.0, margin=0.1),
+    "ProxyNCALoss": dict(softmax_scale=1.0),
+}
+
 # These take a similarity, not a distance.
-_WANTS_SIMILARITY = ("SoftTripleLoss",)
+_WANTS_SIMILARITY = ("MultiSimilarityLoss", "ProxyAnchorLoss", "SoftTripleLoss")
+
+# These compare a similarity with a fixed number: distances are measured from their mean.
+_WANTS_CENTRE = ("MultiSimilarityLoss", "ProxyAnchorLoss")
 
 
-def hyperbolic_distance(manifold: Manifold, similarity: bool = False) -> nn.Module:
+def hyperbolic_distance(manifold: Manifold, similarity: bool = False, centred: bool = False) -> nn.Module:
     """The distance on the hyperboloid as a distance of pytorch-metric-learning.
 
     It takes the space parts of points ``(N, n)`` and ``(M, n)``, any vectors, so that Euclidean proxies of a loss are
@@ -34,6 +49,7 @@ def hyperbolic_distance(manifold: Manifold, similarity: bool = False) -> nn.Modu
     Args:
         manifold: its curvature.
         similarity: give ``-d``, which grows with likeness, instead of ``d``.
+        centred: subtract the mean of a matrix of distances, without those of points from themselves, as a constant.
 
     Raises:
         HypvisionError: pytorch-metric-learning is not installed.
@@ -48,7 +64,12 @@ def hyperbolic_distance(manifold: Manifold, similarity: bool = False) -> nn.Modu
 
         def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
             x, y = self._points(query_emb), self._points(ref_emb)
-            return self.sign * lorentz.cdist(x, y, self.manifold.c)
+            found = lorentz.cdist(x, y, self.manifold.c)
+            if centred:
+                # The library hands over one tensor twice for distances within a batch: their diagonal is 0.
+                count = found.numel() - (len(x) if query_emb is ref_emb else 0)
+                found = found - found.detach().sum() / max(count, 1)
+            return self.sign * found
 
         def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
             return self.sign * lorentz.dist(self._points(query_emb), self._points(ref_emb), self.manifold.c)
@@ -68,14 +89,23 @@ class MetricLoss(nn.Module):
         num_classes: training classes; for losses with proxies.
         dim: dimension of the space; for losses with proxies.
         distance: ``"angular"`` (cosines of the directions seen from the origin) or ``"hyperbolic"``.
-        options: further arguments of the loss, e.g. ``alpha``.
+        options: further arguments of the loss, e.g. ``alpha``. The defaults for ``"hyperbolic"`` are not the library's:
+
+            - MultiSimilarityLoss: ``alpha=1, beta=5``, and for ``base`` the mean of the similarities ``-d`` of each
+              batch, as in the official code of HIER; a given ``base`` is a similarity, too;
+            - SupConLoss: ``temperature=0.2``, as there;
+            - ProxyAnchorLoss: ``alpha=3.2, margin=1`` on similarities ``b - d``, ``b`` the mean distance of the batch
+              from the proxies;
+            - SoftTripleLoss: ``la=2, gamma=1, margin=0.1``; ProxyNCALoss: ``softmax_scale=1``.
+
+            Other losses keep defaults meant for vectors of length 1: set their margins for distances of some units.
 
     Shapes:
         points on ``manifold`` ``(B, ...)`` and labels ``(B,)``, to a scalar. Computed outside autocast.
 
     Raises:
         HypvisionError: unknown loss or arguments; pytorch-metric-learning is not installed; hyperbolic distances of
-            Euclidean embeddings.
+            Euclidean embeddings, or for a loss that is defined on cosines alone.
     """
 
     def __init__(
@@ -110,9 +140,15 @@ class MetricLoss(nn.Module):
         if "num_classes" in inspect.signature(kind).parameters:
             options = {**proxies, **options}
         if not self.angular:
-            options["distance"] = hyperbolic_distance(manifold, similarity=name in _WANTS_SIMILARITY)
+            centred = name in _WANTS_CENTRE and "base" not in options
+            options = {**_HYPERBOLIC.get(name, {}), **options}
+            options["distance"] = hyperbolic_distance(manifold, name in _WANTS_SIMILARITY, centred)
         try:
             self.loss = kind(**options)
+        except AssertionError as error:  # the library's check of the distance
+            raise HypvisionError(
+                f"The loss '{name}' has no form for hyperbolic distances ({error}): set distance='angular'."
+            ) from error
         except TypeError as error:
             raise HypvisionError(f"The loss '{name}' does not accept its arguments: {error}.") from error
 

@@ -9,6 +9,8 @@ from hypvision.errors import HypvisionError
 from hypvision.geometry import Euclidean, Lorentz, PoincareBall
 from hypvision.losses import MetricLoss, ProxyAnchorLoss, hyperbolic_distance
 
+LOSSES = ("MultiSimilarityLoss", "ProxyNCALoss", "SoftTripleLoss", "SupConLoss", "ProxyAnchorLoss")
+
 
 def data(dim=5):
     return torch.randn(12, dim), torch.arange(12) // 3
@@ -42,9 +44,7 @@ def test_labels_beyond_the_classes_are_told():
         ProxyAnchorLoss(3, 5)(x, labels)
 
 
-@pytest.mark.parametrize(
-    "name", ["MultiSimilarityLoss", "ProxyNCALoss", "SoftTripleLoss", "SupConLoss", "ProxyAnchorLoss"]
-)
+@pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("manifold", [PoincareBall(0.1), Lorentz(2.0)], ids=["ball", "lorentz"])
 @pytest.mark.parametrize("distance", ["angular", "hyperbolic"])
 def test_losses_train_on_both_distances(name, manifold, distance):
@@ -55,6 +55,80 @@ def test_losses_train_on_both_distances(name, manifold, distance):
     value = loss(manifold.from_tangent0(vectors), labels)
     value.backward()
     assert value.isfinite() and vectors.grad.abs().sum() > 0 and vectors.grad.isfinite().all()
+
+
+def _between_and_within(name, manifold, **options):
+    """Mean distances of points of different and of equal classes, before and after 100 steps of free points."""
+    torch.manual_seed(0)
+    vectors = (0.5 * torch.randn(24, 4)).requires_grad_()
+    labels = torch.arange(24) % 6
+    loss = MetricLoss(name, manifold, 6, 4, "hyperbolic", **options)
+    optimizer = torch.optim.Adam([vectors, *loss.parameters()], lr=0.02)
+    own = labels[:, None] == labels
+    same = own & ~torch.eye(24, dtype=torch.bool)
+    found = []
+    for step in range(101):
+        points = manifold.from_tangent0(vectors)
+        if step % 100 == 0:
+            distances = manifold.cdist(points, points).detach()
+            found.append((distances[~own].mean().item(), distances[same].mean().item()))
+        optimizer.zero_grad()
+        loss(points, labels).backward()
+        optimizer.step()
+    return found
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("manifold", [PoincareBall(0.1), Lorentz(1.0)], ids=["ball", "lorentz"])
+def test_classes_part_on_hyperbolic_distances_by_default(name, manifold):
+    pytest.importorskip("pytorch_metric_learning")
+    (between, within), (between_after, within_after) = _between_and_within(name, manifold)
+    assert between_after > 1.2 * between
+    assert within_after < 0.7 * between_after and within < 1.2 * between  # of no class before
+
+
+def test_options_for_cosines_let_the_points_meet():
+    """What the test above can see: the library's defaults attract alone."""
+    pytest.importorskip("pytorch_metric_learning")
+    given = dict(alpha=2, beta=50, base=-0.5)
+    (between, _), (after, _) = _between_and_within("MultiSimilarityLoss", Lorentz(1.0), **given)
+    assert after < 0.8 * between
+
+
+def test_multi_similarity_on_distances_by_its_formula():
+    pytest.importorskip("pytorch_metric_learning")
+    manifold, labels = Lorentz(2.0), torch.tensor([0, 0, 0, 1, 1, 2, 2])
+    x = manifold.random(7, 3)
+    s = (-manifold.cdist(x, x)).tolist()
+
+    def expected(base):
+        total = 0.0
+        for i in range(7):
+            own = [s[i][j] for j in range(7) if labels[j] == labels[i] and j != i]
+            others = [s[i][j] for j in range(7) if labels[j] != labels[i]]
+            total += math.log(1 + sum(math.exp(base - v) for v in own))
+            total += math.log(1 + sum(math.exp(5 * (v - base)) for v in others)) / 5
+        return total / 7
+
+    mean = sum(s[i][j] for i in range(7) for j in range(7) if i != j) / 42
+    found = MetricLoss("MultiSimilarityLoss", manifold, distance="hyperbolic")(x, labels)
+    assert found.item() == pytest.approx(expected(mean), rel=1e-4)
+    found = MetricLoss("MultiSimilarityLoss", manifold, distance="hyperbolic", base=-1.5)(x, labels)
+    assert found.item() == pytest.approx(expected(-1.5), rel=1e-4)
+
+
+def test_proxy_anchor_on_distances_by_its_formula():
+    pytest.importorskip("pytorch_metric_learning")
+    manifold, (_, labels) = Lorentz(1.0), data()
+    x = manifold.random(12, 5)
+    loss = MetricLoss("ProxyAnchorLoss", manifold, 6, 5, "hyperbolic")
+    d = manifold.cdist(x, manifold.from_space(loss.loss.proxies)).tolist()
+    b = sum(map(sum, d)) / 72
+    positive = negative = 0.0
+    for p in range(6):
+        positive += math.log(1 + sum(math.exp(3.2 * (d[i][p] - b + 1)) for i in range(12) if labels[i] == p))
+        negative += math.log(1 + sum(math.exp(3.2 * (b - d[i][p] + 1)) for i in range(12) if labels[i] != p))
+    assert loss(x, labels).item() == pytest.approx(positive / 4 + negative / 6, rel=1e-4)
 
 
 def test_hyperbolic_distance_is_that_of_the_manifold():
@@ -78,7 +152,7 @@ def test_supcon_on_distances_by_its_formula():
     x, labels = manifold.random(6, 3), torch.tensor([0, 0, 1, 1, 2, 2])
     logits = (-manifold.cdist(x, x) / 0.2).masked_fill(torch.eye(6, dtype=torch.bool), -torch.inf)
     expected = -logits.log_softmax(1)[torch.arange(6), torch.tensor([1, 0, 3, 2, 5, 4])].mean()
-    found = MetricLoss("SupConLoss", manifold, distance="hyperbolic", temperature=0.2)(x, labels)
+    found = MetricLoss("SupConLoss", manifold, distance="hyperbolic")(x, labels)
     torch.testing.assert_close(found, expected)
 
 
@@ -90,5 +164,7 @@ def test_mistakes_are_explained(monkeypatch):
     with pytest.raises(HypvisionError, match="does not accept.*colour"):
         MetricLoss("ProxyAnchorLoss", Lorentz(), 3, 4, colour=1)
     pytest.importorskip("pytorch_metric_learning")
+    with pytest.raises(HypvisionError, match="CircleLoss.*distance='angular'"):
+        MetricLoss("CircleLoss", Lorentz(), 3, 4, distance="hyperbolic")
     with pytest.raises(HypvisionError, match="MultiSimilarityLoss"):
         MetricLoss("MultiSimilartyLoss", Lorentz(), 3, 4)
