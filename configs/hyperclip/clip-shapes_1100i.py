@@ -23,12 +23,12 @@ test_evaluator = val_evaluator
 train_cfg = dict(type="IterBasedTrainLoop", max_iters=1100, val_interval=275)
 optim_wrapper = dict(
     constructor="TimmParamGroups",
-    optimizer=dict(type="AdamW", lr=1e-3, betas=(0.9, 0.98), weight_decay=0.05),
+    optimizer=dict(type="TimmMuon", lr=4e-3, weight_decay=0.05),
     clip_grad=dict(max_norm=1.0),
 )
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.02, begin=0, end=80, by_epoch=False),
-    dict(type="CosineAnnealingLR", T_max=1020, eta_min=1e-5, begin=80, end=1100, by_epoch=False),
+    dict(type="CosineAnnealingLR", T_max=1020, eta_min=4e-5, begin=80, end=1100, by_epoch=False),
 ]
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=275, max_keep_ckpts=1), logger=dict(interval=20))
 log_processor = dict(by_epoch=False)

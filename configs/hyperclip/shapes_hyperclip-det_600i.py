@@ -6,7 +6,7 @@ base_classes = [
 ]  # fmt: skip
 novel_classes = ["cross", "house", "pentagon", "ring"]
 model = dict(
-    clip=dict(_delete_=True, name="shapes-s8", pretrained="model_zoo/hyperclip/clip_shapes-s8.safetensors"),
+    clip=dict(_delete_=True, name="shapes-s8", pretrained="zoo:shapes-s8.captions"),
     adapter=dict(block=32),
     train_classes=base_classes,
     hooks=(1, 3, 5),

@@ -8,7 +8,7 @@ custom_imports = dict(
 custom_hooks = [dict(type="DatasetClassesHook"), dict(type="TextRadiusHook")]
 model = dict(
     type="HyperCLIPSegmentor",
-    clip=dict(name="shapes-s8", pretrained="model_zoo/hyperclip/clip_shapes-s8.safetensors"),
+    clip=dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"),
     adapter=dict(block=32),
     tune="hyperbolic",
     head=dict(type="similarity"),

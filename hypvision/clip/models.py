@@ -1,25 +1,28 @@
 """CLIP models by name: open_clip's, those of this project, and files; with a clear word when weights cannot be fetched.
 
 >>> clip = create_clip("ViT-B-16", "openai")            # open_clip's weights, QuickGELU as OpenAI trained them
->>> clip = create_clip("shapes-s8", "clip_shapes.safetensors")
+>>> clip = create_clip("shapes-s8", "zoo:shapes-s8.captions")
 >>> clip.model.encode_text(clip.tokenizer(["a cat"]))
 """
 
 from __future__ import annotations
 
 import difflib
-import os
-import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError, require
+from hypvision.zoo.records import Record
+from hypvision.zoo.sources import find, resolve
+from hypvision.zoo.weights import read_weights
 
-__all__ = ["ARCHITECTURES", "CLIPBundle", "MEAN", "STD", "create_clip", "save_clip", "trim_tokens"]
+__all__ = ["ARCHITECTURES", "CLIPBundle", "MEAN", "STD", "build_model", "create_clip", "expand_tokens", "trim_tokens"]
 
 MEAN = (122.7709383, 116.7460125, 104.09373615)
 """Of RGB from 0 to 255, as OpenAI's CLIP was trained."""
@@ -57,13 +60,15 @@ def create_clip(name: str = "ViT-B-16", pretrained: str | Path | None = None, **
     Args:
         name: of open_clip (``ViT-B-32``, ``ViT-B-16``, ``ViT-L-14``, ``ViT-L-14-336``, ``ViT-B-16-SigLIP``, ...) or of
             :data:`ARCHITECTURES`.
-        pretrained: a tag of open_clip (``"openai"``), a file of weights, or None for random ones.
+        pretrained: a tag of open_clip (``"openai"``), ``"zoo:NAME"``, a file of weights, or None for random ones.
         options: for :func:`open_clip.create_model`. OpenAI's weights get ``force_quick_gelu=True`` by themselves.
 
     Raises:
         HypvisionError: unknown name or tag, a file that does not fit, weights that cannot be downloaded.
     """
     open_clip = require("open_clip", "clip")
+    if isinstance(pretrained, str) and pretrained.startswith("zoo:"):
+        pretrained = _from_zoo(name, pretrained)
     path = None if pretrained is None else Path(pretrained).expanduser()
     if path is not None and not path.is_absolute() and not path.exists():
         shipped = Path(__file__).parents[2] / path  # what ships with the repository, from any working directory
@@ -75,7 +80,9 @@ def create_clip(name: str = "ViT-B-16", pretrained: str | Path | None = None, **
         )
     if name in ARCHITECTURES:
         if pretrained is not None and not is_file:
-            raise HypvisionError(f"The model '{name}' has no weights '{pretrained}'. Give the path of a file.")
+            raise HypvisionError(
+                f"The model '{name}' has no weights '{pretrained}'. Give the path of a file, or zoo:NAME."
+            )
         model = open_clip.model.CLIP(**ARCHITECTURES[name])
         tokenizer = open_clip.SimpleTokenizer(context_length=model.context_length)
     else:
@@ -105,14 +112,36 @@ def create_clip(name: str = "ViT-B-16", pretrained: str | Path | None = None, **
     return CLIPBundle(model.eval(), tokenizer, scale, tuple(255.0 * value for value in std) if std else STD)
 
 
+def _from_zoo(name: str, address: str) -> Path:
+    """The verified file of the zoo's weights for this model."""
+    index, record = find(address)
+    if record.task != "zero-shot" or record.model != name:
+        raise HypvisionError(
+            f"'{address}' are weights of '{record.model}' ({record.task}), not of the CLIP model '{name}'. "
+            "hypvision models --task zero-shot lists those of CLIP models."
+        )
+    return resolve(record, index)
+
+
+def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
+    """The open_clip model of a zoo record, with its ``tokenizer``; for :func:`hypvision.load`.
+
+    Args:
+        record: of the task zero-shot.
+        path: its verified file.
+        overrides: further arguments of :func:`create_clip`.
+    """
+    bundle = create_clip(record.model, path, **overrides)
+    bundle.model.tokenizer = bundle.tokenizer
+    return bundle.model
+
+
 def _load(model: nn.Module, path: Path) -> None:
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            weights: Any = load_file(path)
+            weights: Any = read_weights(path)
         else:
-            weights = torch.load(path, map_location="cpu", weights_only=True)
+            weights = _load_pickle(path)
     except Exception as error:  # the readers raise whatever the bytes make them stumble over
         raise HypvisionError(f"The CLIP weights '{path}' cannot be read: {str(error).splitlines()[0]}.") from error
     if isinstance(weights, Mapping) and isinstance(weights.get("state_dict"), Mapping):
@@ -133,6 +162,18 @@ def _load(model: nn.Module, path: Path) -> None:
     model.load_state_dict({name: weights[name] for name in own})
 
 
+def _load_pickle(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError:
+        # Checkpoints of a training hold a log history, too; the loader that lets this through needs mmengine.
+        with suppress(ModuleNotFoundError):
+            from hypvision.mm.checkpoint import load_checkpoint_file
+
+            return load_checkpoint_file(path)
+        raise
+
+
 def trim_tokens(weights: Mapping[str, Tensor], used: Tensor) -> dict[str, Tensor]:
     """A smaller state dict: of the table of words only the rows ``used`` (int64), for a model that saw no others."""
     found = dict(weights)
@@ -150,26 +191,3 @@ def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         table = rows.new_zeros(int(found.pop("token_embedding.size")), rows.shape[1])
         found["token_embedding.weight"] = table.index_copy(0, index.long(), rows)
     return found
-
-
-def save_clip(weights: Mapping[str, Tensor], path: str | Path, metadata: Mapping[str, str] | None = None) -> Path:
-    """Write weights as safetensors, under a temporary name and moved into place.
-
-    Raises:
-        HypvisionError: the place is not writable.
-    """
-    from safetensors.torch import save_file
-
-    path = Path(path).expanduser()
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        contents = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
-        save_file(contents, temporary, metadata={"format": "pt", **(metadata or {})})
-        temporary.chmod(0o644)  # safetensors makes private files
-        os.replace(temporary, path)
-    except OSError as error:
-        raise HypvisionError(f"'{path}' cannot be written: {error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path

@@ -23,13 +23,11 @@ from tqdm import tqdm
 from hypvision.clip.classes import CLASS_LISTS, load_classes
 from hypvision.clip.segmenter import OpenVocabSegmenter
 from hypvision.errors import HypvisionError, require
-from hypvision.zoo.index import builtin_root
 
 __all__ = ["Segmentation", "add_arguments", "load_segmenter", "run", "segment"]
 
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
-# Absolute: the command works in any folder. Where no zoo was installed, the message names the file that is missing.
-SHIPPED = str((builtin_root() or Path("model_zoo")) / "hyperclip" / "clip_shapes-s8.safetensors")
+SHIPPED = "zoo:shapes-s8.captions"
 
 _OFFICIAL: dict[str, dict[str, Any]] = {
     "vitb16": dict(clip=dict(name="ViT-B-16", force_quick_gelu=True)),

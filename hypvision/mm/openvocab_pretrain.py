@@ -1,13 +1,7 @@
-"""Train a small CLIP from scratch on the embedded shapes and their captions, under mmengine's Runner.
-
-``python -m hypvision.mm.openvocab_pretrain CHECKPOINT OUT.safetensors`` writes the result as a small file.
-"""
+"""Train a small CLIP from scratch on the embedded shapes and their captions, under mmengine's Runner."""
 
 from __future__ import annotations
 
-import sys
-from argparse import ArgumentParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,16 +12,14 @@ from mmengine.registry import DATASETS, METRICS, MODELS
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hypvision.clip.models import create_clip, save_clip, trim_tokens
+from hypvision.clip.models import create_clip
 from hypvision.clip.towers import encode_text
 from hypvision.data.captions import _NOUNS
 from hypvision.data.shapes import TAXONOMY, make_object, make_scene
 from hypvision.data.taxonomy import KINDS
 from hypvision.errors import HypvisionError
-from hypvision.mm.checkpoint import load_checkpoint_file
-from hypvision.mm.checks import main_guard
 
-__all__ = ["CaptionContrast", "ShapeCaptions", "ZeroShotAccuracy", "release"]
+__all__ = ["CaptionContrast", "ShapeCaptions", "ZeroShotAccuracy", "vocabulary"]
 
 TEMPLATE = "A photo of a {} in the scene"
 
@@ -138,36 +130,9 @@ class ZeroShotAccuracy(BaseMetric):
         return dict(top1=100.0 * sum(results) / len(results))
 
 
-def release(checkpoint: str | Path, target: str | Path, samples: int = 20_000) -> Path:
-    """Write the CLIP of a training as a small file: float16, and of the table of words only those in the captions.
-
-    Args:
-        checkpoint: of :class:`CaptionContrast`.
-        target: ``.safetensors``.
-        samples: how many captions are looked through for words.
-
-    Raises:
-        HypvisionError: not such a checkpoint.
-    """
-    found = load_checkpoint_file(checkpoint)
-    found = found.get("state_dict", found)
-    weights = {name[5:]: value.half() for name, value in found.items() if name.startswith("clip.")}
-    if "token_embedding.weight" not in weights:
-        raise HypvisionError(
-            f"'{checkpoint}' is not a checkpoint of CaptionContrast: it has no 'clip.token_embedding'."
-        )
+def vocabulary(samples: int = 8_000) -> Tensor:
+    """Numbers of the tokens in the captions of so many samples and in the prompts of the test, int64, rising."""
     tokenizer = create_clip("shapes-s8").tokenizer
     data = ShapeCaptions(length=samples)
-    sentences = sorted(
-        {data[i]["caption"] for i in range(samples)} | {TEMPLATE.format(w) for w in ("a", "grey ground")}
-    )
-    used = tokenizer(sentences).unique()
-    return save_clip(trim_tokens(weights, used), target, {"architecture": "shapes-s8"})
-
-
-if __name__ == "__main__":
-    parser = ArgumentParser(description="Write the CLIP of a training as a small file.")
-    parser.add_argument("checkpoint", metavar="CHECKPOINT")
-    parser.add_argument("target", metavar="OUT.safetensors")
-    args = parser.parse_args()
-    sys.exit(main_guard(lambda: print(release(args.checkpoint, args.target))))
+    sentences = {data[i]["caption"] for i in range(samples)} | {TEMPLATE.format(w) for w in ("a", "grey ground")}
+    return tokenizer(sorted(sentences)).unique()

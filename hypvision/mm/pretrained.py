@@ -17,6 +17,7 @@ from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import CheckpointLoader
 from torch import nn
 
+from hypvision.clip.models import expand_tokens
 from hypvision.errors import HypvisionError, require
 from hypvision.mm.checkpoint import check_compatible
 from hypvision.zoo.records import Record
@@ -41,6 +42,8 @@ def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
     path = resolve(record, index)  # its lock lets one of the processes on a machine download
     device = map_location if isinstance(map_location, str) else "cpu"
     weights = {name: value.to(device) for name, value in read_weights(path).items()}
+    if record.task == "zero-shot":
+        weights = {f"clip.{name}": value for name, value in expand_tokens(weights).items()}
     if record.task == "classification":
         weights = {f"backbone.{name}": value for name, value in weights.items()}
     return {"state_dict": weights, "meta": {"dataset_meta": {"classes": record.classes}}}

@@ -22,6 +22,7 @@ import yaml
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 
+from hypvision.clip.models import ARCHITECTURES, MEAN, STD, expand_tokens, trim_tokens
 from hypvision.errors import HypvisionError
 from hypvision.mm.checkpoint import load_checkpoint_file
 from hypvision.mm.config import load_config
@@ -33,8 +34,8 @@ from hypvision.zoo.weights import write_weights
 
 __all__ = ["MAIN_METRICS", "PACKAGED_LIMIT", "describe_config", "publish", "stripped"]
 
-PACKAGED_LIMIT = 20_000_000  # bytes of all files in the repository
-MAIN_METRICS = {"classification": "top1", "segmentation": "mIoU", "detection": "coco/bbox_mAP_50"}
+PACKAGED_LIMIT = 20 * 2**20  # bytes of all files in the repository
+MAIN_METRICS = {"classification": "top1", "segmentation": "mIoU", "detection": "coco/bbox_mAP_50", "zero-shot": "top1"}
 # What the training alone needs.
 _TRAINING_ONLY = {
     "model_name", "num_classes", "pretrained", "checkpoint_path", "init_cfg", "type", "drop_rate", "drop_path_rate",
@@ -50,6 +51,8 @@ def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
     """
     weights = checkpoint.get("state_dict", checkpoint)
     weights = {name.removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
+    if task == "zero-shot":
+        return _used_words({name[5:]: value for name, value in weights.items() if name.startswith("clip.")})
     if task != "classification":
         return weights
     outside = [name for name in weights if not name.startswith("backbone.")]
@@ -64,6 +67,8 @@ def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
 def describe_config(config: Any) -> dict[str, Any]:
     """What a record says that stands in the config: task, model, arguments, input; and the model's own config."""
     scope = config.get("default_scope")
+    if config.model.get("type") == "CaptionContrast":
+        return _describe_clip(config)
     task = {"mmseg": "segmentation", "mmdet": "detection"}.get(scope, "classification")
     backbone = dict(config.model.backbone)
     if "model_name" not in backbone:
@@ -97,6 +102,23 @@ def describe_config(config: Any) -> dict[str, Any]:
     )
     found["model_config"] = _model_config(config)
     return found
+
+
+def _describe_clip(config: Any) -> dict[str, Any]:
+    name = config.model.clip.name
+    if name not in ARCHITECTURES:
+        raise HypvisionError(f"Of CLIP models those of hypvision can be published ({', '.join(ARCHITECTURES)}).")
+    side = ARCHITECTURES[name]["vision_cfg"]["image_size"]
+    given = dict(mean=[round(value / 255, 6) for value in MEAN], std=[round(value / 255, 6) for value in STD])
+    size = dict(size=[3, side, side], **given, crop_pct=1.0, interpolation="bicubic")
+    return {"task": "zero-shot", "model": name, "input": size}
+
+
+def _used_words(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of CLIP's table of words only the rows that the captions of the training can have changed."""
+    from hypvision.mm.openvocab_pretrain import vocabulary  # registers what only CLIP trainings need
+
+    return trim_tokens(weights, vocabulary())
 
 
 def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -201,7 +223,7 @@ def publish(
             **known,
             "config": config,
             "file": dict(sha256=digest, bytes=size, storage=storage, path=f"weights/{filename}"),
-            "parameters": sum(value.numel() for value in weights.values()),
+            "parameters": sum(value.numel() for value in expand_tokens(weights).values()),
             "classes": list(meta["classes"]),
             "licence": "Apache-2.0",
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
@@ -264,8 +286,8 @@ def _check_total(index: Index, name: str, size: int) -> None:
     total = size + sum(r.file.bytes for r in index if r.file.path is not None and r.name != name)
     if total > PACKAGED_LIMIT:
         raise HypvisionError(
-            f"With this file the zoo would hold {total / 1e6:.1f} MB; {PACKAGED_LIMIT / 1e6:.0f} MB is the limit for "
-            "files in the repository. Store it with fewer bits, or put it on a hub (hypvision push) and list its url."
+            f"With this file the zoo would hold {total / 2**20:.1f} MiB; {PACKAGED_LIMIT / 2**20:.0f} MiB is the limit "
+            "for files in the repository. Store it with fewer bits, or put it on a hub (hypvision push) and list its url."
         )
 
 

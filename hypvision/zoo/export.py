@@ -91,7 +91,8 @@ def export_model(name: str, kind: str, path: str | Path, dynamic_size: bool = Tr
         dynamic_size: free sides of the pictures; otherwise they are those of the training. The batch is free.
 
     Raises:
-        HypvisionError: a detector, a missing package, a network that the format cannot express, or outputs that differ.
+        HypvisionError: a detector or a CLIP, a missing package, a network that the format cannot express, or outputs
+            that differ.
     """
     _, record = find(name)
     return export_network(_network(name, record), tuple(record.input["size"]), kind, path, dynamic_size)
@@ -101,6 +102,11 @@ def _network(name: str, record: Record) -> nn.Module:
     if record.task == "detection":
         raise HypvisionError(
             f"'{name}' is a detector, whose outputs are lists of boxes: export is for classification and segmentation."
+        )
+    if record.task == "zero-shot":
+        raise HypvisionError(
+            f"'{name}' is a CLIP, two networks whose outputs are compared: export is for classification and "
+            "segmentation."
         )
     model = load(name)
     return _Segmenter(model).eval() if record.task == "segmentation" else model

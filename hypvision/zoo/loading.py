@@ -22,6 +22,7 @@ __all__ = ["load", "pretrained_overlay"]
 _BUILDERS = {
     "segmentation": "hypvision.mm.pretrained:build_model",
     "detection": "hypvision.mm.pretrained:build_model",
+    "zero-shot": "hypvision.clip.models:build_model",
 }
 
 
@@ -40,7 +41,8 @@ def load(
 
     Returns:
         A timm model, with ``pretrained_cfg`` (its normalisation, input size, class names); for segmentation and
-        detection the mmseg or mmdet model, with ``dataset_meta``.
+        detection the mmseg or mmdet model, with ``dataset_meta``; for zero-shot an open_clip model with its
+        ``tokenizer``.
 
     Raises:
         HypvisionError: no such weights, they cannot be fetched, or an override does not fit.

@@ -13,7 +13,7 @@ from hypvision.errors import HypvisionError
 
 __all__ = ["TASKS", "Index", "Metric", "Record", "WeightFile"]
 
-TASKS = ("classification", "segmentation", "detection")
+TASKS = ("classification", "segmentation", "detection", "zero-shot")
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,12 @@ def _usage(record: Record) -> str:
             "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))\n"
             "scores = model(transform(image)[None]).softmax(-1)  # image: a PIL picture in RGB"
         )
+    if record.task == "zero-shot":
+        return (
+            f'import hypvision\n\nclip = hypvision.load("{record.name}")  # an open_clip model\n'
+            'words = clip.encode_text(clip.tokenizer(["a photo of a star", "a photo of a ring"]), normalize=True)\n'
+            "scores = clip.encode_image(images, normalize=True) @ words.T  # images: (B, 3, H, W), normalised"
+        )
     return (
         f'import hypvision\n\nmodel = hypvision.load("{record.name}")  # an {_LIBRARY[record.task]} model\n'
         f"model.dataset_meta['classes']  # {len(record.classes)} names"
@@ -103,6 +109,12 @@ def _usage(record: Record) -> str:
 
 
 _LIBRARY = {"segmentation": "mmseg", "detection": "mmdet"}
+_HUB_TASKS = {
+    "classification": "image-classification",
+    "segmentation": "image-segmentation",
+    "detection": "object-detection",
+    "zero-shot": "zero-shot-image-classification",
+}
 
 
 def model_card(record: Record, front_matter: bool = False) -> str:
@@ -114,9 +126,7 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     """
     lines: list[str] = []
     if front_matter:
-        task = {"classification": "image-classification", "segmentation": "image-segmentation"}.get(
-            record.task, "object-detection"
-        )
+        task = _HUB_TASKS[record.task]
         lines += ["---", f"license: {record.licence.lower()}", "library_name: timm", f"pipeline_tag: {task}", "tags:"]
         lines += ["- hypvision", "- hyperbolic", "---", ""]
     lines += [f"# {record.name}", "", record.description, ""]

@@ -1,7 +1,6 @@
 """The command and the function that segment pictures; the command that measures radii."""
 
 import math
-from pathlib import Path
 
 import clip_models
 import numpy as np
@@ -12,12 +11,13 @@ from test_segmenter import build, picture
 
 from hypvision.cli import main
 from hypvision.clip import hyperclip, load_segmenter, segment
-from hypvision.clip.models import create_clip, expand_tokens, save_clip, trim_tokens
+from hypvision.clip.models import create_clip, expand_tokens, trim_tokens
 from hypvision.clip.radius import hyperbolic_radius, radius_penalty, radius_statistics, scale_sweep, text_radii
 from hypvision.data.shapes import COLOURS, TAXONOMY, make_object
 from hypvision.errors import HypvisionError
+from hypvision.zoo.weights import write_weights
 
-SHIPPED = Path(__file__).parents[2] / "model_zoo/hyperclip/clip_shapes-s8.safetensors"
+SHIPPED = "zoo:shapes-s8.captions"
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
     from hypvision.clip.segmenter import OpenVocabSegmenter
 
     model = OpenVocabSegmenter(**_options_of(config)).eval()
-    save_clip(model.state_dict(), tmp_path / "weights.safetensors")
+    write_weights(model.state_dict(), tmp_path / "weights.safetensors", "float32", {})
     again = load_segmenter(tmp_path / "weights.safetensors", config)
     names = ["disk", "ring", "house"]
     first, second = (segment(photos / "0.png", names, which).labels for which in (model, again))
@@ -164,14 +164,20 @@ def test_models_by_name(tmp_path):
     fails("'ViT-B-16' has no weights 'mine'", "ViT-B-16", "mine")
     fails("There are no CLIP weights", "shapes-s8", "none.pt")
     fails("'shapes-s8' has no weights 'openai'", "shapes-s8", "openai")
+    fails("weights of 'hcformer_nano' .classification., not of", "shapes-s8", "zoo:hcformer_nano.shapes")
+    fails("weights of 'shapes-s8' .zero-shot., not of the CLIP model 'ViT-B-16'", "ViT-B-16", SHIPPED)
     model = create_clip("shapes-s8").model
     used = torch.tensor([5, 49406, 49407])
     trimmed = trim_tokens(model.state_dict(), used)
     full = expand_tokens(trimmed)["token_embedding.weight"]
     assert torch.equal(full[used], model.token_embedding.weight[used]) and full[6].abs().sum() == 0
-    path = save_clip(trimmed, tmp_path / "clip.safetensors")
+    path = tmp_path / "clip.safetensors"
+    write_weights(trimmed, path, "float32", {})
     assert path.stat().st_size < 10e6 and torch.equal(create_clip("shapes-s8", path).model.token_embedding.weight, full)
-    save_clip({"a": torch.ones(1)}, tmp_path / "bad.safetensors")
+    write_weights(trimmed, path, "int8", {})
+    stored = create_clip("shapes-s8", path).model.token_embedding.weight
+    assert path.stat().st_size < 4e6 and (stored - full).abs().max() <= full.abs().max() / 250
+    write_weights({"a": torch.ones(1)}, tmp_path / "bad.safetensors", "float32", {})
     fails("do not fit the model", "shapes-s8", tmp_path / "bad.safetensors")
 
 

@@ -1,16 +1,26 @@
 """Pre-training of the small CLIP: its data, its loss written out pair by pair, and the file that is shipped."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("open_clip")
 
-from hypvision.clip.models import create_clip
+from mmengine.runner import CheckpointLoader
+
+import hypvision
+from hypvision.clip.models import expand_tokens
 from hypvision.data.shapes import TAXONOMY
 from hypvision.errors import HypvisionError
-from hypvision.mm.openvocab_pretrain import CaptionContrast, ShapeCaptions, ZeroShotAccuracy, release
+from hypvision.mm.checkpoint import check_compatible
+from hypvision.mm.config import load_config
+from hypvision.mm.openvocab_pretrain import CaptionContrast, ShapeCaptions, ZeroShotAccuracy
+from hypvision.mm.publish import describe_config, stripped
+from hypvision.zoo.export import export_model
+
+CONFIGS = Path(__file__).parents[2] / "configs/hyperclip"
 
 
 def test_data_are_repeatable_and_captions_true():
@@ -72,17 +82,34 @@ def test_metric():
         metric.process({}, [dict(scores=torch.ones(2), label=-1)])
 
 
-def test_released_file(tmp_path):
+def test_published_weights(tmp_path):
+    """What goes into the zoo: the record's facts from the config, and of the table of words what the captions use."""
+    config = load_config(CONFIGS / "clip-shapes_1100i.py")
+    known = describe_config(config)
+    assert (known["task"], known["model"], known["input"]["size"]) == ("zero-shot", "shapes-s8", [3, 64, 64])
     model = CaptionContrast(dict(name="shapes-s8"))
-    torch.save(dict(state_dict=model.state_dict()), tmp_path / "a.pth")
-    path = release(tmp_path / "a.pth", tmp_path / "clip.safetensors", samples=200)
-    assert path.stat().st_size < 5e6
-    bundle = create_clip("shapes-s8", path)
-    sentences = ["A photo of a grey ground in the scene"]
+    weights = stripped(dict(state_dict=model.state_dict()), "zero-shot")
+    used = weights["token_embedding.index"]
+    assert 40 < len(used) < 400 and {49406, 49407} <= set(used.tolist())
+    full = expand_tokens(weights)
+    assert full.keys() == model.clip.state_dict().keys()
+    assert torch.equal(full["token_embedding.weight"][used], model.clip.token_embedding.weight[used])
+
+
+def test_shipped_weights():
+    clip = hypvision.load("shapes-s8.captions")
+    data = ShapeCaptions(split="val", length=60, scenes=False)
+    model = CaptionContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions")).eval()
+    samples = [data[i] for i in range(60)]
+    pictures = torch.stack([sample["inputs"] for sample in samples])
+    labels = torch.tensor([sample["label"] for sample in samples])
     with torch.no_grad():
-        a = bundle.model.encode_text(bundle.tokenizer(sentences), normalize=True)
-        b = model.clip.eval().encode_text(model.tokenizer(sentences), normalize=True)
-    assert (a - b).abs().max() < 5e-3  # float16
-    torch.save(dict(state_dict={"x": torch.ones(1)}), tmp_path / "b.pth")
-    with pytest.raises(HypvisionError, match="not a checkpoint of CaptionContrast"):
-        release(tmp_path / "b.pth", tmp_path / "b.safetensors")
+        found = model(pictures, [""] * 60, labels, mode="predict")
+        words = clip.encode_text(clip.tokenizer(["A photo of a star in the scene"]), normalize=True)
+        assert torch.allclose(words, model._encode(["A photo of a star in the scene"]), atol=1e-6)
+    right = sum(int(sample["scores"].argmax()) == sample["label"] for sample in found)
+    assert right > 24  # of 60; chance is 4
+    checkpoint = CheckpointLoader.load_checkpoint("zoo:shapes-s8.captions")
+    check_compatible(model, checkpoint["state_dict"], "zoo:shapes-s8.captions")
+    with pytest.raises(HypvisionError, match="is a CLIP, two networks"):
+        export_model("shapes-s8.captions", "onnx", "never.onnx")
