@@ -287,7 +287,8 @@ def _check_total(index: Index, name: str, size: int) -> None:
     if total > PACKAGED_LIMIT:
         raise HypvisionError(
             f"With this file the zoo would hold {total / 2**20:.1f} MiB; {PACKAGED_LIMIT / 2**20:.0f} MiB is the limit "
-            "for files in the repository. Store it with fewer bits, or put it on a hub (hypvision push) and list its url."
+            "for files in the repository. Store it with fewer bits, or put it on a hub (hypvision push) and list its "
+            "url."
         )
 
 
