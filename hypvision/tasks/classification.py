@@ -30,7 +30,8 @@ def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
     """:func:`timm.create_model`, with an error that helps when the name is unknown.
 
     Raises:
-        HypvisionError: timm has no such model or no such weights; close names are listed.
+        HypvisionError: timm has no such model or no such weights, close names are listed; an argument that the model
+            does not have, or a value that it refuses.
     """
     name = model_name.partition(".")[0]
     if ":" not in model_name and "/" not in model_name and not timm.is_model(name):
@@ -42,7 +43,7 @@ def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
         )
     try:
         return timm.create_model(model_name, **kwargs)
-    except TypeError as error:  # an argument that the model's constructor does not have
+    except (TypeError, ValueError) as error:  # an argument, or a value of it, that the model's constructor refuses
         raise HypvisionError(
             f"The model '{model_name}' does not accept what model.backbone of the config gives it: {error}."
         ) from error

@@ -13,7 +13,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapper
-from mmengine.registry import HOOKS, METRICS, OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, OPTIMIZERS
+from mmengine.registry import HOOKS, METRICS, OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
 from mmengine.runner import Runner
 from torch import nn
 
@@ -21,7 +21,7 @@ from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter
 from hypvision.optim import param_groups
 
-from . import optim  # noqa: F401 - registers the Riemannian optimisers
+from . import optim
 
 __all__ = ["CalibrationError", "CurvatureHook", "RiemannianParamGroups"]
 
@@ -40,7 +40,7 @@ class RiemannianParamGroups:
         paramwise_cfg: ``manifold_lr_scale``, ``manifold_weight_decay``, ``curvature_lr``, ``curvature_lr_scale``.
 
     Raises:
-        HypvisionError: an unknown key.
+        HypvisionError: an unknown key, or a value that the optimiser refuses.
     """
 
     def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None):
@@ -60,7 +60,7 @@ class RiemannianParamGroups:
             model = model.module
         rate, decay = self.optimizer_cfg["lr"], self.optimizer_cfg.get("weight_decay", 0.0)
         groups = param_groups(model, rate, decay, **self.options)
-        optimizer = OPTIMIZERS.build(dict(self.optimizer_cfg, params=groups))
+        optimizer = optim.build_optimizer(self.optimizer_cfg, groups)
         return OPTIM_WRAPPERS.build(self.optim_wrapper_cfg, default_args=dict(optimizer=optimizer))
 
 

@@ -13,11 +13,18 @@ from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, OPTIMIZERS
 from timm.optim import Muon, param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
+from torch.optim import Optimizer
 
 from hypvision.errors import HypvisionError
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, clip_grad_norm_
 
-__all__ = ["BFloat16OptimWrapper", "RiemannianAmpOptimWrapper", "RiemannianOptimWrapper", "TimmParamGroups"]
+__all__ = [
+    "BFloat16OptimWrapper",
+    "RiemannianAmpOptimWrapper",
+    "RiemannianOptimWrapper",
+    "TimmParamGroups",
+    "build_optimizer",
+]
 
 for _optimizer in (RiemannianSGD, RiemannianAdam, RiemannianAdamW):
     OPTIMIZERS.register_module(module=_optimizer, force=True)
@@ -26,6 +33,18 @@ for _optimizer in (RiemannianSGD, RiemannianAdam, RiemannianAdamW):
 # for all else; :class:`TimmParamGroups` leaves tables of embeddings to AdamW, too. PyTorch has one of the same name,
 # for matrices alone.
 OPTIMIZERS.register_module("TimmMuon", module=Muon)
+
+
+def build_optimizer(settings: dict[str, Any], groups: list[dict[str, Any]]) -> Optimizer:
+    """The optimiser of a config, ``type`` and arguments, for parameter groups.
+
+    Raises:
+        HypvisionError: an argument, or a value of it, that the optimiser refuses.
+    """
+    try:
+        return OPTIMIZERS.build(dict(settings, params=groups))
+    except (TypeError, ValueError) as error:
+        raise HypvisionError(f"optim_wrapper.optimizer of the config: {str(error).rstrip('.')}.") from error
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
@@ -69,7 +88,7 @@ class TimmParamGroups:
         groups = self._scaled(self._groups(model), model) if self.lr_mult else self._groups(model)
         if self.optimizer_cfg["type"] in ("TimmMuon", Muon):
             groups = _tables_apart(groups, model)
-        optimizer = OPTIMIZERS.build(dict(self.optimizer_cfg, params=groups))
+        optimizer = build_optimizer(self.optimizer_cfg, groups)
         return OPTIM_WRAPPERS.build(self.optim_wrapper_cfg, default_args=dict(optimizer=optimizer))
 
     def _groups(self, model: nn.Module) -> list[dict[str, Any]]:

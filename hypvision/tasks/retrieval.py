@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel, is_model_wrapper
 from mmengine.optim import OptimWrapper
-from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, OPTIMIZERS
+from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.autograd import Function
@@ -26,7 +26,7 @@ from hypvision.geometry import CurvatureParameter, Euclidean, Lorentz, Manifold,
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
 from hypvision.nn import LorentzLinear
 
-from . import optim  # noqa: F401 - registers the Riemannian optimisers
+from . import optim
 from .classification import create_backbone
 from .retrieval_metrics import RetrievalMetric
 
@@ -359,7 +359,7 @@ class MetricLearningParamGroups:
         for group in groups:
             if group["name"] == "curvature":
                 group["weight_decay"] = 0.0
-        optimizer = OPTIMIZERS.build(dict(self.optimizer_cfg, params=groups))
+        optimizer = optim.build_optimizer(self.optimizer_cfg, groups)
         curved = any(hasattr(p, "manifold") for p in members["hier_proxies"])
         if curved and not hasattr(type(optimizer), "vectors"):
             raise HypvisionError(

@@ -1,6 +1,7 @@
 """What training with curvatures adds to the engine: groups, the curvature log, calibration."""
 
 import logging
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,8 @@ from hypvision.errors import HypvisionError
 from hypvision.optim import RiemannianSGD
 from hypvision.tasks import ImageClassifier
 from hypvision.tasks.hyperbolic import CalibrationError, CurvatureHook, RiemannianParamGroups
+from hypvision.tasks.optim import TimmParamGroups
+from hypvision.tasks.retrieval import MetricLearningParamGroups
 
 MICRO = dict(model_name="hecnn_resnet18", num_classes=3, layers=(1, 1, 1, 1), widths=(4, 4, 6, 6))
 
@@ -34,6 +37,27 @@ def test_groups_have_their_rates():
 def test_unknown_options_are_explained():
     with pytest.raises(HypvisionError, match="'curvature_rate', but RiemannianParamGroups knows manifold_lr_scale"):
         RiemannianParamGroups(dict(optimizer=dict(type="RiemannianSGD", lr=0.1)), dict(curvature_rate=1.0))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(move="none"), "optim_wrapper.optimizer of the config.*move must be one of 'tangent'"),
+        (dict(momentum=-0.5), "optim_wrapper.optimizer of the config.*momentum"),
+        (dict(speed=1), "optim_wrapper.optimizer of the config.*'speed'"),
+    ],
+)
+@pytest.mark.parametrize("constructor", [RiemannianParamGroups, MetricLearningParamGroups, TimmParamGroups])
+def test_values_that_the_optimizer_refuses_are_mistakes_of_the_config(constructor, wrong, message):
+    config = dict(optimizer=dict(type="RiemannianSGD", lr=0.1, **wrong))
+    with pytest.raises(HypvisionError, match=message):
+        constructor(config)(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.0, math.nan])
+def test_values_that_the_network_refuses_are_mistakes_of_the_config(value):
+    with pytest.raises(HypvisionError, match="model.backbone of the config.*positive"):
+        ImageClassifier(dict(MICRO, curvature=value))
 
 
 def test_calibration_error_is_that_of_a_count_by_hand():
