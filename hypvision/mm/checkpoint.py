@@ -18,6 +18,7 @@ import os
 import re
 import urllib.error
 import uuid
+from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -62,7 +63,7 @@ def _history_method(owner: Any, name: str) -> Any:
 
 
 def _safe_globals() -> list[Any]:
-    """What a resumed run needs beyond tensors and plain values; none of it can run code or open files."""
+    """What trainings save beyond tensors and plain values; none of it can run code or open files."""
     reconstruct = np.empty(0).__reduce__()[0]
     scalar = np.float64(0).__reduce__()[0]
     dtypes = [kind for name in np.dtypes.__all__ if isinstance(kind := getattr(np.dtypes, name), type)]
@@ -72,7 +73,9 @@ def _safe_globals() -> list[Any]:
         for function in (reconstruct, scalar)
         for core in ("core", "_core")
     ]
-    return [HistoryBuffer, (_history_method, "builtins.getattr"), np.ndarray, np.dtype, *dtypes, *numpy_names]
+    own = [HistoryBuffer, (_history_method, "builtins.getattr")]
+    # timm's trainings, and those of many papers, save their command line: a Namespace.
+    return [*own, Namespace, np.ndarray, np.dtype, *dtypes, *numpy_names]
 
 
 def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:

@@ -27,6 +27,7 @@ from timm.models._features import feature_take_indices
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 
+from hypvision.errors import HypvisionError
 from hypvision.nn import ClusterAssignment, ClusterMixer
 
 __all__ = ["HCFormer", "StageAssignments"]
@@ -418,16 +419,29 @@ class HCFormer(nn.Module):
 
 
 def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: HCFormer) -> dict[str, Tensor]:
-    """Accept official checkpoints as they are, the zoo's small files, and position biases of another nominal size
-    (resized bilinearly)."""
-    from hypvision.zoo.convert import hcformer_from_official, is_official_hcformer
+    """The weights in a checkpoint under the model's names.
+
+    Accepts official checkpoints, those of ``hypvision train`` (where the network is ``backbone``), the zoo's small
+    files, and position biases of another nominal size (resized bilinearly). timm calls this for
+    ``create_model(..., pretrained=True, pretrained_cfg_overlay=dict(file=FILE))``, but not for
+    ``checkpoint_path=FILE``, which takes files with the model's own names and shapes only.
+
+    Raises:
+        HypvisionError: an official checkpoint has another curvature than the model.
+    """
+    from hypvision.zoo.convert import hcformer_arguments, hcformer_from_official, is_official_hcformer
+    from hypvision.zoo.trained import network_weights
     from hypvision.zoo.weights import unpack
 
-    for wrapper in ("state_dict", "model"):
-        if isinstance(state_dict.get(wrapper), dict):
-            state_dict = state_dict[wrapper]
-    state_dict = unpack(state_dict)
+    state_dict = unpack(network_weights(state_dict))
     if is_official_hcformer(state_dict):
+        curvature = hcformer_arguments(state_dict).get("curvature", 1.0)
+        own_curvature = next((m.curvature for m in model.modules() if isinstance(m, ClusterMixer)), curvature)
+        if own_curvature != curvature:
+            raise HypvisionError(
+                f"The official checkpoint was trained with curvature {curvature:g}, but the model has "
+                f"{own_curvature:g}. Create it with curvature={curvature:g}."
+            )
         state_dict = hcformer_from_official(state_dict)
     own = model.state_dict()
     for name, value in state_dict.items():

@@ -7,6 +7,7 @@ file; ``tools/convert_checkpoint.py --from NAME IN OUT`` is its command line.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import uuid
@@ -26,6 +27,7 @@ from hypvision.zoo.hyperclip import (
     segmenter_from_official,
     segmenter_variant,
 )
+from hypvision.zoo.trained import network_weights, read_checkpoint
 
 from .hyperboliccv import (
     hyperboliccv_from_official,
@@ -39,6 +41,7 @@ __all__ = [
     "Conversion",
     "Converter",
     "convert_file",
+    "hcformer_arguments",
     "hcformer_from_official",
     "hcformer_to_official",
     "hcformer_variant",
@@ -94,7 +97,7 @@ def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
             out[f"stages.{(int(match[1]) + 1) // 2}.downsample.{match[2]}"] = value
         elif match := re.fullmatch(r"network\.(\d)\.(\d+)\.(.+)", name):
             if match[3] == "token_mixer.manifold.k":
-                continue  # geoopt's copy of 1 / curvature: an argument of ours
+                continue  # geoopt's copy of 1 / curvature: an argument of ours, see hcformer_arguments
             if match[3] not in _HCFORMER_BLOCK:
                 raise HypvisionError(_unknown(name, "HCFormer"))
             ours, conv = _HCFORMER_BLOCK[match[3]]
@@ -108,6 +111,31 @@ def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
         else:
             raise HypvisionError(_unknown(name, "HCFormer"))
     return out
+
+
+def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The arguments of our model that only the official names tell: ``curvature``, where it is not 1.
+
+    The official code keeps ``k = 1 / curvature`` in a buffer of each mixer with a window level.
+
+    Raises:
+        HypvisionError: the mixers have different curvatures, or one that no hyperboloid has.
+    """
+    found = {
+        name: value.double().flatten().tolist()
+        for name, value in state_dict.items()
+        if name.endswith(".token_mixer.manifold.k")
+    }
+    values = sorted({value for each in found.values() for value in each})
+    if not values:
+        return {}
+    if len(values) > 1 or not 0 < values[0] < math.inf:
+        raise HypvisionError(
+            f"The checkpoint has the values {', '.join(f'{value:g}' for value in values)} of manifold.k. Expected one "
+            "positive value, the same in all mixers: our HCFormer has one curvature, 1 / k."
+        )
+    curvature = float(f"{1 / values[0]:.6g}")  # k went through float32: no digits that it does not have
+    return {} if curvature == 1 else {"curvature": curvature}
 
 
 def hcformer_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -314,12 +342,19 @@ class Converter(NamedTuple):
     from_official: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
     to_official: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
     variant: Callable[[Mapping[str, Tensor]], tuple[str, dict[str, Any]]]
+    # Further arguments of our model, which only the official state dict tells.
+    arguments: Callable[[Mapping[str, Tensor]], dict[str, Any]] = lambda state_dict: {}
 
 
 # Name on the command line -> its functions.
 CONVERTERS = {
     "hcformer": Converter(
-        "HCFormer", is_official_hcformer, hcformer_from_official, hcformer_to_official, hcformer_variant
+        "HCFormer",
+        is_official_hcformer,
+        hcformer_from_official,
+        hcformer_to_official,
+        hcformer_variant,
+        hcformer_arguments,
     ),
     "himapper": Converter(
         "Hi-Mapper", is_official_himapper, himapper_from_official, himapper_to_official, himapper_variant
@@ -361,7 +396,7 @@ def convert_file(family: str, source: str | Path, target: str | Path, to_officia
     Args:
         family: a key of :data:`CONVERTERS`.
         source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it; the weights may be inside
-            ``state_dict`` or ``model``. Nothing in the file is run.
+            ``state_dict`` or ``model``, beside the rest that a training saves. Nothing in the file is run.
         target: ``.safetensors``, ``.pth`` or ``.pt``. It is written under another name and moved into place, so that
             an interruption leaves no half of a file.
         to_official: convert from hypvision's names to the official ones.
@@ -395,39 +430,15 @@ def convert_file(family: str, source: str | Path, target: str | Path, to_officia
         )
     converted = converter.to_official(weights) if to_official else converter.from_official(weights)
     model, arguments = converter.variant(converter.from_official(converted) if to_official else converted)
+    if not to_official:
+        arguments = {**arguments, **converter.arguments(weights)}
     _write({name: value.contiguous() for name, value in converted.items()}, target)
     return Conversion(target, model, arguments)
 
 
-_BACKBONE = r"backbone\.(?:timm_model\.)?(?:model\.)?(.+)"
-
-
 def _read(path: Path) -> dict[str, Tensor]:
-    """The weights in a file, out of their wrapper and without the prefixes of ``DataParallel`` and of a backbone."""
-    if not path.is_file():
-        raise HypvisionError(f"There is no checkpoint '{path}'. Check the path.")
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            weights: Any = load_file(path)
-        else:
-            weights = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the readers raise whatever the bytes make them stumble over
-        reason = str(error).strip().split("\n")[0]
-        raise HypvisionError(
-            f"The checkpoint '{path}' cannot be read safely: it is damaged, or holds more than weights ({reason}). "
-            "Save it again with torch.save(model.state_dict(), ...)."
-        ) from error
-    for wrapper in ("state_dict", "model"):
-        if isinstance(weights, Mapping) and isinstance(weights.get(wrapper), Mapping):
-            weights = weights[wrapper]
-    if not isinstance(weights, Mapping):
-        raise HypvisionError(f"The checkpoint '{path}' holds a {type(weights).__name__}, not a dict of weights.")
-    found = {str(name).removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
-    # A checkpoint of our own training holds the network inside a classifier, segmenter or detector.
-    inside = {match[1]: value for name, value in found.items() if (match := re.fullmatch(_BACKBONE, name))}
-    return inside or found
+    """The weights in a file, see :mod:`hypvision.zoo.trained`."""
+    return network_weights(read_checkpoint(path))
 
 
 def _write(weights: dict[str, Tensor], path: Path) -> None:

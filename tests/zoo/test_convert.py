@@ -2,7 +2,9 @@
 
 import runpy
 import sys
+from argparse import Namespace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import timm
@@ -114,9 +116,9 @@ def test_mistakes_are_explained(tmp_path, official):
     part = {name: value for name, value in official.items() if not name.startswith("network.0.")}
     fails("only a part", save(part, tmp_path / "part.pth"))
     (tmp_path / "broken.pth").write_bytes(b"not a checkpoint")
-    fails("cannot be read safely", tmp_path / "broken.pth")
+    fails("broken.pth' is damaged", tmp_path / "broken.pth")
     (tmp_path / "broken.safetensors").write_bytes(b"not a checkpoint")
-    fails("cannot be read safely", tmp_path / "broken.safetensors")
+    fails("broken.safetensors' is damaged", tmp_path / "broken.safetensors")
 
 
 class Evil:
@@ -126,9 +128,63 @@ class Evil:
 
 def test_nothing_in_the_file_is_run(tmp_path, capsys):
     torch.save({"state_dict": {}, "payload": Evil()}, tmp_path / "in.pth")
-    with pytest.raises(HypvisionError, match="cannot be read safely"):
+    with pytest.raises(HypvisionError, match=r"was refused: it contains '(builtins\.)?print'") as caught:
         convert_file("hcformer", tmp_path / "in.pth", tmp_path / "out.pth")
     assert "must not run" not in capsys.readouterr().out
+    assert "\x1b" not in str(caught.value) and "add_safe_globals" not in str(caught.value)
+
+
+def test_curvature(tmp_path):
+    """geoopt's k = 1 / curvature reaches the model that the user is told to create: it computes what the official does."""
+    torch.manual_seed(0)
+    reference = ReferenceHCFormer("hcformer_nano", num_classes=7, curvature=0.1).eval()
+    for name, value in reference.named_parameters():
+        if "sim_alpha" in name or "layer_scale" in name:
+            value.data.fill_(0.7)  # the published start hides the window level
+    k = {f"network.{stage}.0.token_mixer.manifold.k": torch.tensor(10.0) for stage in (0, 2, 4)}
+    source = save({**reference.state_dict(), **k}, tmp_path / "in.pth")
+    done = convert_file("hcformer", source, tmp_path / "out.pth")
+    assert done.arguments == {"num_classes": 7, "curvature": 0.1} and "curvature=0.1" in done.usage()
+    model, flat = eval(done.usage(), {"timm": timm}).eval(), timm.create_model("hcformer_nano", num_classes=7).eval()
+    flat.load_state_dict(model.state_dict())
+    x = torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        expected, found, wrong = reference(x), model(x), flat(x)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert (wrong - expected).abs().max() > 10 * (found - expected).abs().max()
+    # timm's way of loading the official file itself knows the curvature too.
+    load = dict(pretrained=True, pretrained_cfg_overlay=dict(file=str(source), num_classes=7), num_classes=7)
+    with pytest.raises(HypvisionError, match="trained with curvature 0.1, but the model has 1. Create it with curv"):
+        timm.create_model("hcformer_nano", **load)
+    assert timm.create_model("hcformer_nano", curvature=0.1, **load).num_classes == 7
+
+    for name, value in (("network.2.0.token_mixer.manifold.k", 4.0), ("network.2.0.token_mixer.manifold.k", -1.0)):
+        save({**reference.state_dict(), **k, name: torch.tensor(value)}, tmp_path / "mixed.pth")
+        with pytest.raises(HypvisionError, match=f"has the values .*{value:g}.* of manifold.k"):
+            convert_file("hcformer", tmp_path / "mixed.pth", tmp_path / "never.pth")
+    assert not (tmp_path / "never.pth").exists()
+
+
+def test_files_of_trainings(tmp_path, official):
+    """timm saves its command line beside the weights."""
+    args = Namespace(model="hcformer_nano", lr=0.1, opt_betas=None)
+    torch.save({"state_dict": official, "args": args, "epoch": 3, "arch": "hcformer_nano"}, tmp_path / "in.pth")
+    assert convert_file("hcformer", tmp_path / "in.pth", tmp_path / "out.pth").model == "hcformer_nano"
+
+
+def test_checkpoints_with_a_log_need_mmengine(tmp_path, official, monkeypatch):
+    class HistoryBuffer:
+        pass
+
+    HistoryBuffer.__module__, HistoryBuffer.__qualname__ = "mmengine.logging.history_buffer", "HistoryBuffer"
+    package = ModuleType("mmengine.logging.history_buffer")
+    package.HistoryBuffer = HistoryBuffer
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, package.__name__, package)
+        torch.save({"state_dict": official, "message_hub": HistoryBuffer()}, tmp_path / "in.pth")
+    monkeypatch.setitem(sys.modules, "hypvision.mm.checkpoint", None)  # as where mmengine is not installed
+    with pytest.raises(HypvisionError, match="log of a training beside its weights. Run: pip install 'hypvision.mm.'"):
+        convert_file("hcformer", tmp_path / "in.pth", tmp_path / "out.pth")
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path, official, monkeypatch):
