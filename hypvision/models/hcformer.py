@@ -239,6 +239,7 @@ class HCFormer(nn.Module):
             layers=layers, dims=dims, heads=heads, mlp_ratios=mlp_ratios, fold=fold, prop=prop, win=win,
             window_level=window_level,
         )  # fmt: skip
+        _check_arguments(per_stage, dict(patch_size=patch_size, head_dim=head_dim), img_size, curvature)
         if len({len(value) for value in per_stage.values()}) != 1:
             lengths = ", ".join(f"{name}: {len(value)}" for name, value in per_stage.items())
             raise ValueError(f"The per-stage arguments must have one entry a stage, got {lengths}.")
@@ -418,13 +419,40 @@ class HCFormer(nn.Module):
         return found
 
 
+def _check_arguments(
+    per_stage: dict[str, Any], counts: dict[str, Any], img_size: int | tuple[int, int], curvature: float
+) -> None:
+    """Raise ValueError for an argument that is out of its range, before it fails somewhere inside."""
+    for name, values in per_stage.items():
+        if not isinstance(values, (tuple, list)) or not values:
+            raise ValueError(f"{name} must be a tuple with one entry a stage, got {values!r}.")
+        number = float if name == "mlp_ratios" else int
+        if name != "window_level" and not all(_is_positive(value, number) for value in values):
+            kind = "numbers > 0" if number is float else "positive integers"
+            raise ValueError(f"{name} must have {kind}, one for each stage, got {values!r}.")
+    sides = img_size if isinstance(img_size, (tuple, list)) else (img_size,)
+    for name, value in (*counts.items(), *(("img_size", side) for side in sides)):
+        if not _is_positive(value, int):
+            raise ValueError(f"{name} must be a positive integer, got {value!r}.")
+    if not _is_positive(curvature, float):
+        raise ValueError(
+            f"curvature must be a finite number > 0 (the sectional curvature is -curvature), got {curvature!r}."
+        )
+
+
+def _is_positive(value: Any, kind: type) -> bool:
+    number = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+    return number and 0 < value < float("inf")
+
+
 def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: HCFormer) -> dict[str, Tensor]:
     """The weights in a checkpoint under the model's names.
 
     Accepts official checkpoints, those of ``hypvision train`` (where the network is ``backbone``), the zoo's small
     files, and position biases of another nominal size (resized bilinearly). timm calls this for
     ``create_model(..., pretrained=True, pretrained_cfg_overlay=dict(file=FILE))``, but not for
-    ``checkpoint_path=FILE``, which takes files with the model's own names and shapes only.
+    ``checkpoint_path=FILE``, which takes files with the model's own names and shapes only. A file that holds the log
+    of a training too is beyond timm's reader: ``hypvision.load(FILE, model=NAME)``.
 
     Raises:
         HypvisionError: an official checkpoint has another curvature than the model.
@@ -529,39 +557,41 @@ def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwa
     kwargs = {**args, **(_TAG_ARGS.get(f"{variant}.{tag}", {}) if isinstance(tag, str) else {}), **kwargs}
     if kwargs.get("features_only"):
         kwargs.setdefault("feature_norms", True)
+    stages = kwargs["layers"]
+    levels = len(stages) if isinstance(stages, (tuple, list)) else 4  # the constructor says what is wrong with another
     return build_model_with_cfg(
         HCFormer,
         variant,
         pretrained,
         pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg=dict(out_indices=(0, 1, 2, 3), feature_cls="getter"),
+        feature_cfg=dict(out_indices=tuple(range(levels)), feature_cls="getter"),
         **kwargs,
     )
 
 
 @register_model
 def hcformer_nano(pretrained: bool = False, **kwargs: Any) -> HCFormer:
-    """HCFormer-nano: 5.3 M parameters, 0.9 GFLOPs at 224 px."""
+    """HCFormer-nano: 5.3 M parameters, 0.9 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(2, 2, 6, 2), dims=(32, 64, 196, 224), heads=(4, 4, 8, 8), head_dim=16)
     return _create_hcformer("hcformer_nano", pretrained, args, **kwargs)
 
 
 @register_model
 def hcformer_tiny(pretrained: bool = False, **kwargs: Any) -> HCFormer:
-    """HCFormer-tiny: 7.0 M parameters, 1.0 GFLOPs at 224 px."""
+    """HCFormer-tiny: 7.0 M parameters, 1.0 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(2, 2, 6, 2), dims=(32, 64, 196, 320), heads=(4, 4, 8, 8), head_dim=24)
     return _create_hcformer("hcformer_tiny", pretrained, args, **kwargs)
 
 
 @register_model
 def hcformer_small(pretrained: bool = False, **kwargs: Any) -> HCFormer:
-    """HCFormer-small: 16.1 M parameters, 2.9 GFLOPs at 224 px."""
+    """HCFormer-small: 16.1 M parameters, 2.9 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(2, 2, 6, 2), dims=(64, 128, 320, 512), heads=(4, 4, 8, 8), head_dim=32)
     return _create_hcformer("hcformer_small", pretrained, args, **kwargs)
 
 
 @register_model
 def hcformer_medium(pretrained: bool = False, **kwargs: Any) -> HCFormer:
-    """HCFormer-medium: 33.6 M parameters, 6.4 GFLOPs at 224 px."""
+    """HCFormer-medium: 33.6 M parameters, 6.4 GFLOPs at 224 px as the paper counts them."""
     args = dict(layers=(4, 4, 12, 4), dims=(64, 128, 320, 512), heads=(6, 6, 12, 12), head_dim=32)
     return _create_hcformer("hcformer_medium", pretrained, args, **kwargs)

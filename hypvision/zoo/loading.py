@@ -14,6 +14,7 @@ from hypvision.errors import HypvisionError
 from hypvision.zoo.index import builtin_index
 from hypvision.zoo.records import Index, Record
 from hypvision.zoo.sources import find, resolve
+from hypvision.zoo.trained import load_trained
 
 __all__ = ["load", "pretrained_overlay"]
 
@@ -27,15 +28,22 @@ _BUILDERS = {
 
 
 def load(
-    name: str, device: str | torch.device = "cpu", dtype: torch.dtype | None = None, **overrides: Any
+    name: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    model: str | None = None,
+    **overrides: Any,
 ) -> nn.Module:
     """A model with its trained weights, in eval mode.
 
     Args:
         name: ``hypvision models`` lists them, e.g. ``"hcformer_nano.cifar10"``; or a release, see
-            :func:`hypvision.zoo.sources.find`: ``"hf-hub:USER/REPO"``, ``"file:///folder#NAME"``.
+            :func:`hypvision.zoo.sources.find`: ``"hf-hub:USER/REPO"``, ``"file:///folder#NAME"``; or, with ``model``,
+            the checkpoint file of a training.
         device: where to put it.
         dtype: cast it to this type; default float32.
+        model: timm's name of the model whose weights ``name``, a file, holds; see
+            :func:`hypvision.zoo.trained.load_trained`.
         **overrides: for a classifier, arguments of :func:`timm.create_model` that differ from the trained model's, such
             as ``num_classes=5`` (a new head), ``features_only=True`` or ``drop_path_rate=0.1``.
 
@@ -47,13 +55,20 @@ def load(
     Raises:
         HypvisionError: no such weights, they cannot be fetched, or an override does not fit.
     """
-    index, record = find(name)
+    if model is not None:
+        return load_trained(name, model, overrides).to(device=device, dtype=dtype).eval()
+    if Path(name).is_file():
+        raise HypvisionError(
+            f"'{name}' is a file, which does not say what model it is of. Add it: hypvision.load('{name}', "
+            "model='hcformer_nano', ...), with the arguments of model.backbone in the config of the training."
+        )
+    index, record = find(str(name))
     if record.task in _BUILDERS:
         module, _, function = _BUILDERS[record.task].partition(":")
-        model = getattr(importlib.import_module(module), function)(record, resolve(record, index), overrides)
+        network = getattr(importlib.import_module(module), function)(record, resolve(record, index), overrides)
     else:
-        model = _classifier(index, record, overrides)
-    return model.to(device=device, dtype=dtype).eval()
+        network = _classifier(index, record, overrides)
+    return network.to(device=device, dtype=dtype).eval()
 
 
 def _classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> nn.Module:
@@ -135,7 +150,7 @@ def pretrained_overlay(variant: str, pretrained_cfg: Any, overlay: Mapping[str, 
             + (
                 f"There are: {', '.join(own)}."
                 if own
-                else "Train it (hypvision train), or load a file with checkpoint_path=FILE."
+                else f"Train it (hypvision train) and load the file: hypvision.load(FILE, model='{variant}')."
             )
         )
     return {**_overlay(index.records[name], resolve(index.records[name], index)), **overlay}

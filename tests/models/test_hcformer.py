@@ -132,6 +132,40 @@ def test_bad_arguments():
         micro(curvature=0)
 
 
+@pytest.mark.parametrize(
+    "name,value",
+    [
+        ("fold", 3),
+        ("fold", ()),
+        ("layers", (1, 0, 1, 1)),
+        ("heads", (1, 2.0, 1, 1)),
+        ("dims", (8, -8, 8, 8)),
+        ("mlp_ratios", (2, 0, 2, 2)),
+        ("mlp_ratios", (2, "2", 2, 2)),
+        ("patch_size", 0),
+        ("patch_size", 2.5),
+        ("head_dim", 0),
+        ("img_size", (64, 0)),
+        ("curvature", "1"),
+        ("curvature", float("inf")),
+        ("curvature", float("nan")),
+        ("curvature", True),
+    ],
+)
+def test_arguments_out_of_their_range_are_named(name, value):
+    with pytest.raises(ValueError, match=f"^{name} must "):
+        micro(**{name: value})
+
+
+def test_features_of_a_network_of_two_stages():
+    per_stage = dict(layers=(1, 1), dims=(16, 32), heads=(2, 2), mlp_ratios=(2, 2), fold=(2, 1), prop=(2, 2),
+                     win=(2, 1), window_level=(True, False))  # fmt: skip
+    model = timm.create_model("hcformer_nano", features_only=True, head_dim=8, img_size=64, **per_stage)
+    assert [m.shape for m in model(torch.randn(1, 3, 64, 64))] == [(1, 16, 16, 16), (1, 32, 8, 8)]
+    with pytest.raises(ValueError, match="^layers must be a tuple"):
+        timm.create_model("hcformer_nano", features_only=True, layers=2)
+
+
 def test_classifier_and_head():
     model = micro(in_chans=1, drop_path_rate=0.2).eval()
     features = model.forward_features(torch.randn(2, 1, 64, 64))

@@ -84,7 +84,7 @@ def test_names_without_weights_are_explained(zoo):
     for name in ("hcformer_nano", "hcformer_nano.untrained", "hcformer_nano.cifar10", "hcformer_nano.nonsense"):
         with pytest.raises(HypvisionError, match=f"The zoo has no weights for.*{NAME}"):
             timm.create_model(name, pretrained=True)
-    with pytest.raises(HypvisionError, match="checkpoint_path"):
+    with pytest.raises(HypvisionError, match=r"hypvision\.load\(FILE, model='hcformer_small'\)"):
         timm.create_model("hcformer_small", pretrained=True)
     with pytest.raises(RuntimeError, match="Invalid pretrained tag"):
         timm.create_model("hcformer_nano.nonsense")
