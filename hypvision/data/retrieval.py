@@ -104,6 +104,16 @@ class _RetrievalDataset(_ImageDataset):
                 )
         return rows
 
+    def _number(self, word: Any, name: str) -> int:
+        """The number of a class in a list, checked."""
+        try:
+            return int(word)
+        except (TypeError, ValueError):
+            raise HypvisionError(
+                f"'{self.root / name}' has '{word}' where the number of a class belongs. Replace the file by an intact "
+                "copy."
+            ) from None
+
     def read(self, index: int) -> Image.Image:
         path = self.paths[index]
         try:
@@ -134,16 +144,26 @@ class CUB200(_RetrievalDataset):
     published = {"train": (5864, 100), "test": (5924, 100)}
 
     def _load(self):
-        classes = dict(self._table(self._lines("classes.txt"), 2, "classes.txt"))
+        rows = self._table(self._lines("classes.txt"), 2, "classes.txt")
+        classes = {self._number(number, "classes.txt"): name for number, name in rows}
         files = self._table(self._lines("images.txt"), 2, "images.txt")
         numbers = dict(self._table(self._lines("image_class_labels.txt"), 2, "image_class_labels.txt"))
-        wanted = sorted(int(number) for number in classes if (int(number) <= 100) == (self.split == "train"))
+        wanted = sorted(number for number in classes if (number <= 100) == (self.split == "train"))
         place = {str(number): i for i, number in enumerate(wanted)}
         chosen = [(file, place[numbers[key]]) for key, file in files if numbers.get(key) in place]
-        names = [classes[str(number)].partition(".")[2] or classes[str(number)] for number in wanted]
+        names = [classes[number].partition(".")[2] or classes[number] for number in wanted]
         ancestors = [(name.rpartition("_")[2].lower(),) for name in names]
         paths = [str(self.root / "images" / file) for file, _ in chosen]
         return paths, np.array([label for _, label in chosen], dtype=np.int64), names, ancestors, None
+
+
+# Makers of Cars-196 of more than one word; the others are the first word of the model.
+_MAKERS = ("AM General", "Aston Martin", "Land Rover")
+
+
+def car_maker(model: str) -> str:
+    """The maker of a car by its name in Cars-196."""
+    return next((maker for maker in _MAKERS if model.startswith(maker + " ")), model.partition(" ")[0])
 
 
 @DATASETS.register_module()
@@ -163,25 +183,47 @@ class Cars196(_RetrievalDataset):
 
     def _load(self):
         if (self.root / "cars_annos.mat").is_file() or not (self.root / "devkit").is_dir():
-            content = self._mat("cars_annos.mat")
-            rows = [(item.relative_im_path, item.__dict__["class"]) for item in np.atleast_1d(content["annotations"])]
-            names = content["class_names"]
+            rows = self._annotations("cars_annos.mat", "relative_im_path")
+            names = self._entry("cars_annos.mat", "class_names")
         else:
-            names = self._mat("devkit/cars_meta.mat")["class_names"]
+            names = self._entry("devkit/cars_meta.mat", "class_names")
             rows = []
             for folder, file in (
                 ("cars_train", "devkit/cars_train_annos.mat"),
                 ("cars_test", "cars_test_annos_withlabels.mat"),
             ):
-                for item in np.atleast_1d(self._mat(file)["annotations"]):
-                    rows.append((f"{folder}/{item.fname}", item.__dict__["class"]))
+                rows += [(f"{folder}/{name}", number) for name, number in self._annotations(file, "fname")]
         names = [str(name) for name in np.atleast_1d(names)]
         first = 0 if self.split == "train" else 98
         names = names[first : first + 98]
-        chosen = [(path, int(c) - 1 - first) for path, c in rows if 0 <= int(c) - 1 - first < len(names)]
+        chosen = [(path, c - 1 - first) for path, c in rows if 0 <= c - 1 - first < len(names)]
         paths = [str(self.root / path) for path, _ in chosen]
-        ancestors = [(name.split()[0],) for name in names]
+        ancestors = [(car_maker(name),) for name in names]
         return paths, np.array([label for _, label in chosen], dtype=np.int64), names, ancestors, None
+
+    def _entry(self, name: str, key: str) -> Any:
+        content = self._mat(name)
+        if key not in content:
+            found = ", ".join(sorted(k for k in content if not k.startswith("__"))) or "nothing"
+            raise HypvisionError(
+                f"The file '{self.root / name}' has no '{key}', it has {found}. Replace it by an intact copy"
+                + (" with labels." if "test_annos" in name else ".")
+            )
+        return content[key]
+
+    def _annotations(self, name: str, path: str) -> list[tuple[str, int]]:
+        """Path and class of each image in a file."""
+        found = []
+        for item in np.atleast_1d(self._entry(name, "annotations")):
+            fields = getattr(item, "__dict__", {})
+            for key in (path, "class"):
+                if key not in fields:
+                    raise HypvisionError(
+                        f"The file '{self.root / name}' has an annotation without '{key}'. Take the file that has the "
+                        "classes: the archives have one of the test images without them, too."
+                    )
+            found.append((str(fields[path]), self._number(fields["class"], name)))
+        return found
 
     def _mat(self, name: str) -> dict[str, Any]:
         if not (self.root / name).is_file():
@@ -212,10 +254,11 @@ class StanfordOnlineProducts(_RetrievalDataset):
     def _load(self):
         name = f"Ebay_{self.split}.txt"
         rows = self._table(self._lines(name)[1:], 4, name)  # image_id class_id super_class_id path
-        numbers = sorted({int(row[1]) for row in rows})
+        given = [self._number(row[1], name) for row in rows]
+        numbers = sorted(set(given))
         place = {number: i for i, number in enumerate(numbers)}
-        kinds = {int(row[1]): row[3].partition("/")[0].removesuffix("_final") for row in rows}
-        labels = np.array([place[int(row[1])] for row in rows], dtype=np.int64)
+        kinds = {n: row[3].partition("/")[0].removesuffix("_final") for n, row in zip(given, rows)}
+        labels = np.array([place[number] for number in given], dtype=np.int64)
         paths = [str(self.root / row[3]) for row in rows]
         return paths, labels, [str(number) for number in numbers], [(kinds[number],) for number in numbers], None
 

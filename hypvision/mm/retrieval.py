@@ -22,7 +22,7 @@ import hypvision.models  # noqa: F401 - registers the models
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
 from hypvision.viz.explain import find_images, load_weights, open_image
-from hypvision.viz.sheet import save_picture
+from hypvision.viz.sheet import picture_format, save_picture
 
 __all__ = [
     "Embedder",
@@ -297,7 +297,8 @@ def add_search_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--gallery", required=True, metavar="DIR", help="folder to search, with its sub-folders")
     _add_model_arguments(parser)
     parser.add_argument("-k", type=int, default=9, metavar="N", help="neighbours (default: 9)")
-    parser.add_argument("--out", default="search.png", metavar="FILE", help="picture to write (default: search.png)")
+    text = "picture to write, .png, .jpg, .jpeg or .webp (default: search.png)"
+    parser.add_argument("--out", default="search.png", metavar="FILE", help=text)
 
 
 def run_search(args: Namespace) -> None:
@@ -307,6 +308,7 @@ def run_search(args: Namespace) -> None:
     device = _check(args)
     if args.k < 1:
         raise HypvisionError(f"-k must be at least 1, got {args.k}.")
+    picture_format(args.out)  # refuses a wrong one before the work
     query = open_image(args.image).convert("RGB")
     paths = [path for path in _gallery(args.gallery) if path.resolve() != Path(args.image).resolve()]
     if not paths:

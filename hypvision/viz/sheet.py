@@ -7,9 +7,12 @@ from pathlib import Path
 
 from PIL import Image
 
+from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 
-__all__ = ["contact_sheet", "save_picture"]
+__all__ = ["contact_sheet", "picture_format", "save_picture"]
+
+_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
 def contact_sheet(pictures: Sequence[Image.Image], columns: int = 4, cell: int = 240, gap: int = 6) -> Image.Image:
@@ -36,12 +39,31 @@ def contact_sheet(pictures: Sequence[Image.Image], columns: int = 4, cell: int =
 
 
 def save_picture(picture: Image.Image, path: str | Path) -> Path:
-    """Write a PNG under a temporary name and move it into place; missing folders are made. Returns the path.
+    """Write a picture under a temporary name and move it into place; missing folders are made. Returns the path.
+
+    Args:
+        picture: what to write.
+        path: its ending says the format: ``.png``, ``.jpg``, ``.jpeg`` or ``.webp``.
 
     Raises:
-        HypvisionError: the place is not writable or the disk full; an old file is as it was.
+        HypvisionError: another ending; the place is not writable or the disk full; an old file is as it was.
     """
     path = Path(path)
+    format = picture_format(path)
+    options = {"quality": 92} if format in ("JPEG", "WEBP") else {}
     with replacing(path) as temporary:
-        picture.save(temporary, format="PNG")
+        (picture.convert("RGB") if format == "JPEG" else picture).save(temporary, format=format, **options)
     return path
+
+
+def picture_format(path: str | Path) -> str:
+    """Pillow's name of the format that the ending of a file asks for.
+
+    Raises:
+        HypvisionError: none of those of :func:`save_picture`.
+    """
+    ending = Path(path).suffix.lower()
+    if ending not in _FORMATS:
+        what = f"ends in '{ending}'" if ending else "has no ending"
+        raise HypvisionError(f"The picture '{path}' {what}. End its name in one of {', '.join(_FORMATS)}.")
+    return _FORMATS[ending]

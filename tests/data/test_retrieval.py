@@ -11,7 +11,7 @@ from retrieval_layouts import write_cars, write_cub, write_folder, write_inshop,
 pytest.importorskip("mmengine")
 from mmengine.dataset import DefaultSampler
 
-from hypvision.data.retrieval import CUB200, Cars196, InShop, RetrievalFolder, StanfordOnlineProducts
+from hypvision.data.retrieval import CUB200, Cars196, InShop, RetrievalFolder, StanfordOnlineProducts, car_maker
 from hypvision.data.samplers import MPerClassBatchSampler
 from hypvision.errors import HypvisionError
 
@@ -124,6 +124,35 @@ def test_broken_lists_and_images_are_told(tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
+def test_class_numbers_and_annotations_are_checked(tmp_path):
+    savemat = pytest.importorskip("scipy.io").savemat
+    cub, sop = write_cub(tmp_path / "cub"), write_sop(tmp_path / "sop")
+    (cub / "classes.txt").write_text("one 001.Bird_1_Sparrow\n")
+    with pytest.raises(HypvisionError, match="classes.txt' has 'one' where the number of a class"):
+        CUB200(str(cub), EVAL)
+    (sop / "Ebay_train.txt").write_text("image_id class_id super_class_id path\n1 first 1 bicycle_final/1_0.JPG\n")
+    with pytest.raises(HypvisionError, match="Ebay_train.txt' has 'first' where"):
+        StanfordOnlineProducts(str(sop), EVAL)
+    cars = write_cars(tmp_path / "cars", devkit=True)
+    savemat(cars / "cars_test_annos_withlabels.mat", dict(other=1))
+    with pytest.raises(HypvisionError, match="no 'annotations', it has other.*with labels"):
+        Cars196(str(cars), EVAL)
+    table = np.zeros((1, 2), dtype=[("fname", object), ("bbox_x1", object)])
+    table[0, :] = ("000001.jpg", 1)
+    savemat(cars / "cars_test_annos_withlabels.mat", dict(annotations=table))
+    with pytest.raises(HypvisionError, match="annotation without 'class'"):
+        Cars196(str(cars), EVAL)
+
+
+@pytest.mark.parametrize(("model", "maker"), [
+    ("Aston Martin V8 Vantage Coupe 2012", "Aston Martin"), ("AM General Hummer SUV 2000", "AM General"),
+    ("Land Rover LR2 SUV 2012", "Land Rover"), ("Acura RL Sedan 2012", "Acura"),
+    ("smart fortwo Convertible 2012", "smart"), ("Mercedes-Benz S-Class Sedan 2012", "Mercedes-Benz"),
+])  # fmt: skip
+def test_makers_of_cars(model, maker):
+    assert car_maker(model) == maker
+
+
 def test_a_partial_copy_is_told(tmp_path):
     with pytest.warns(UserWarning, match="16 images of 4 classes.*5864 of 100"):
         build("cub", tmp_path)

@@ -89,13 +89,14 @@ def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
     picture(query, 2, 3)  # the colour of a ship, and its noise
     weights = learner / ("weights.pth" if kind == "learner" else "timm.pth")
     given = options(learner) if kind == "learner" else ["--model", "test_vit", "--weights", str(weights)]
-    out = tmp_path / "found.png"
+    out = tmp_path / ("found.jpg" if kind == "timm" else "found.png")
     assert main(["search", str(query), "--gallery", str(learner / "data"), *given, "-k", "4", "--out", str(out)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("0.0000") and said[0].endswith("ship/0003.png") and len(said) == 5
     assert said[-1] == f"Drawn in {out}; weights {weights}"
     assert [float(line.split()[0]) for line in said[:4]] == sorted(float(line.split()[0]) for line in said[:4])
-    assert Image.open(out).size[0] == 5 * 168 + 8
+    with Image.open(out) as drawn:
+        assert drawn.size[0] == 5 * 168 + 8 and drawn.format == ("JPEG" if kind == "timm" else "PNG")
 
 
 def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys, monkeypatch):
@@ -185,6 +186,8 @@ def test_recovered_hierarchy_of_known_places():
         ("search {data}/cat/0000.png --gallery nowhere --model test_vit --weights {timm}", "no folder 'nowhere'"),
         ("search {data}/cat/0000.png --gallery {empty} --model test_vit", "has no pictures"),
         ("search {data}/cat/0000.png --gallery {data} --model test_vit -k 0", "-k must be at least 1"),
+        ("search {data}/cat/0000.png --gallery {data} --model test_vit --out x.tiff", "ends in '.tiff'. End its name"),
+        ("search {data}/cat/0000.png --gallery {data} --model test_vit --out found", "has no ending. End its"),
         ("hierarchy --config configs/hcformer/hcformer-nano_cifar10.py --weights {weights}", "not a MetricLearner"),
         ("hierarchy --config {config} --weights {weights} --per-class 0", "--per-class must be"),
     ],
