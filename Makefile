@@ -40,7 +40,7 @@ clean:  ## remove what was built and trained, and the environment
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info < (3, 14) else "hypvision needs Python 3.10 to 3.13: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "No environment could be made: see above (Debian and Ubuntu: apt install python3-venv)."; exit 1; }
 
 $(RUN_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing into $(VENV): a few minutes and 6 GB at the first call ..."
