@@ -13,7 +13,8 @@ from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapper
-from mmengine.registry import HOOKS, METRICS, OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
+from mmengine.optim.scheduler import MultiStepLR
+from mmengine.registry import HOOKS, METRICS, OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, PARAM_SCHEDULERS
 from mmengine.runner import Runner
 from torch import nn
 
@@ -23,9 +24,9 @@ from hypvision.optim import param_groups
 
 from . import optim
 
-__all__ = ["CalibrationError", "CurvatureHook", "RiemannianParamGroups"]
+__all__ = ["CalibrationError", "CurvatureHook", "GroupMultiStepLR", "RiemannianParamGroups"]
 
-OPTIONS = ("manifold_lr_scale", "manifold_weight_decay", "curvature_lr", "curvature_lr_scale")
+OPTIONS = ("manifold_lr_scale", "manifold_weight_decay", "curvature_lr", "curvature_lr_scale", "decay_all")
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
@@ -37,7 +38,9 @@ class RiemannianParamGroups:
 
     Args:
         optim_wrapper_cfg: ``type`` and arguments of the wrapper, with ``optimizer``.
-        paramwise_cfg: ``manifold_lr_scale``, ``manifold_weight_decay``, ``curvature_lr``, ``curvature_lr_scale``.
+        paramwise_cfg: ``manifold_lr_scale``, ``manifold_weight_decay``, ``curvature_lr``, ``curvature_lr_scale``; and
+            ``decay_all`` (False): biases, norms and other parameters without weight decay get it, too, as in the
+            official code of HCNN. Curvatures never do.
 
     Raises:
         HypvisionError: an unknown key, or a value that the optimiser refuses.
@@ -59,9 +62,43 @@ class RiemannianParamGroups:
         if is_model_wrapper(model):
             model = model.module
         rate, decay = self.optimizer_cfg["lr"], self.optimizer_cfg.get("weight_decay", 0.0)
-        groups = param_groups(model, rate, decay, **self.options)
+        options = dict(self.options)
+        decay_all = options.pop("decay_all", False)
+        groups = param_groups(model, rate, decay, **options)
+        for group in groups:
+            if decay_all and group["name"] == "no_weight_decay":
+                group["weight_decay"] = decay
         optimizer = optim.build_optimizer(self.optimizer_cfg, groups)
         return OPTIM_WRAPPERS.build(self.optim_wrapper_cfg, default_args=dict(optimizer=optimizer))
+
+
+@PARAM_SCHEDULERS.register_module()
+class GroupMultiStepLR(MultiStepLR):
+    """mmengine's ``MultiStepLR`` for a part of the parameter groups.
+
+    In the recipe of HCNN the points, whose rate is that of the weights divided by 5, leave out the first of its drops.
+
+    Args:
+        optimizer: the optimiser or its wrapper; its groups have a ``name``.
+        leave_out: names of groups that keep their rate. A group may be absent: not every model has points.
+        args, kwargs: those of ``MultiStepLR``: ``milestones``, ``gamma``, ...
+
+    Raises:
+        HypvisionError: the groups have no names.
+    """
+
+    def __init__(self, optimizer: Any, *args: Any, leave_out: Sequence[str] = (), **kwargs: Any):
+        self.leave_out = tuple(leave_out)
+        if self.leave_out and any("name" not in group for group in optimizer.param_groups):
+            raise HypvisionError(
+                "param_scheduler has 'leave_out', but the parameter groups of the optimiser have no names. Set "
+                "optim_wrapper.constructor to RiemannianParamGroups."
+            )
+        super().__init__(optimizer, *args, **kwargs)
+
+    def _get_value(self) -> list[float]:
+        pairs = zip(super()._get_value(), self.optimizer.param_groups)
+        return [g[self.param_name] if g.get("name") in self.leave_out else value for value, g in pairs]
 
 
 @HOOKS.register_module()

@@ -2,16 +2,19 @@
 
 import logging
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import timm
 import torch
+from mmengine.registry import PARAM_SCHEDULERS
 
 from hypvision.errors import HypvisionError
+from hypvision.mm.config import load_config
 from hypvision.optim import RiemannianSGD
 from hypvision.tasks import ImageClassifier
-from hypvision.tasks.hyperbolic import CalibrationError, CurvatureHook, RiemannianParamGroups
+from hypvision.tasks.hyperbolic import CalibrationError, CurvatureHook, GroupMultiStepLR, RiemannianParamGroups
 from hypvision.tasks.optim import TimmParamGroups
 from hypvision.tasks.retrieval import MetricLearningParamGroups
 
@@ -32,6 +35,48 @@ def test_groups_have_their_rates():
     }
     assert all(group["move"] == "project" for group in groups.values())
     assert sum(len(group["params"]) for group in groups.values()) == len(list(model.parameters()))
+
+
+def _recipe():
+    return load_config(Path(__file__).parents[2] / "configs/hecnn/hcnn-plus-resnet18_200e_cifar10.py")
+
+
+def test_the_recipe_of_the_papers_has_their_schedule():
+    """Rates and weight decay of each group over the 200 epochs: x 0.2 after 60, 120 and 160; points skip the first."""
+    config = _recipe()
+    wrapper = RiemannianParamGroups(config.optim_wrapper, config.optim_wrapper.paramwise_cfg)
+    wrapper.optim_wrapper_cfg = dict(type="OptimWrapper")
+    optimizer = wrapper(ImageClassifier(dict(MICRO, model_name="hcnn_resnet18", plus=True))).optimizer
+    schedules = [
+        PARAM_SCHEDULERS.build(dict(s), default_args=dict(optimizer=optimizer)) for s in config.param_scheduler
+    ]
+    expected = {"weights": 0.1, "no_weight_decay": 0.1, "points": 0.02, "curvatures": 1e-3}
+    assert {group["name"] for group in optimizer.param_groups} == set(expected)
+    for epoch in range(config.train_cfg.max_epochs):
+        drops = (epoch >= 60) + (epoch >= 120) + (epoch >= 160)
+        for group in optimizer.param_groups:
+            own = drops - (epoch >= 60) if group["name"] == "points" else drops
+            assert group["lr"] == pytest.approx(expected[group["name"]] * 0.2**own), (epoch, group["name"])
+            assert group["weight_decay"] == (0 if group["name"] == "curvatures" else 5e-4)
+        optimizer.step()
+        for schedule in schedules:
+            schedule.step()
+
+
+def test_the_recipe_of_the_papers_has_their_data():
+    config = _recipe()
+    assert config.train_dataloader.batch_size == 128 and config.train_cfg.max_epochs == 200
+    for loader in (config.train_dataloader, config.val_dataloader, config.test_dataloader):
+        transform = loader.dataset.transform
+        assert tuple(transform.mean) == (0.5074, 0.4867, 0.4411) and tuple(transform.std) == (0.267, 0.256, 0.276)
+    transform = config.train_dataloader.dataset.transform
+    assert transform.pad_crop == 4 and transform.auto_augment is None and transform.re_prob == 0
+
+
+def test_groups_to_leave_out_need_names():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    with pytest.raises(HypvisionError, match="no names.*RiemannianParamGroups"):
+        GroupMultiStepLR(optimizer, milestones=[1], leave_out=("points",))
 
 
 def test_unknown_options_are_explained():
