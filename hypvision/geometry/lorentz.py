@@ -715,10 +715,11 @@ def _transp(pair: _Pair, v: Tensor) -> Tensor:
 @stable("x", space=("u",))
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Parallel transport from the origin to ``x`` ``(..., n + 1)`` of ``u`` ``(..., n)``; returns ``(..., n + 1)``."""
-    space, q = _scaled(x[..., 1:], c)
-    u = _scaled_tangent(u, 1.0)
-    along = dot(widen(space), widen(u)).to(u.dtype)  # next to nothing beside the lengths in many dimensions
-    return _join(along, u + space * (along / (1 + torch.sqrt(1 + q))))
+    space, q = _capped(x[..., 1:], c)
+    u, root = _scaled_tangent(u, 1.0), _root(c)
+    # exact, for it may be next to nothing beside the lengths
+    along = dot(widen(space), widen(u)).to(u.dtype) * root
+    return _join(along, u + space * (along * root / (1 + torch.sqrt(1 + q))))
 
 
 @stable("x", "v")

@@ -606,10 +606,13 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     x, x_gap, _ = _inside(x, c)
     p, p_gap, _ = _inside(p, c)
     c = widen(c)
-    a, _ = lorentz._unit(a)
-    delta = x - p
-    q = wide_square_norm(delta) * c
-    top = p_gap * dot(widen(delta), widen(a)) - q * dot(p, a).to(q.dtype)
+    delta, a = widen(x - p), widen(_bounded(a))
+    # the normal is not rounded to a unit: that would turn the plane
+    square = square_norm(a)
+    away = square > torch.finfo(x.dtype).tiny
+    length = torch.sqrt(torch.where(away, square, torch.ones_like(square)))
+    q = square_norm(delta) * c
+    top = (p_gap * dot(delta, a) - q * dot(widen(p), a)) / length
     out = (asinh(2 * _root(c) * top / (x_gap * p_gap)) / _root(c)).squeeze(-1).to(x.dtype)
     return out if signed else out.abs()
 

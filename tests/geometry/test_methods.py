@@ -152,6 +152,37 @@ class TestAliases:
         assert rim[0].item() * 10**0.5 == pytest.approx(1 - 4e-3, rel=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Lorentz(0.7, learnable=True),
+        lambda: PoincareBall(0.7, learnable=True),
+        Euclidean,
+        lambda: Product((Lorentz(0.7), 2), (PoincareBall(0.5), 1)),
+    ],
+    ids=["lorentz", "ball", "euclidean", "product"],
+)
+def test_methods_compile_in_one_graph(make):
+    manifold = make()
+    x, y = manifold.random(2, 4, 3).detach()
+    weights = torch.rand(2, 4) + 0.1
+    calls = {
+        "centroid": (x, weights[0]),
+        "weighted_centroids": (weights, x),
+        "mobius_sub": (x, y),
+        "scalar_mul": (0.3, x),
+        "geodesic_unit": (0.3, x, manifold.logmap(x, y).detach()),
+        "wrapped_normal_log_prob": (x, y, 0.5),
+        "rescale": (x, 2.0),
+        "sqdist": (x, y),
+    }
+    for name, arguments in calls.items():
+        torch._dynamo.reset()
+        compiled = torch.compile(getattr(manifold, name), fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(*arguments), getattr(manifold, name)(*arguments), rtol=1e-4, atol=1e-5)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Products and flat space, by their definitions
 
