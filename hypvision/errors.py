@@ -6,13 +6,22 @@ of one paragraph: what was wrong, what was expected, how to fix it. The command-
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-__all__ = ["HypvisionError", "guard", "require"]
+__all__ = ["HypvisionError", "explain_os_error", "guard", "require"]
+
+
+# What a path or its disk can be wrong with; other system errors are bugs.
+_OF_PLACES = {
+    getattr(errno, name)
+    for name in ("EFBIG", "EROFS", "EISDIR", "ENOTDIR", "EEXIST", "ENAMETOOLONG", "EIO", "ENOTEMPTY", "ELOOP", "ESTALE")
+    if hasattr(errno, name)
+}
 
 
 class HypvisionError(Exception):
@@ -40,12 +49,30 @@ def require(module: str, extra: str) -> ModuleType:
         ) from error
 
 
+def explain_os_error(error: OSError) -> str | None:
+    """The paragraph for a path or a disk that the user can put right; None for an error that is a bug."""
+    text = " ".join(str(error).split())
+    place = f" at '{error.filename}'" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"The disk is full{place}. Complete checkpoints are untouched. Free some space, or choose another place, "
+            "and repeat the command (a training with --resume)."
+        )
+    if isinstance(error, FileNotFoundError):
+        return f"A file is missing: {text}. Check the paths, those of the config too (see docs/data.md)."
+    if isinstance(error, PermissionError):
+        return f"No permission: {text}. Choose a file or folder that you have the rights to, e.g. with --work-dir."
+    if error.errno in _OF_PLACES:
+        return f"The file system refused{place}: {error.strerror}. Correct the path, or choose another place."
+    return None
+
+
 def guard(function: Callable[..., Any], *args: Any) -> int:
     """Run the body of a command and turn its end into an exit status.
 
     Returns:
-        0; 2 after a :class:`HypvisionError`, told in one paragraph without a traceback; 130 after an interruption.
-        Anything else is a bug and propagates.
+        0; 2 after a :class:`HypvisionError`, or an error of a path or disk (:func:`explain_os_error`), told in one
+        paragraph without a traceback; 130 after an interruption. Anything else is a bug and propagates.
     """
     try:
         function(*args)
@@ -54,5 +81,11 @@ def guard(function: Callable[..., Any], *args: Any) -> int:
         return 130
     except HypvisionError as error:
         print(f"\nhypvision: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        paragraph = explain_os_error(error)
+        if paragraph is None:
+            raise
+        print(f"\nhypvision: error: {paragraph}", file=sys.stderr)
         return 2
     return 0

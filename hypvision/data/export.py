@@ -169,8 +169,14 @@ def export(
     # Arguments are checked before anything is written.
     for split, length in (("train", train), ("val", val)):
         ShapesClassification(split, length, (height, width), seed, level)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    except OSError as error:
+        raise HypvisionError(
+            f"The folder '{out}' cannot be made ('{error.filename}': {error.strerror}). Choose a place that you may "
+            "write to."
+        ) from error
     try:
         LAYOUTS[layout](temporary, {"train": train, "val": val}, (height, width), seed, level)
         (temporary / _RECORD).write_text(json.dumps(record, indent=1) + "\n")
@@ -192,7 +198,9 @@ def export(
 
 def _already_there(out: Path, record: dict, overwrite: bool) -> bool:
     """Whether ``out`` holds this very data set; an error when it holds something that must not be replaced."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    if out.exists() and not out.is_dir():
+        raise HypvisionError(f"'{out}' is a file. Give the name of a folder; it is made if it does not exist.")
+    if not out.exists() or not any(out.iterdir()):
         return False
     try:
         found = json.loads((out / _RECORD).read_text())

@@ -253,7 +253,7 @@ def _create(model_name: str, out_indices: tuple[int, ...], pretrained: bool, tim
         except HypvisionError as error:
             if not (isinstance(error.__cause__, TypeError) and any(f"'{name}'" in str(error) for name in flexible)):
                 raise
-        except (AssertionError, IndexError, ValueError) as error:
+        except (AssertionError, IndexError) as error:
             raise HypvisionError(
                 f"'{model_name}' cannot return the levels out_indices={out_indices}: {error or type(error).__name__}. "
                 "timm.create_model(NAME, features_only=True).feature_info lists those it has."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import errno
+import inspect
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -11,16 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hypvision.errors import HypvisionError, guard
+from hypvision.errors import HypvisionError, explain_os_error, guard
 
 __all__ = ["check_channels", "check_data", "close_configs", "explain", "main_guard", "readable_errors"]
-
-# What a path or its disk can be wrong with; other system errors are bugs.
-_OF_PLACES = {
-    getattr(errno, name)
-    for name in ("EFBIG", "EROFS", "EISDIR", "ENOTDIR", "EEXIST", "ENAMETOOLONG", "EIO", "ENOTEMPTY", "ELOOP", "ESTALE")
-    if hasattr(errno, name)
-}
 
 LAYOUT = {
     "img_path": "the images",
@@ -138,7 +131,7 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, HypvisionError):
         return text
     if isinstance(error, OSError):
-        return _explain_os_error(error, text)
+        return explain_os_error(error)
     if isinstance(error, KeyError) and "registry" in text:
         return (
             f"The config names something unknown: {text.partition(' Please check')[0]} Correct the 'type', or import "
@@ -163,23 +156,51 @@ def explain(error: BaseException) -> str | None:
             f"The GPU has no memory left ({text.partition('.')[0]}). Use a smaller batch (--cfg-options "
             "train_dataloader.batch_size=...), --amp, or more GPUs."
         )
+    if isinstance(error, (TypeError, ValueError)):
+        return _explain_building(error, text)
     return None
 
 
-def _explain_os_error(error: OSError, text: str) -> str | None:
-    place = f" at '{error.filename}'" if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"The disk is full{place}. Complete checkpoints are untouched. Free some space, or choose another place, "
-            "and repeat the command (a training with --resume)."
-        )
-    if isinstance(error, FileNotFoundError):
-        return f"A file is missing: {text}. Check the paths in the config (see docs/data.md)."
-    if isinstance(error, PermissionError):
-        return f"No permission: {text}. Choose a folder that you may write to, e.g. with --work-dir."
-    if error.errno in _OF_PLACES:
-        return f"The file system refused{place}: {error.strerror}. Correct the path, or choose another --work-dir."
-    return None
+def _explain_building(error: Exception, text: str) -> str | None:
+    """The paragraph for what a constructor refused while a part of the config was being built; None elsewhere."""
+    target, inside, names, trace = None, False, {}, error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_name.startswith("build_") and "mmengine" in Path(code.co_filename).parts:
+            inside = True
+            names = trace.tb_frame.f_globals
+            target = trace.tb_frame.f_locals.get("obj_cls", target)
+        trace = trace.tb_next
+    if not inside:
+        return None
+    if isinstance(error, TypeError):
+        unknown = re.search(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", text)
+        if unknown:
+            owner, key = unknown[1].removesuffix(".__init__"), unknown[2]
+            known: list[str] = []
+            kind = target if getattr(target, "__name__", "") == owner else names.get(owner)
+            if inspect.isclass(kind) and owner != "DataLoader":
+                known = [name for name in inspect.signature(kind).parameters if name not in ("args", "kwargs")]
+            elif owner == "DataLoader":
+                known = ["batch_size", "num_workers", "dataset", "sampler", "collate_fn", "drop_last", "pin_memory"]
+            close = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
+            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            return (
+                f"The config gives {owner} an argument '{key}', which it does not have.{hint} Correct the key in the "
+                "config or in --cfg-options."
+            )
+        lacking = re.search(r"([\w.]+)\(\) missing \d+ required [\w-]+ arguments?: (.+)", text)
+        if lacking:
+            return (
+                f"The config lacks what {lacking[1].removesuffix('.__init__')} needs: {lacking[2]}. Add it to the "
+                "config, or give it with --cfg-options."
+            )
+        return None
+    of = f" of {target.__name__}" if inspect.isclass(target) else ""
+    return (
+        f"The config has a value{of} that is out of range: {text.rstrip('.')}. Correct it in the config or in "
+        "--cfg-options."
+    )
 
 
 @contextmanager

@@ -6,8 +6,11 @@ losses, a stop on NaN, a clean Ctrl-C; and on a machine without a GPU it takes g
 
 from __future__ import annotations
 
+import difflib
+import os
 import uuid
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["leave_processes", "load_config", "parse_options", "prepare"]
 
 PHASES = ("train", "val", "test")
+# What mmengine's Runner and this engine read from a config; its other keys are for the config's own use.
+RUN_KEYS = (
+    "model", "work_dir", "data_root", "train_dataloader", "val_dataloader", "test_dataloader", "train_cfg", "val_cfg",
+    "test_cfg", "auto_scale_lr", "optim_wrapper", "param_scheduler", "val_evaluator", "test_evaluator", "default_hooks",
+    "custom_hooks", "custom_imports", "data_preprocessor", "load_from", "resume", "launcher", "env_cfg",
+    "log_processor", "log_level", "visualizer", "vis_backends", "default_scope", "randomness", "experiment_name",
+    "model_wrapper_cfg", "find_unused_parameters", "tta_model", "tta_pipeline",
+)  # fmt: skip
 
 
 def load_config(source: str | Path | Config, options: dict[str, Any] | None = None) -> Config:
@@ -61,11 +72,35 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             for part in ("dataloader", "evaluator"):
                 if f"{phase}_{part}" in config:
                     config[f"{phase}_{part}"] = _move(config[f"{phase}_{part}"], old, new)
+    _check_keys(config, options)
     try:
         config.merge_from_dict(options)
     except (KeyError, TypeError, AssertionError, IndexError) as error:
         raise HypvisionError(f"The options {options} do not fit the config: {error}.") from error
     return config
+
+
+def _check_keys(config: Config, options: dict[str, Any]) -> None:
+    """Refuse options of which nothing would come: mmengine adds a key that no part of a run reads."""
+    for option in options:
+        key = option.partition(".")[0]
+        if key in config or key in RUN_KEYS:
+            continue
+        close = [path for path in _paths(config.to_dict()) if path.rpartition(".")[2] == key][:3]
+        close = close or difflib.get_close_matches(key, [*config.keys(), *RUN_KEYS], n=3, cutoff=0.6)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise HypvisionError(
+            f"The config has no '{key}', so the option '{option}' would change nothing.{hint} Options are dotted keys "
+            "of the config, such as optim_wrapper.optimizer.lr=0.01; what is new belongs in a config file of your own."
+        )
+
+
+def _paths(node: Any, prefix: str = "") -> Iterator[str]:
+    """The dotted keys of a config, those of shorter paths first in each part."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, (list, tuple)) else ()
+    for key, value in items:
+        yield f"{prefix}{key}"
+        yield from _paths(value, f"{prefix}{key}.")
 
 
 def _move(node: Any, old: str, new: str) -> Any:
@@ -95,6 +130,8 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
 
     environment = config.setdefault("env_cfg", dict())
     distribution = environment.setdefault("dist_cfg", dict(backend="nccl"))
+    if launcher == "pytorch":
+        _check_started_by_torchrun()
     if not torch.cuda.is_available():
         if distribution.get("backend", "nccl") == "nccl":
             distribution.backend = "gloo"
@@ -170,6 +207,17 @@ def _join_cpu_processes(config: Config, launcher: str) -> None:
             device_ids=None,
             broadcast_buffers=False,
             find_unused_parameters=config.get("find_unused_parameters", False),
+        )
+
+
+def _check_started_by_torchrun() -> None:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise HypvisionError(
+            f"--launcher pytorch is for processes that torchrun started, which sets {', '.join(missing)}. Use "
+            "tools/dist_train.sh CONFIG PROCESSES, or torchrun --nproc_per_node=PROCESSES tools/train.py CONFIG "
+            "--launcher pytorch, or leave out --launcher."
         )
 
 

@@ -274,7 +274,11 @@ def add_test_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="config file")
     parser.add_argument("weights", metavar="WEIGHTS", help="checkpoint file, or zoo:NAME (hypvision models lists them)")
     parser.add_argument("--out", metavar="PATH", help="write predictions: a .json file, or a folder for label maps")
-    parser.add_argument("--show-dir", metavar="DIR", help="write pictures with the predictions painted in")
+    parser.add_argument(
+        "--show-dir",
+        metavar="DIR",
+        help="write pictures with the predictions painted in (of a classifier 200, taken evenly from the data)",
+    )
     parser.add_argument(
         "--tta", action="store_true", help="test-time augmentation: the config's views, or mirror images"
     )

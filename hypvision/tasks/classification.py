@@ -123,7 +123,7 @@ class ImageClassifier(BaseModel):
 
     def loss(self, inputs: Tensor, label: Tensor) -> Tensor:
         """Mean cross-entropy of a batch, in float32."""
-        if self.mixup is not None and self.training:
+        if self.mixup is not None and self.training and len(inputs) > 1:
             if len(inputs) % 2:  # timm mixes an image with its mirror in the batch: an odd one out has no partner
                 inputs, label = inputs[:-1], label[:-1]
             inputs, target = self.mixup(inputs, label)

@@ -242,6 +242,8 @@ class InterruptHook(Hook):
 class PredictionPainterHook(Hook):
     """Writes pictures of test images with the predicted and the true class below (``tools/test.py --show-dir``).
 
+    Data sets lie in the order of their classes: the pictures are taken evenly from all of it, not from its beginning.
+
     Args:
         out_dir: folder of the pictures; made if missing. Names begin with ``wrong`` or ``right``.
         limit: how many pictures at most.
@@ -254,7 +256,9 @@ class PredictionPainterHook(Hook):
         self.min_side = min_side
 
     def before_test(self, runner: Runner) -> None:
-        self.painted = 0
+        count = len(runner.test_dataloader.dataset)
+        chosen = min(self.limit, count)
+        self.chosen = {i * count // chosen for i in range(chosen)}
         self.out_dir.mkdir(parents=True, exist_ok=True)
 
     def after_test_iter(
@@ -262,16 +266,15 @@ class PredictionPainterHook(Hook):
     ) -> None:
         dataset = runner.test_dataloader.dataset
         names = dataset.metainfo["classes"]
-        for output in outputs or ():
-            if self.painted >= self.limit or not is_main_process():
-                return
+        for output in outputs or ():  # each process paints its own share
+            if output["index"] not in self.chosen:
+                continue
             best, label = int(output["scores"].argmax()), output["label"]
             text = [f"{names[best]}  {100 * float(output['scores'][best]):.0f}%", f"true: {names[label]}"]
             verdict = "right" if best == label else "wrong"
             picture = self._paint(dataset.read(output["index"]), text, right=best == label)
             with replacing(self.out_dir / f"{verdict}_{output['index']:06d}_{names[label]}.png") as temporary:
                 picture.save(temporary)
-            self.painted += 1
 
     def _paint(self, image: Image.Image, text: list[str], right: bool) -> Image.Image:
         factor = max(1, math.ceil(self.min_side / min(image.size)))

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 from pathlib import Path
@@ -19,7 +20,7 @@ from hypvision.cli import main
 from hypvision.data.export import export
 from hypvision.data.shapes import make_scene
 from hypvision.errors import HypvisionError
-from hypvision.mm.checks import check_channels, explain
+from hypvision.mm.checks import check_channels, close_configs, explain
 from hypvision.mm.config import load_config
 from hypvision.mm.samples import CheckSamplesHook, watch_samples
 
@@ -379,3 +380,75 @@ def test_places_that_cannot_be(originals, checkpoints, tmp_path, capsys):
     said = fails(capsys, "test", config, weights, "--work-dir", tmp_path / "run", "--out", tmp_path / "file")
     assert "file': File exists" in said and (tmp_path / "file").read_text() == "x"
     assert explain(OSError(errno.EBADF, "Bad file descriptor")) is None  # a bug keeps its traceback
+
+
+# Options that do not fit ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classifier")
+    mixup = dict(mixup_alpha=0.5)
+    data = make_images(folder / "data", per_class=2)
+    return write_config(folder / "config.py", data, batch=5, mixup=mixup)  # the last batch has one picture
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("train_dataloader.batchsize=8", "DataLoader an argument 'batchsize'.* Did you mean batch_size"),
+        ("train_dataloader.batch_size=0", "batch_size should be a positive integer value, but got batch_size=0"),
+        ("train_dataloader.dataset.rot=x", "ImageFolderDataset an argument 'rot'.* Did you mean root"),
+        ("train_cfg.max_epoch=3", "EpochBasedTrainLoop an argument 'max_epoch'.* Did you mean max_epochs"),
+        ("default_hooks.logger.intervals=3", "LoggerHook an argument 'intervals'.* Did you mean interval"),
+        ("optim_wrapper.optimizer.learning_rate=0.1", "unexpected keyword argument 'learning_rate'"),
+        ("optim_wrapper.optimiser.lr=1", "OptimWrapper an argument 'optimiser'.* Did you mean optimizer"),
+        ("model.label_smooting=0.2", "ImageClassifier an argument 'label_smooting'.* Did you mean label_smoothing"),
+        ("model.mixup.mixup_alfa=1", "Mixup an argument 'mixup_alfa'"),
+        ("model.backbone.num_clases=3", "does not accept what model.backbone .* 'num_clases'"),
+        ("lr=0.1", r"no 'lr', so .* would change nothing\. Did you mean optim_wrapper.optimizer.lr\?"),
+        ("optim_wraper.optimizer.lr=0.1", r"no 'optim_wraper', .*\. Did you mean optim_wrapper"),
+    ],
+)
+def test_misspelt_options(classifier, tmp_path, capsys, option, message):
+    said = fails(capsys, "train", classifier, "--work-dir", tmp_path / "run", "--cfg-options", option)
+    assert re.search(message, said), said
+    assert remains(tmp_path / "run") == []
+
+
+def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
+    arguments = ["train", classifier, "--work-dir", tmp_path / "run", "--cfg-options"]
+    for model, option, message in (
+        ("hcformer_nano", "curvature=0", "curvature must be a finite number > 0"),
+        ("hcformer_nano", "patch_size=0", "patch_size must be a positive integer"),
+    ):
+        options = [f"model.backbone.model_name={model}", f"model.backbone.{option}"]
+        assert f"'{model}' does not accept what model.backbone" in (said := fails(capsys, *arguments, *options))
+        assert message in said
+
+
+def test_bugs_keep_their_traceback():
+    """An error of the same words that does not come from building the config."""
+    with pytest.raises(TypeError) as caught:
+        close_configs(nonsense=1)
+    assert explain(caught.value) is None
+
+
+def test_a_launcher_that_started_nothing(classifier, tmp_path, capsys, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    said = fails(capsys, "train", classifier, "--work-dir", tmp_path / "run", "--launcher", "pytorch")
+    assert "torchrun started, which sets RANK" in said and "tools/dist_train.sh" in said
+
+
+def test_commands_without_mmengine(tmp_path, capsys, originals):
+    (tmp_path / "notes.md").write_text("")
+    picture = next((originals["detection"] / "train2017").iterdir())
+    for arguments, message in (
+        (["make-data", tmp_path / "notes.md", "--layout", "ade"], "notes.md' is a file"),
+        (["make-data", tmp_path / "notes.md"], "notes.md/imagefolder' cannot be made ('"),
+        (["make-data", "/proc/shapes"], "cannot be made"),
+        (["explain", picture, "--model", "hcformer_nano", "--model-args", "patch_size=0"], "patch_size must be a posi"),
+    ):
+        assert message in fails(capsys, *arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]

@@ -1,10 +1,13 @@
 """The classifier, its metric and its parameter groups, without a runner."""
 
 import json
+from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 pytest.importorskip("mmengine")
@@ -12,6 +15,7 @@ from mmengine.optim import build_optim_wrapper
 
 from hypvision.errors import HypvisionError
 from hypvision.tasks import BFloat16OptimWrapper, ImageClassifier, TopKAccuracy
+from hypvision.tasks.hooks import PredictionPainterHook
 
 VIT = dict(model_name="test_vit", num_classes=5, img_size=32)
 
@@ -138,3 +142,35 @@ def test_bfloat16_wrapper_trains_on_the_cpu():
     before = model.backbone.head.weight.clone()
     loss = model.train_step(batch(), optim_wrapper)["loss"]
     assert loss.dtype == torch.float32 and not torch.equal(before, model.backbone.head.weight)
+
+
+def test_painted_pictures_come_from_all_classes(tmp_path):
+    """The data lies in the order of the classes: the first pictures of it would be those of one class."""
+
+    class Data:
+        metainfo = dict(classes=["ant", "bee", "cat", "dog"])
+
+        def __len__(self):
+            return 40
+
+        def read(self, index):
+            return Image.new("RGB", (8, 8))
+
+    runner = SimpleNamespace(test_dataloader=SimpleNamespace(dataset=Data()))
+    outputs = [dict(scores=torch.eye(4)[i // 10], label=i // 10, index=i) for i in range(40)]
+    for limit, expected in ((8, 2), (40, 10), (200, 10)):
+        hook = PredictionPainterHook(str(tmp_path / str(limit)), limit=limit)
+        hook.before_test(runner)
+        for start in range(0, 40, 7):
+            hook.after_test_iter(runner, start, None, outputs[start : start + 7])
+        names = [path.stem.split("_") for path in (tmp_path / str(limit)).glob("*.png")]
+        assert len(names) == min(limit, 40) and {name[0] for name in names} == {"right"}
+        assert Counter(name[2] for name in names) == dict.fromkeys(Data.metainfo["classes"], expected)
+
+
+def test_one_picture_alone_is_not_mixed():
+    """The last batch of an epoch may have one picture, which has no partner to be mixed with."""
+    model = ImageClassifier(dict(model_name="test_vit", num_classes=3, img_size=32), 0.1, dict(mixup_alpha=1.0)).train()
+    x, label = torch.randn(1, 3, 32, 32), torch.tensor([1])
+    expected = nn.functional.cross_entropy(model.backbone(x), label, label_smoothing=0.1)
+    torch.testing.assert_close(model(x, label, mode="loss")["loss"], expected)
