@@ -12,6 +12,7 @@ pytest.importorskip("mmengine")
 from engine_helpers import ROOT, make_images, scalars, write_config
 
 from hypvision.cli import main
+from hypvision.mm.checkpoint import load_checkpoint_file
 
 # Everything that uses random numbers is on: augmentation in a worker, mixup, dropout, stochastic depth, and EMA too.
 RANDOM = dict(
@@ -82,6 +83,28 @@ default_hooks["checkpoint"] = dict(by_epoch=False, interval=3)
 log_processor["by_epoch"] = False
 param_scheduler = []
 """
+
+
+def test_resume_after_sigkill(tmp_path):
+    """The quick form of the test above: without workers, three iterations, of which the last is repeated."""
+    options = dict(epochs=1, batch=4, drop=0.2, mixup=dict(mixup_alpha=0.8), hooks=[])
+    data = make_images(tmp_path / "data", per_class=2)
+    short = ITERATIONS.replace("max_iters=9", "max_iters=3").replace(
+        "by_epoch=False, interval=3", "by_epoch=False, interval=2"
+    )
+    config = write_config(tmp_path / "config.py", data, **options)
+    config.write_text(config.read_text() + short)
+    killed = write_config(tmp_path / "killed.py", data, **with_signal_hook(options))
+    killed.write_text(killed.read_text() + short)
+    done = run_until("SIGKILL", 2, tmp_path, killed)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert [path.name for path in (tmp_path / "broken").glob("*.pth")] == ["iter_2.pth"]
+    for folder, resume in (("broken", ["--resume"]), ("whole", [])):
+        assert main(["train", str(config), "--work-dir", str(tmp_path / folder), *resume]) == 0
+    assert len(scalars(tmp_path / "whole", "loss")) == 3
+    assert scalars(tmp_path / "broken", "loss")[-1] == scalars(tmp_path / "whole", "loss")[-1]
+    expected, got = (load_checkpoint_file(tmp_path / name / "iter_3.pth")["state_dict"] for name in ("whole", "broken"))
+    assert all(torch.equal(got[name], value) for name, value in expected.items())
 
 
 @pytest.mark.slow
