@@ -22,6 +22,8 @@ def _convert(family: str, source: str, target: str, to_official: bool) -> None:
     print(f"{written.model}: wrote {written.path}")
     if not to_official:
         print(f"Use: {written.usage()}")
+        if written.note():
+            print(f"Note: {written.note()}")
 
 
 if __name__ == "__main__":

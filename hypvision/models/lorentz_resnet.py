@@ -16,6 +16,8 @@ head_type="linear")``; with the Lorentz head alone, ``hyperbolic_stages=(), plus
 
 # No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 import copy
+import math
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -95,15 +97,23 @@ class Layers:
         manifold: the hyperboloid; None for Euclidean layers.
         conv: ``"exact"``, the published Lorentz convolution, or ``"efficient"``.
         slope: of the maximum-distance rescaling; None for none.
+        limit: of the rescaling; None for the largest radius of float32.
         clip: of Euclidean features that enter, see :class:`~hypvision.nn.ToLorentz`.
         options: further arguments of the efficient convolution.
         factory: ``device`` and ``dtype``.
     """
 
     def __init__(
-        self, manifold: Lorentz | None, conv: str, slope: float | None, clip: float, options: dict, factory: dict
+        self,
+        manifold: Lorentz | None,
+        conv: str,
+        slope: float | None,
+        limit: float | None,
+        clip: float,
+        options: dict,
+        factory: dict,
     ):
-        self.manifold, self.kind, self.slope, self.clip = manifold, conv, slope, clip
+        self.manifold, self.kind, self.slope, self.limit, self.clip = manifold, conv, slope, limit, clip
         self.options, self.factory = options, factory
 
     def conv(self, inside: int, outside: int, kernel: int, stride: int = 1) -> nn.Module:
@@ -113,18 +123,20 @@ class Layers:
             return nn.Conv2d(inside, outside, kernel, bias=False, **sizes, **self.factory)
         if self.kind == "exact":
             return LorentzConv2d(inside, outside, kernel, self.manifold, **sizes, **self.factory)
-        options = dict(slope=self.slope, **self.options)
+        options = dict(slope=self.slope, limit=self.limit, **self.options)
         return EfficientLorentzConv2d(inside, outside, kernel, self.manifold, **sizes, **options, **self.factory)
 
     def norm(self, channels: int) -> nn.Module:
         """Batch norm."""
         if self.manifold is None:
             return nn.BatchNorm2d(channels, **self.factory)
-        return LorentzBatchNorm2d(channels, self.manifold, slope=self.slope, **self.factory)
+        return LorentzBatchNorm2d(channels, self.manifold, slope=self.slope, limit=self.limit, **self.factory)
 
     def add(self) -> nn.Module:
         """Residual connection."""
-        return Add() if self.manifold is None else LorentzResidual(self.manifold, slope=self.slope, dim=1)
+        if self.manifold is None:
+            return Add()
+        return LorentzResidual(self.manifold, slope=self.slope, dim=1, limit=self.limit)
 
 
 class ConvNorm(nn.Module):
@@ -203,7 +215,7 @@ class CoreBottleneck(nn.Module):
         self.conv1 = flat.conv(inside, width, 1)
         self.norm1 = flat.norm(width)
         self.act1 = nn.ReLU(inplace=True)
-        self.enter = ToLorentz(layers.manifold, layers.slope, layers.clip)
+        self.enter = ToLorentz(layers.manifold, layers.slope, layers.clip, layers.limit)
         self.conv2 = layers.conv(width, width, 3, stride)
         self.norm2 = layers.norm(width)
         self.act2 = nn.ReLU(inplace=True)
@@ -257,7 +269,7 @@ class LorentzResNet(nn.Module):
 
     Args:
         in_chans: input channels.
-        num_classes: classes of the head; 0 for none.
+        num_classes: classes of the head, at least 0; 0 for none.
         global_pool: ``"avg"``, a centroid if the last stage is hyperbolic, or ``""`` for none; Euclidean last stages
             take timm's other kinds, too.
         layers: blocks of the four stages.
@@ -275,15 +287,20 @@ class LorentzResNet(nn.Module):
             where Euclidean features become space parts. Without it Euclidean features of norm at most ``clip`` enter by
             the exponential map at the origin.
         slope: slope ``s`` of the rescaling.
-        clip: largest norm of Euclidean features that enter by the exponential map.
+        limit: radius that the rescaling does not exceed; by default the largest that float32 holds. A small one
+            emulates the clipping of norms in earlier hyperbolic networks.
+        clip: largest norm of Euclidean features that enter by the exponential map; default 1. Not with rescaling.
         curvature, head_curvature: initial ``c`` of encoder and head; the head's default is the encoder's.
+        bounds: learned curvatures stay between these multiples of their initial values. The default keeps ``k = 1 / c``
+            in [0.05, 10] for ``curvature=1``.
         curvature_per_stage: a hyperboloid for each stage, where they share one otherwise.
         norm_match, boost: see :class:`~hypvision.nn.EfficientLorentzConv2d`.
         head_type: ``"lorentz"``, multinomial logistic regression, or ``"linear"``.
         drop_rate, drop_path_rate: dropout before the head, and stochastic depth.
 
     Raises:
-        ValueError: an argument is none of its values, or the per-stage arguments have other than four entries.
+        ValueError: an argument is none of its values, whether the network uses it or not; the per-stage arguments have
+            other than four entries; ``clip`` is given, but there is rescaling, or ``limit``, but there is none.
     """
 
     def __init__(
@@ -302,9 +319,11 @@ class LorentzResNet(nn.Module):
         learn_curvature: bool | None = None,
         rescale: bool | None = None,
         slope: float = 2.0,
-        clip: float = 1.0,
+        limit: float | None = None,
+        clip: float | None = None,
         curvature: float = 1.0,
         head_curvature: float | None = None,
+        bounds: tuple[float, float] = (0.1, 20.0),
         curvature_per_stage: bool = False,
         norm_match: str = "patch",
         boost: str = "axis",
@@ -323,34 +342,48 @@ class LorentzResNet(nn.Module):
             ("stem", stem, ("cifar", "imagenet")),
             ("conv", conv, ("exact", "efficient")),
             ("head_type", head_type, ("lorentz", "linear")),
+            ("norm_match", norm_match, ("patch", "sum", "none")),
+            ("boost", boost, ("axis", "scale", "full", "none")),
         ):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}.")
         if len(layers) != 4 or len(widths) != 4:
             raise ValueError(f"layers and widths must have one entry for each of 4 stages, got {layers} and {widths}.")
+        if not isinstance(hyperbolic_stages, (tuple, list, set, frozenset)):
+            raise ValueError(f"hyperbolic_stages must be a tuple, such as (1, 3), got {hyperbolic_stages!r}.")
         if not set(hyperbolic_stages) <= {1, 2, 3, 4}:
             raise ValueError(f"hyperbolic_stages must be numbers from 1 to 4, got {tuple(hyperbolic_stages)}.")
-        if not clip > 0:
-            raise ValueError(f"clip must be positive, got {clip}.")
+        for name, value in (
+            ("slope", slope), ("limit", limit), ("clip", clip), ("curvature", curvature),
+            ("head_curvature", head_curvature),
+        ):  # fmt: skip
+            if value is not None and not (isinstance(value, Real) and 0 < value < math.inf):
+                raise ValueError(f"{name} must be positive and finite, got {value!r}.")
+        if clip is not None and rescale:
+            raise ValueError(f"clip={clip} is for networks without rescaling: leave it out, or set rescale=False.")
+        if limit is not None and not rescale:
+            raise ValueError(f"limit={limit} is that of the rescaling: set rescale=True or plus=True.")
+        bounds = tuple(bounds)
+        Lorentz(curvature, bounds=bounds)  # refuses bad bounds also where nothing is hyperbolic
         if block == "core" and hyperbolic_stem:
             raise ValueError("Core bottlenecks take Euclidean maps: set hyperbolic_stem=False.")
         self.in_chans, self.num_classes, self.drop_rate = in_chans, num_classes, drop_rate
-        self.slope, self.clip, self.head_type = slope if rescale else None, clip, head_type
-        self.learn_curvature = learn_curvature
+        self.slope, self.limit, self.clip = slope if rescale else None, limit, 1.0 if clip is None else clip
+        self.head_type, self.learn_curvature, self.bounds = head_type, learn_curvature, bounds
         factory = self._factory = {"device": device, "dtype": dtype}
         options = dict(norm_match=norm_match, boost=boost)
 
         # The hyperboloids: one for all, or one for the stem and each stage; None where it is flat.
         wanted = [hyperbolic_stem, *(i in hyperbolic_stages for i in (1, 2, 3, 4))]
         count = sum(wanted) if curvature_per_stage else min(1, sum(wanted))
-        self.manifolds = nn.ModuleList(Lorentz(curvature, learn_curvature) for _ in range(count)).to(device)
+        self.manifolds = nn.ModuleList(Lorentz(curvature, learn_curvature, bounds) for _ in range(count)).to(device)
         numbers = [sum(wanted[:i]) if curvature_per_stage else 0 for i in range(5)]
         inner = [self.manifolds[n] if on else None for n, on in zip(numbers, wanted)]
         self.head_manifold = None
         self.head_curvature = curvature if head_curvature is None else head_curvature
 
         def make(manifold: Lorentz | None) -> Layers:
-            return Layers(manifold, conv, self.slope, clip, options, factory)
+            return Layers(manifold, conv, self.slope, limit, self.clip, options, factory)
 
         flat = make(None)
         large = stem == "imagenet"
@@ -393,8 +426,8 @@ class LorentzResNet(nn.Module):
         if source is target:
             return nn.Identity()
         if source is None:
-            return ToLorentz(target, self.slope, self.clip)
-        return ToTangent(source) if target is None else ChangeManifold(source, target, self.slope)
+            return ToLorentz(target, self.slope, self.clip, self.limit)
+        return ToTangent(source) if target is None else ChangeManifold(source, target, self.slope, self.limit)
 
     def _set_pool(self, kind: str) -> None:
         manifold = self._outside[-1]
@@ -406,13 +439,15 @@ class LorentzResNet(nn.Module):
             self.global_pool = SelectAdaptivePool2d(pool_type=kind, flatten=bool(kind))
 
     def _set_head(self, num_classes: int) -> None:
+        if isinstance(num_classes, bool) or not isinstance(num_classes, Integral) or num_classes < 0:
+            raise ValueError(f"num_classes must be an integer of at least 0 (no head), got {num_classes!r}.")
         weight = self.stem.conv.weight
         factory = {"device": weight.device, "dtype": weight.dtype}
         self.num_classes = num_classes
         source, target = self._outside[-1], None
         if self.head_type == "lorentz" and num_classes > 0:
             if self.head_manifold is None:
-                self.head_manifold = Lorentz(self.head_curvature, self.learn_curvature).to(**factory)
+                self.head_manifold = Lorentz(self.head_curvature, self.learn_curvature, self.bounds).to(**factory)
             target = self.head_manifold
         else:
             self.head_manifold = None
@@ -634,7 +669,13 @@ default_cfgs = generate_default_cfgs(
 )
 
 
+# What timm's data pipelines take the input to be with the stem for large pictures.
+_LARGE = dict(input_size=(3, 224, 224), pool_size=(7, 7), crop_pct=0.875)
+
+
 def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> LorentzResNet:
+    if kwargs.get("stem") == "imagenet":
+        kwargs["pretrained_cfg_overlay"] = {**_LARGE, **(kwargs.get("pretrained_cfg_overlay") or {})}
     return build_model_with_cfg(
         LorentzResNet,
         variant,

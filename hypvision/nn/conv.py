@@ -275,6 +275,7 @@ class _Efficient(nn.Module):
         norm_match: str,
         boost: str,
         slope: float | None,
+        limit: float | None,
         factory: dict,
     ):
         super().__init__()
@@ -285,8 +286,10 @@ class _Efficient(nn.Module):
             raise ValueError(f'boost must be "axis", "scale", "full" or "none", got {boost!r}.')
         if slope is not None:
             check_number(self, "slope", slope, 0, strict=True)
+        if limit is not None:
+            check_number(self, "limit", limit, 0, strict=True)
         self.manifold = manifold
-        self.norm_match, self.boost, self.slope = norm_match, boost, slope
+        self.norm_match, self.boost, self.slope, self.limit = norm_match, boost, slope, limit
         self.fan_in, self.fan_out = fan_in, fan_out
         self.expanding = fan_out > fan_in
         if boost != "none":
@@ -327,7 +330,7 @@ class _Efficient(nn.Module):
             space = out.movedim(dim, -1)
             points = self.manifold.scalar_mul(self.boost_weight, self.manifold.from_space(space))
             out = points[..., 1:].movedim(-1, dim)
-        return out if self.slope is None else radial_rescale(out, c, self.slope, None, dim)
+        return out if self.slope is None else radial_rescale(out, c, self.slope, self.limit, dim)
 
     def _along_axis(self, square: Tensor, last: Tensor, c, *rest: Tensor) -> tuple[Tensor, Tensor]:
         """Norm matching, boost along the last axis and rescaling: a factor, and what is added to the last channel."""
@@ -345,7 +348,7 @@ class _Efficient(nn.Module):
             square = (square - last * last).clamp(min=0) + moved * moved
         if self.slope is None:
             return factor, shift
-        scale = rescale_factor(square, c, self.slope)
+        scale = rescale_factor(square, c, self.slope, self.limit)
         return factor * scale, shift * scale
 
     def _full_boost(self, out: Tensor, c, dim: int) -> Tensor:
@@ -382,11 +385,12 @@ class _EfficientConv(_Efficient):
         slope: float | None = 2.0,
         device=None,
         dtype=None,
+        limit: float | None = None,
     ):
         check_sizes(self, in_channels=in_channels, out_channels=out_channels)
         kernel, factory = integers(kernel_size, self.rank, "kernel_size", 1), {"device": device, "dtype": dtype}
         fan_in = in_channels * math.prod(kernel)
-        super().__init__(fan_in, out_channels, manifold, norm_match, boost, slope, factory)
+        super().__init__(fan_in, out_channels, manifold, norm_match, boost, slope, limit, factory)
         self.kernel_size = kernel
         self.stride = integers(stride, self.rank, "stride", 1)
         self.padding = integers(padding, self.rank, "padding", 0)
@@ -429,6 +433,7 @@ class EfficientLorentzConv2d(_EfficientConv):
         boost: ``"axis"`` (one angle, along the last channel), ``"scale"`` (a factor of the radius), ``"full"`` (a
             velocity) or ``"none"``.
         slope: of the maximum-distance rescaling, see :func:`hypvision.geometry.lorentz.rescale`; None for none.
+        limit: of the rescaling, the radius that no point exceeds; by default the largest of float32.
 
     Shapes:
         space parts ``(B, C, H, W)`` to ``(B, C', H', W')``.
@@ -469,10 +474,11 @@ class EfficientLorentzLinear(_Efficient):
         slope: float | None = 2.0,
         device=None,
         dtype=None,
+        limit: float | None = None,
     ):
         factory = {"device": device, "dtype": dtype}
         check_sizes(self, in_features=in_features, out_features=out_features)
-        super().__init__(in_features, out_features, manifold, norm_match, boost, slope, factory)
+        super().__init__(in_features, out_features, manifold, norm_match, boost, slope, limit, factory)
         self.weight = nn.Parameter(torch.empty(out_features, in_features, **factory))
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
 

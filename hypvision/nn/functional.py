@@ -158,10 +158,15 @@ def detached(c: float | Tensor) -> float | Tensor:
     return c.detach() if isinstance(c, Tensor) else c
 
 
+def rescale_limit(c: float | Tensor, limit: float | Tensor | None) -> float | Tensor:
+    """The limit of the maximum-distance rescaling: the one given, else that of float32."""
+    # as published, the limit follows the curvature without a gradient
+    return max_distance(detached(c)) if limit is None else limit
+
+
 def rescale_factor(square: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None = None) -> Tensor:
     """Factor of space parts with these squared norms in the maximum-distance rescaling of points."""
-    # as published, the limit follows the curvature without a gradient
-    limit = max_distance(detached(c)) if limit is None else limit
+    limit = rescale_limit(c, limit)
     q = square * c
     shrink = asinhc_sqrt(q)  # radius / |space|
     inner = shrink * squash_factor(q * shrink * shrink / c, limit, slope)

@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hypvision.geometry import Lorentz, ManifoldParameter
-from hypvision.geometry.lorentz import max_distance
 from hypvision.geometry.numerics import distance_from_square, squash_factor
 
 from . import scripted
 from .checks import check_features, check_manifold, check_number, check_sizes
-from .functional import backward_of, exact, plain
+from .functional import backward_of, exact, plain, rescale_limit
 
 __all__ = [
     "GyroLorentzBatchNorm1d",
@@ -100,6 +99,7 @@ class _Options(NamedTuple):
     gyro: bool
     joint: bool
     slope: float | None
+    limit: float | None = None
 
 
 def _scale(gamma: Tensor, c: Tensor, options: _Options) -> Callable[[Tensor, Tensor], Tensor]:
@@ -112,8 +112,8 @@ def _scale(gamma: Tensor, c: Tensor, options: _Options) -> Callable[[Tensor, Ten
             gain = gamma / (var / torch.sqrt(c) + options.eps)
         if options.slope is None:
             return gain
-        # as published, the limit follows the curvature without a gradient
-        return gain * squash_factor(square * (gain * gain) / c, max_distance(c.detach()), options.slope)
+        limit = rescale_limit(c, options.limit)
+        return gain * squash_factor(square * (gain * gain) / c, limit, options.slope)
 
     return scale
 
@@ -176,9 +176,9 @@ class _BatchNorm(Function):
             raw, s = s, _limit(s)
             growth = torch.where(raw > LIMIT, torch.tanh(s) / raw, 1.0)  # ds / d raw
         else:
-            # as published, the limit follows the curvature without a gradient; s = kappa tanh(bend r g) / bend
+            # s = kappa tanh(bend r g) / bend
             kappa = math.atanh(0.99) / options.slope
-            bend = kappa / max_distance(c) / root
+            bend = kappa / rescale_limit(c, options.limit) / root
             slope = s.mul_(bend).tanh_()
             s = slope * (kappa / bend)
         f = torch.sinh(s).div_(sinh)
@@ -332,6 +332,7 @@ class _LorentzBatchNorm(nn.Module):
         slope: float | None = None,
         device=None,
         dtype=None,
+        limit: float | None = None,
     ):
         super().__init__()
         check_manifold(self, manifold, Lorentz)
@@ -339,10 +340,13 @@ class _LorentzBatchNorm(nn.Module):
         check_number(self, "eps", eps, 0)
         if slope is not None:
             check_number(self, "slope", slope, 0, strict=True)
+        if limit is not None:
+            check_number(self, "limit", limit, 0, strict=True)
         if not 0 <= momentum <= 1:
             raise ValueError(f"{type(self).__name__}: momentum must lie between 0 and 1, got {momentum}.")
         factory = {"device": device, "dtype": dtype}
-        self.num_features, self.eps, self.momentum, self.slope = num_features, eps, momentum, slope
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.slope, self.limit = slope, limit
         self.manifold = manifold
         with torch.no_grad():
             origin = manifold.origin(num_features, **factory)
@@ -354,7 +358,7 @@ class _LorentzBatchNorm(nn.Module):
     def _normalize(self, x: Tensor) -> Tensor:
         c = self.manifold.c
         c = c if isinstance(c, Tensor) else torch.tensor(c, dtype=self.gamma.dtype, device=x.device)
-        options = _Options(self.eps, self.gyro, self.joint, self.slope)
+        options = _Options(self.eps, self.gyro, self.joint, self.slope, self.limit)
         running = None if self.training else (self.running_mean, self.running_var)
         dtype = torch.promote_types(x.dtype, torch.float32)
         with exact(x.device):
@@ -395,6 +399,7 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
         momentum: share of the new batch in the running statistics.
         slope: if given, the radii pass a maximum-distance rescaling before the move to ``beta`` ("+" models, NeurIPS
             2025), see :func:`hypvision.geometry.lorentz.rescale`.
+        limit: of the rescaling, the radius that no point exceeds; by default the largest of float32.
 
     Attributes:
         beta: point ``(C + 1,)``, a :class:`~hypvision.geometry.ManifoldParameter` that starts at the origin.

@@ -31,6 +31,7 @@ class LorentzResidual(nn.Module):
         scale: for ``"average"``: ``"learned"``, a number, or None; the space part is scaled to that norm.
         slope: if given, a maximum-distance rescaling of the sum ("+" models, Bdeir et al., NeurIPS 2025).
         dim: dimension of the channels: 1 for maps, -1 for tokens.
+        limit: of the rescaling, the radius that no point exceeds; by default the largest of float32.
 
     Shapes:
         two space parts of equal shape to one.
@@ -47,6 +48,7 @@ class LorentzResidual(nn.Module):
         scale: float | str | None = None,
         slope: float | None = None,
         dim: int = -1,
+        limit: float | None = None,
     ):
         super().__init__()
         if mode not in ("space", "average", "boost"):
@@ -54,13 +56,15 @@ class LorentzResidual(nn.Module):
         check_manifold(self, manifold, Lorentz)
         if slope is not None:
             check_number(self, "slope", slope, 0, strict=True)
+        if limit is not None:
+            check_number(self, "limit", limit, 0, strict=True)
         if scale is not None and mode != "average":
             raise ValueError(f'LorentzResidual: scale is for mode="average" alone, got scale={scale!r} for {mode!r}.')
         if isinstance(scale, str) and scale != "learned":
             raise ValueError(f'LorentzResidual: scale must be "learned", a positive number or None, got {scale!r}.')
         if scale is not None and scale != "learned":
             check_number(self, "scale", scale, 0, strict=True)
-        self.manifold, self.mode, self.slope, self.dim = manifold, mode, slope, dim
+        self.manifold, self.mode, self.slope, self.dim, self.limit = manifold, mode, slope, dim, limit
         if mode == "average":
             self.weight = nn.Parameter(torch.ones(()))
         if scale == "learned":
@@ -83,7 +87,7 @@ class LorentzResidual(nn.Module):
         else:
             points = (self.manifold.from_space(z.movedim(self.dim, -1)) for z in (x, y))
             out = self.manifold.boost(*points)[..., 1:].movedim(-1, self.dim)
-        return out if self.slope is None else radial_rescale(out, c, self.slope, None, self.dim)
+        return out if self.slope is None else radial_rescale(out, c, self.slope, self.limit, self.dim)
 
     def _average(self, x: Tensor, y: Tensor, c) -> Tensor:
         space = x + self.weight.to(x.dtype) * y

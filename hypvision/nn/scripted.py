@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
-from hypvision.geometry.lorentz import max_distance
 from hypvision.geometry.numerics import asinh, asinhc_sqrt, sinhc_sqrt, squash_factor
+
+from .functional import rescale_limit
 
 __all__ = ["Classifier", "Conv", "EfficientConv", "GlobalPool", "Norm", "Radial", "Residual"]
 
@@ -74,7 +75,7 @@ class EfficientConv(nn.Module):
         self.gamma = 1 / math.sqrt(1 - self.speed**2)
         self.c = number(layer.manifold.c)
         self.slope = 0.0 if layer.slope is None else layer.slope
-        self.limit = float(max_distance(self.c))
+        self.limit = float(rescale_limit(self.c, layer.limit))
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.conv2d(x, self.weight, None, self.stride, self.padding)
@@ -125,7 +126,7 @@ class Norm(nn.Module):
                 self.gain = gamma / (variance + layer.eps)
         self.c, self.root = c, root
         self.slope = 0.0 if layer.slope is None else layer.slope
-        self.limit = float(max_distance(c))
+        self.limit = float(rescale_limit(c, layer.limit))
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = x.dtype
@@ -163,7 +164,7 @@ class Residual(nn.Module):
             raise HypvisionError(f"TorchScript takes residual connections of maps by space parts, got {layer}.")
         self.c = number(layer.manifold.c)
         self.slope = 0.0 if layer.slope is None else layer.slope
-        self.limit = float(max_distance(self.c))
+        self.limit = float(rescale_limit(self.c, layer.limit))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return _rescale(x + y, self.c, self.limit, self.slope) if self.slope > 0 else x + y

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
-from hypvision.geometry.lorentz import max_distance
 from hypvision.geometry.numerics import asinhc_sqrt, sinhc_sqrt, squash_factor
 
 from . import scripted
 from .checks import check_features, check_manifold, check_number
-from .functional import detached, radial_map
+from .functional import radial_map, rescale_limit
 
 __all__ = ["ChangeManifold", "ToLorentz", "ToTangent"]
 
@@ -27,19 +26,22 @@ class ToLorentz(nn.Module):
         manifold: the hyperboloid.
         slope: of the rescaling, or None.
         clip: largest length without rescaling.
+        limit: of the rescaling, the length that no vector exceeds; by default the largest radius of float32.
 
     Raises:
         TypeError: the manifold is not a hyperboloid, or the input is not floating point.
-        ValueError: ``slope`` or ``clip`` is not positive, or the input has no dimension 1.
+        ValueError: ``slope``, ``clip`` or ``limit`` is not positive, or the input has no dimension 1.
     """
 
-    def __init__(self, manifold: Lorentz, slope: float | None = None, clip: float = 1.0):
+    def __init__(self, manifold: Lorentz, slope: float | None = None, clip: float = 1.0, limit: float | None = None):
         super().__init__()
         check_manifold(self, manifold, Lorentz)
         if slope is not None:
             check_number(self, "slope", slope, 0, strict=True)
+        if limit is not None:
+            check_number(self, "limit", limit, 0, strict=True)
         check_number(self, "clip", clip, 0, strict=True)
-        self.manifold, self.slope, self.clip = manifold, slope, clip
+        self.manifold, self.slope, self.clip, self.limit = manifold, slope, clip, limit
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, dim=1)
@@ -48,14 +50,14 @@ class ToLorentz(nn.Module):
     def factor(self, square: Tensor, c: float | Tensor) -> Tensor:
         """Factor of vectors with these squared lengths."""
         if self.slope is not None:
-            return squash_factor(square, max_distance(detached(c)), self.slope)
+            return squash_factor(square, rescale_limit(c, self.limit), self.slope)
         shrink = self.clip / torch.sqrt(square.clamp(min=self.clip**2))
         return shrink * sinhc_sqrt(square * (shrink * shrink) * c)
 
     def __prepare_scriptable__(self) -> nn.Module:
         c = scripted.number(self.manifold.c)
         if self.slope is not None:
-            return scripted.Radial(0.0, self.slope, 0.0, 0.0, float(max_distance(c)))
+            return scripted.Radial(0.0, self.slope, 0.0, 0.0, float(rescale_limit(c, self.limit)))
         return scripted.Radial(0.0, 0.0, self.clip, c, 1.0)
 
     def extra_repr(self) -> str:
@@ -85,21 +87,23 @@ class ToTangent(nn.Module):
 class ChangeManifold(nn.Module):
     """Points of one hyperboloid to those of another, with the same tangent vector at the origin.
 
-    With ``slope`` the lengths of the tangent vectors are rescaled to the maximum distance of the target. Channels in
-    dimension 1.
+    With ``slope`` the lengths of the tangent vectors are rescaled to the maximum distance of the target, or to
+    ``limit`` where that is given. Channels in dimension 1.
 
     Raises:
         TypeError: ``source`` or ``target`` is not a hyperboloid, or the input is not floating point.
-        ValueError: ``slope`` is not positive, or the input has no dimension 1.
+        ValueError: ``slope`` or ``limit`` is not positive, or the input has no dimension 1.
     """
 
-    def __init__(self, source: Lorentz, target: Lorentz, slope: float | None = None):
+    def __init__(self, source: Lorentz, target: Lorentz, slope: float | None = None, limit: float | None = None):
         super().__init__()
         check_manifold(self, source, Lorentz, "source")
         check_manifold(self, target, Lorentz, "target")
         if slope is not None:
             check_number(self, "slope", slope, 0, strict=True)
-        self.source, self.target, self.slope = source, target, slope
+        if limit is not None:
+            check_number(self, "limit", limit, 0, strict=True)
+        self.source, self.target, self.slope, self.limit = source, target, slope, limit
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, dim=1)
@@ -109,14 +113,14 @@ class ChangeManifold(nn.Module):
         """Factor of space parts with these squared lengths."""
         factor = asinhc_sqrt(square * source)
         if self.slope is not None:
-            limit = max_distance(detached(target))
+            limit = rescale_limit(target, self.limit)
             factor = factor * squash_factor(square * (factor * factor), limit, self.slope)
         return factor * sinhc_sqrt(square * (factor * factor) * target)
 
     def __prepare_scriptable__(self) -> nn.Module:
         target = scripted.number(self.target.c)
         return scripted.Radial(
-            scripted.number(self.source.c), self.slope or 0.0, 0.0, target, float(max_distance(target))
+            scripted.number(self.source.c), self.slope or 0.0, 0.0, target, float(rescale_limit(target, self.limit))
         )
 
     def extra_repr(self) -> str:

@@ -275,9 +275,13 @@ class MetricLearner(BaseModel):
         points, label = gather_embeddings(points, label)
         try:
             losses = dict(loss_metric=self.metric_loss(points, label))
-        except ValueError as error:
+        except (ValueError, IndexError, RuntimeError) as error:
+            # Only a label beyond the classes is cured by their number.
+            if label.numel() == 0 or int(label.max()) < self.train_classes:
+                raise
             raise HypvisionError(
-                f"{error} Set --cfg-options model.num_classes=N to the number of training classes."
+                f"A label is {int(label.max())}, but model.num_classes is {self.train_classes}: {error} Set "
+                "--cfg-options model.num_classes=N to the number of training classes."
             ) from error
         if self.hier_loss is not None:
             losses["loss_hier"] = self.hier_weight * self.hier_loss(points, label)

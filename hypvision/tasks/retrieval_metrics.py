@@ -1,7 +1,8 @@
 """How good an embedding is for retrieval: Recall@K, R-precision, mAP@R, and how bad its mistakes are.
 
 Neighbours come from blocks of a matrix product, merged as they come: the memory depends on the block sizes and not on
-the numbers of images. 60,000 queries against 60,000 images in 512 dimensions stay below 0.5 GB beyond the embeddings.
+the numbers of images. A slow test holds 60,502 queries against as many images in 512 dimensions, embeddings
+included, to 2 GB.
 """
 
 from __future__ import annotations

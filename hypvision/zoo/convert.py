@@ -389,6 +389,15 @@ class Conversion(NamedTuple):
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 
+    def note(self) -> str:
+        """What the user has to know beside that, because no checkpoint says it; empty where there is nothing."""
+        if not self.model.startswith("hecnn_"):
+            return ""
+        return (
+            "The radius at which a hybrid clips its features is not in the checkpoint. As published it is "
+            "clip=1.0 (the default) for CIFAR, clip=4.0 for Tiny-ImageNet: add that to the arguments."
+        )
+
 
 def convert_file(family: str, source: str | Path, target: str | Path, to_official: bool = False) -> Conversion:
     """Convert a checkpoint file from the official names to hypvision's, or back.
@@ -396,7 +405,7 @@ def convert_file(family: str, source: str | Path, target: str | Path, to_officia
     Args:
         family: a key of :data:`CONVERTERS`.
         source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it; the weights may be inside
-            ``state_dict`` or ``model``, beside the rest that a training saves. Nothing in the file is run.
+            ``state_dict`` or ``model``, beside the rest that a training saves. Nothing in it is run.
         target: ``.safetensors``, ``.pth`` or ``.pt``. It is written under another name and moved into place, so that
             an interruption leaves no half of a file.
         to_official: convert from hypvision's names to the official ones.

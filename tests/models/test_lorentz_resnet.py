@@ -11,12 +11,21 @@ import torch
 import torch.nn.functional as F
 import yaml
 from lorentz_cnn_reference import ReferenceLorentzResNet
+from timm.data import resolve_data_config
 from torch import nn
 
 from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter, Lorentz, lorentz
 from hypvision.models import LorentzResNet
-from hypvision.nn import ChangeManifold, EfficientLorentzConv2d, LorentzConv2d, ToLorentz, ToTangent
+from hypvision.nn import (
+    ChangeManifold,
+    EfficientLorentzConv2d,
+    LorentzBatchNorm2d,
+    LorentzConv2d,
+    LorentzResidual,
+    ToLorentz,
+    ToTangent,
+)
 from hypvision.optim import RiemannianSGD, param_groups
 from hypvision.zoo.convert import convert_file
 from hypvision.zoo.hyperboliccv import (
@@ -163,7 +172,14 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(TOOL), run_name="__main__")
     assert end.value.code == 0
-    assert 'timm.create_model("hcnn_resnet18", num_classes=5' in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert 'timm.create_model("hcnn_resnet18", num_classes=5' in said and "clip" not in said
+    # Hybrids clip features, at a radius that no checkpoint has.
+    torch.save(published("EL-ResNet-18")[1].state_dict(), tmp_path / "in.pth")
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(TOOL), run_name="__main__")
+    said = capsys.readouterr().out
+    assert end.value.code == 0 and "clip=1.0 (the default) for CIFAR, clip=4.0 for Tiny-ImageNet" in said
 
 
 def test_parameter_counts_are_the_published_ones():
@@ -423,13 +439,82 @@ def test_points_follow_the_curvature_unless_told_not_to():
     assert shifts["tangent"] < 1e-5 < 0.05 < shifts["project"]
 
 
+def test_the_data_config_follows_the_stem():
+    small = resolve_data_config({}, model=timm.create_model("hcnn_resnet18", device="meta"))
+    assert small["input_size"] == (3, 32, 32) and small["crop_pct"] == 1.0
+    model = timm.create_model("hecnn_resnet18", stem="imagenet", device="meta")
+    large = resolve_data_config({}, model=model)
+    assert large["input_size"] == (3, 224, 224) and large["crop_pct"] == 0.875
+    assert model.pretrained_cfg["pool_size"] == (7, 7) and model.feature_info[-1]["reduction"] == 32  # 224 / 32
+    overlay = dict(input_size=(3, 160, 160))
+    model = timm.create_model("hcnn_resnet18", stem="imagenet", pretrained_cfg_overlay=overlay, device="meta")
+    assert resolve_data_config({}, model=model)["input_size"] == (3, 160, 160)
+
+
+def _radii(network, x):
+    """The largest radius behind each rescaling of points, the largest norm behind that of features."""
+    found = []
+
+    def note(module, _, out):
+        if isinstance(module, ToLorentz):
+            found.append(out.norm(dim=1).max().item())
+        else:
+            found.append(module.manifold.dist0(module.manifold.from_space(out.movedim(1, -1))).max().item())
+
+    kinds = (EfficientLorentzConv2d, LorentzResidual, ToLorentz)
+    hooks = [m.register_forward_hook(note) for m in network.modules() if isinstance(m, kinds)]
+    out = network(x)
+    for hook in hooks:
+        hook.remove()
+    return found, out
+
+
+@pytest.mark.parametrize("name", ["hcnn18+", "hecnn50", "per stage"])
+def test_a_limit_holds_radii(name):
+    variant, arguments = VARIANTS[name]
+    model = timm.create_model(variant, **{**MICRO, **arguments}, limit=1.5).eval()
+    free = timm.create_model(variant, **{**MICRO, **arguments}).eval()
+    free.load_state_dict(model.state_dict())
+    x = 4 * torch.randn(2, 3, 16, 16)
+    (bounded, out), (unbounded, other) = _radii(model, x), _radii(free, x)
+    assert max(bounded) <= 1.5 + 1e-4 < max(unbounded) and len(bounded) > 4
+    assert not torch.allclose(out, other, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(torch.jit.script(model)(x), out, rtol=1e-3, atol=1e-4)
+
+
+def test_the_limit_of_a_batch_norm():
+    """By its formula: with one mean and beta at the origin, radii become the rescaled ``gamma r / (var + eps)``."""
+    manifold = Lorentz(0.7)
+    norm = LorentzBatchNorm2d(3, manifold, slope=2.0, limit=1.2).double().eval()
+    x = 3 * torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    radius = manifold.dist0(manifold.from_space(x.movedim(1, -1)))
+    out = manifold.dist0(manifold.from_space(norm(x).movedim(1, -1)))
+    torch.testing.assert_close(out, 1.2 * torch.tanh(radius / (1 + 1e-5) * math.atanh(0.99) / (2 * 1.2)))
+    learned = LorentzBatchNorm2d(3, Lorentz(0.7, learnable=True), slope=2.0, limit=1.2).double()
+    learned.manifold.double()
+    inputs = (x.requires_grad_(), learned.gamma, learned.manifold.log_c)
+    assert torch.autograd.gradcheck(lambda *_: learned(x), inputs, atol=1e-5, rtol=1e-3)
+
+
+def test_bounds_hold_learned_curvatures():
+    model = timm.create_model("hecnn_resnet18", bounds=(0.5, 3.0), curvature=2.0, **MICRO)
+    spaces = [*model.manifolds, model.head_manifold]
+    for step, expected in ((10.0, 6.0), (-10.0, 1.0)):
+        for space in spaces:
+            space.log_c.data += step
+            space.clamp_()
+            assert space.c.item() == pytest.approx(expected, rel=1e-5)
+    model = timm.create_model("hcnn_resnet18", plus=True, **MICRO)  # k = 1 / c in [0.05, 10]
+    assert [math.exp(-v) for v in model.manifolds[0].log_bounds] == pytest.approx([10, 0.05])
+
+
 def test_metafile_names_files_that_exist():
     root = Path(__file__).parents[2]
     names = set()
     for model in yaml.safe_load((root / "configs/hecnn/metafile.yml").read_text())["Models"]:
         assert (root / model["Config"]).is_file() and Path(model["Config"]).stem == model["Name"]
         names.add(model["Name"])
-    assert len(names) == 6
+    assert names == {path.stem for path in (root / "configs/hecnn").glob("*.py")}
 
 
 @pytest.mark.parametrize(
@@ -445,6 +530,19 @@ def test_metafile_names_files_that_exist():
         (dict(curvature=-1.0), "must be positive"),
         (dict(global_pool="max"), "centroid"),
         (dict(block="core"), "hyperbolic_stem=False"),
+        (dict(norm_match="rows"), "norm_match must be one of 'patch'"),
+        (dict(boost="turbo"), "boost must be one of 'axis'"),
+        (dict(slope=-1.0), "slope must be positive"),
+        (dict(plus=True, slope=math.inf), "slope must be positive and finite"),
+        (dict(plus=True, clip=2.0), "clip=2.0 is for networks without rescaling.*rescale=False"),
+        (dict(plus=True, limit=0.0), "limit must be positive"),
+        (dict(limit=3.0), "limit=3.0 is that of the rescaling.*rescale=True"),
+        (dict(head_curvature=-0.5, head_type="linear"), "head_curvature must be positive"),
+        (dict(curvature=-1.0, hyperbolic_stages=(), hyperbolic_stem=False, head_type="linear"), "must be positive"),
+        (dict(bounds=(2.0, 3.0), hyperbolic_stages=(), hyperbolic_stem=False), "bounds must enclose 1"),
+        (dict(num_classes=-1), "num_classes must be an integer of at least 0"),
+        (dict(num_classes=2.0), "num_classes must be an integer of at least 0"),
+        (dict(hyperbolic_stages=2), r"hyperbolic_stages must be a tuple, such as \(1, 3\), got 2"),
     ],
 )
 def test_mistakes_are_explained(arguments, message):

@@ -130,6 +130,8 @@ def test_there_is_a_config_for_every_data_set_backbone_and_method():
 
 def test_metafile_names_files_that_exist():
     meta = yaml.safe_load((ROOT / "metafile.yml").read_text())
-    assert meta["Models"]
     for model in meta["Models"]:
         assert (ROOT.parents[1] / model["Config"]).is_file(), model["Config"]
+        assert Path(model["Config"]).stem == model["Name"]
+        assert ("Results" in model) == (model["Reported"] != "none")
+    assert sorted(model["Name"] for model in meta["Models"]) == sorted(path.stem for path in ROOT.glob("*.py"))

@@ -212,6 +212,15 @@ def test_mistakes_are_explained(monkeypatch):
     with pytest.raises(HypvisionError, match="4 class proxies.*model.num_classes"):
         learner()(batch()["inputs"], torch.arange(8), mode="loss")
 
+    model = learner()
+
+    def broken(*_):
+        raise ValueError("something else is wrong.")
+
+    monkeypatch.setattr(model.metric_loss, "forward", broken)
+    with pytest.raises(ValueError, match="^something else is wrong.$"):  # the number of classes would not help
+        model(batch()["inputs"], torch.arange(8) % 4, mode="loss")
+
     import hypvision.tasks.retrieval as module
 
     def offline(**_):
