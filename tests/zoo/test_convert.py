@@ -135,7 +135,7 @@ def test_nothing_in_the_file_is_run(tmp_path, capsys):
 
 
 def test_curvature(tmp_path):
-    """geoopt's k = 1 / curvature reaches the model that the user is told to create: it computes what the official does."""
+    """geoopt's k = 1 / curvature reaches the model that the user is told to create, with equal outputs."""
     torch.manual_seed(0)
     reference = ReferenceHCFormer("hcformer_nano", num_classes=7, curvature=0.1).eval()
     for name, value in reference.named_parameters():
