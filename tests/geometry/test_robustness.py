@@ -416,7 +416,8 @@ def test_compiles_in_one_graph(name):
 @pytest.mark.slow
 @every
 def test_compiles_with_inductor(name):
-    check_compiled(name, "inductor")
+    with torch._inductor.config.patch(fallback_random=True):  # or it draws other numbers than eager mode
+        check_compiled(name, "inductor")
 
 
 def check_exported(name: str) -> None:
