@@ -45,7 +45,8 @@ def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
         return timm.create_model(model_name, **kwargs)
     except (TypeError, ValueError) as error:  # an argument, or a value of it, that the model's constructor refuses
         raise HypvisionError(
-            f"The model '{model_name}' does not accept what model.backbone of the config gives it: {error}."
+            f"The model '{model_name}' does not accept what model.backbone of the config gives it: "
+            f"{str(error).rstrip('.')}."
         ) from error
     except RuntimeError as error:
         if "Invalid pretrained tag" not in str(error):

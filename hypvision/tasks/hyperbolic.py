@@ -89,7 +89,8 @@ class GroupMultiStepLR(MultiStepLR):
 
     def __init__(self, optimizer: Any, *args: Any, leave_out: Sequence[str] = (), **kwargs: Any):
         self.leave_out = tuple(leave_out)
-        if self.leave_out and any("name" not in group for group in optimizer.param_groups):
+        # not all: mmengine's wrapper adds a group without parameters, for the rate in the log
+        if self.leave_out and not any("name" in group for group in optimizer.param_groups):
             raise HypvisionError(
                 "param_scheduler has 'leave_out', but the parameter groups of the optimiser have no names. Set "
                 "optim_wrapper.constructor to RiemannianParamGroups."

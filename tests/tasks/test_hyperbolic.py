@@ -46,10 +46,9 @@ def test_the_recipe_of_the_papers_has_their_schedule():
     config = _recipe()
     wrapper = RiemannianParamGroups(config.optim_wrapper, config.optim_wrapper.paramwise_cfg)
     wrapper.optim_wrapper_cfg = dict(type="OptimWrapper")
-    optimizer = wrapper(ImageClassifier(dict(MICRO, model_name="hcnn_resnet18", plus=True))).optimizer
-    schedules = [
-        PARAM_SCHEDULERS.build(dict(s), default_args=dict(optimizer=optimizer)) for s in config.param_scheduler
-    ]
+    wrapped = wrapper(ImageClassifier(dict(MICRO, model_name="hcnn_resnet18", plus=True)))
+    optimizer = wrapped.optimizer
+    schedules = [PARAM_SCHEDULERS.build(dict(s), default_args=dict(optimizer=wrapped)) for s in config.param_scheduler]
     expected = {"weights": 0.1, "no_weight_decay": 0.1, "points": 0.02, "curvatures": 1e-3}
     assert {group["name"] for group in optimizer.param_groups} == set(expected)
     for epoch in range(config.train_cfg.max_epochs):
@@ -58,7 +57,7 @@ def test_the_recipe_of_the_papers_has_their_schedule():
             own = drops - (epoch >= 60) if group["name"] == "points" else drops
             assert group["lr"] == pytest.approx(expected[group["name"]] * 0.2**own), (epoch, group["name"])
             assert group["weight_decay"] == (0 if group["name"] == "curvatures" else 5e-4)
-        optimizer.step()
+        wrapped.step()
         for schedule in schedules:
             schedule.step()
 
