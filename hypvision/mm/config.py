@@ -25,7 +25,7 @@ __all__ = ["leave_processes", "load_config", "parse_options", "prepare"]
 PHASES = ("train", "val", "test")
 # What mmengine's Runner and this engine read from a config; its other keys are for the config's own use.
 RUN_KEYS = (
-    "model", "work_dir", "data_root", "train_dataloader", "val_dataloader", "test_dataloader", "train_cfg", "val_cfg",
+    "model", "work_dir", "train_dataloader", "val_dataloader", "test_dataloader", "train_cfg", "val_cfg",
     "test_cfg", "auto_scale_lr", "optim_wrapper", "param_scheduler", "val_evaluator", "test_evaluator", "default_hooks",
     "custom_hooks", "custom_imports", "data_preprocessor", "load_from", "resume", "launcher", "env_cfg",
     "log_processor", "log_level", "visualizer", "vis_backends", "default_scope", "randomness", "experiment_name",

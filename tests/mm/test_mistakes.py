@@ -416,6 +416,13 @@ def test_misspelt_options(classifier, tmp_path, capsys, option, message):
     assert remains(tmp_path / "run") == []
 
 
+def test_a_place_for_data_that_is_made_on_the_fly():
+    config = Path(__file__).parents[2] / "configs/hyperclip/shapes_hyperclip_450i.py"
+    with pytest.raises(HypvisionError, match="no 'data_root', so the option 'data_root' would change nothing"):
+        load_config(config, {"data_root": "data"})
+    assert load_config(config, {"randomness.seed": 3}).randomness.seed == 3
+
+
 def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
     arguments = ["train", classifier, "--work-dir", tmp_path / "run", "--cfg-options"]
     for model, option, message in (
