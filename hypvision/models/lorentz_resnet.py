@@ -17,6 +17,7 @@ head_type="linear")``; with the Lorentz head alone, ``hyperbolic_stages=(), plus
 # No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 import copy
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -349,10 +350,11 @@ class LorentzResNet(nn.Module):
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}.")
         if len(layers) != 4 or len(widths) != 4:
             raise ValueError(f"layers and widths must have one entry for each of 4 stages, got {layers} and {widths}.")
-        if not isinstance(hyperbolic_stages, (tuple, list, set, frozenset)):
+        if not isinstance(hyperbolic_stages, Iterable):
             raise ValueError(f"hyperbolic_stages must be a tuple, such as (1, 3), got {hyperbolic_stages!r}.")
+        hyperbolic_stages = tuple(hyperbolic_stages)
         if not set(hyperbolic_stages) <= {1, 2, 3, 4}:
-            raise ValueError(f"hyperbolic_stages must be numbers from 1 to 4, got {tuple(hyperbolic_stages)}.")
+            raise ValueError(f"hyperbolic_stages must be numbers from 1 to 4, got {hyperbolic_stages}.")
         for name, value in (
             ("slope", slope), ("limit", limit), ("clip", clip), ("curvature", curvature),
             ("head_curvature", head_curvature),
