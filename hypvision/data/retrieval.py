@@ -11,6 +11,7 @@ Training and test have different classes. Samples are those of :mod:`.image_fold
 
 from __future__ import annotations
 
+import fnmatch
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from PIL import Image
 from hypvision.errors import HypvisionError, require
 
 from .image_folder import ImageFolderDataset, _ImageDataset
+from .taxonomy import KINDS, TAXONOMY
 
 require("mmengine", "mm")
 
@@ -297,14 +299,37 @@ class InShop(_RetrievalDataset):
         return [str(base / row[0]) for row in chosen], labels, items, [above[item] for item in items], queries
 
 
+def _matching(root: str, classes: Sequence[str] | None) -> list[str] | None:
+    """Class names with patterns replaced by the folders that match them, sorted."""
+    if classes is None or not any("*" in name for name in classes):
+        return None if classes is None else list(classes)
+    folders = sorted(path.name for path in Path(root).glob("*/")) if Path(root).is_dir() else []
+    found: list[str] = []
+    for name in classes:
+        matches = fnmatch.filter(folders, name) if "*" in name else [name]
+        if not matches and folders:
+            raise HypvisionError(f"No folder of '{root}' matches the class pattern '{name}'. Correct it.")
+        found += matches
+    return sorted(set(found))
+
+
+def _taxonomy(name: str) -> dict[str, tuple[str, ...]]:
+    """Groups above each class of a hierarchy that is known by name."""
+    if name != "shapes":
+        raise HypvisionError(f"There are no ancestors by the name of '{name}'. Give a dict, or 'shapes'.")
+    parents = {shape: kind for kind, shapes in KINDS.items() for shape in shapes}
+    return {" ".join(words): (parents[words[-1]], words[-1]) for words in TAXONOMY.instances}
+
+
 @DATASETS.register_module()
 class RetrievalFolder(ImageFolderDataset):
     """Some classes of images in class folders, for retrieval: CIFAR-10 as a stand-in, or your own pictures.
 
     Args:
         root, transform, cache: see :class:`~hypvision.data.image_folder.ImageFolderDataset`.
-        classes: the folders to take; all by default.
-        ancestors: for each class the groups above it, from general to specific, e.g. ``dict(cat=("animal",))``.
+        classes: the folders to take, by name or by pattern (``"* cross"``); all by default.
+        ancestors: for each class the groups above it, from general to specific, e.g. ``dict(cat=("animal",))``; or
+            ``"shapes"``: those of the procedural data set at the level of instances (kind, shape).
         per_class: take this many images of each class, evenly spread over its sorted files.
 
     Raises:
@@ -316,11 +341,13 @@ class RetrievalFolder(ImageFolderDataset):
         root: str,
         transform: dict[str, Any] | Callable,
         classes: Sequence[str] | None = None,
-        ancestors: Mapping[str, Sequence[str]] | None = None,
+        ancestors: Mapping[str, Sequence[str]] | str | None = None,
         per_class: int | None = None,
         cache: bool = False,
     ):
-        super().__init__(root, transform, classes=classes)
+        super().__init__(root, transform, classes=_matching(root, classes))
+        if isinstance(ancestors, str):
+            ancestors = _taxonomy(ancestors)
         if per_class is not None:
             self._thin(per_class)
         if cache:

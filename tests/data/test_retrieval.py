@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 from retrieval_layouts import write_cars, write_cub, write_folder, write_inshop, write_sop
 
 pytest.importorskip("mmengine")
@@ -241,3 +242,19 @@ def test_under_mmengine(tmp_path):
     assert isinstance(loader.batch_sampler.sampler, DefaultSampler) and len(loader) == 3
     batches = [batch["label"].tolist() for batch in loader]
     assert all(set(Counter(labels).values()) == {2} for labels in batches)
+
+
+def test_drawn_instances_with_the_hierarchy_they_come_from(tmp_path):
+    for name in ("dotted red cross", "plain blue cross", "plain blue car"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "0.png")
+    data = RetrievalFolder(tmp_path, EVAL, classes=("* cross",), ancestors="shapes")
+    assert data.metainfo["classes"] == ("dotted red cross", "plain blue cross")
+    assert data.metainfo["ancestors"] == (("branched", "cross"),) * 2
+    data = RetrievalFolder(tmp_path, EVAL, classes=("plain blue car", "* red *"), ancestors="shapes")
+    assert data.metainfo["classes"] == ("dotted red cross", "plain blue car")
+    assert data.metainfo["ancestors"][1] == ("composite", "car")
+    with pytest.raises(HypvisionError, match="matches the class pattern '. ring'"):
+        RetrievalFolder(tmp_path, EVAL, classes=("* ring",))
+    with pytest.raises(HypvisionError, match="no ancestors by the name of 'wordnet'"):
+        RetrievalFolder(tmp_path, EVAL, ancestors="wordnet")
