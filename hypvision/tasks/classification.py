@@ -44,6 +44,8 @@ def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
     try:
         return timm.create_model(model_name, **kwargs)
     except (TypeError, ValueError) as error:  # an argument, or a value of it, that the model's constructor refuses
+        if isinstance(error, OSError):  # of a download: in some versions of the hub its errors are both
+            raise
         raise HypvisionError(
             f"The model '{model_name}' does not accept what model.backbone of the config gives it: "
             f"{str(error).rstrip('.')}."

@@ -104,6 +104,18 @@ def test_values_that_the_network_refuses_are_mistakes_of_the_config(value):
         ImageClassifier(dict(MICRO, curvature=value))
 
 
+def test_a_failed_download_is_no_mistake_of_the_config(monkeypatch):
+    class Offline(OSError, ValueError):
+        pass
+
+    def fetch(*_, **__):
+        raise Offline("no route to the hub")
+
+    monkeypatch.setattr(timm, "create_model", fetch)
+    with pytest.raises(Offline):
+        ImageClassifier(dict(MICRO))
+
+
 def test_calibration_error_is_that_of_a_count_by_hand():
     metric = CalibrationError(bins=2)
     scores = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.55, 0.45]]  # all in the upper bin
