@@ -240,7 +240,33 @@ def split_rows(batch: int, device: str) -> list[str]:
     return rows
 
 
+def config_rows(configs: list[Path], batch: int, repeats: int, device: str) -> list[str]:
+    """Rows with the training step of the timm models in configs; ratios to the first."""
+    from hypvision.mm.config import load_config  # the other tables do without mmengine
+
+    steps = []
+    for config in configs:
+        backbone = load_config(config).model.backbone.to_dict()
+        network = timm.create_model(backbone.pop("model_name"), **backbone).to(device).train()
+        size = backbone.get("img_size", 32)
+        images = torch.randn(batch, 3, size, size, device=device)
+
+        def step(network: nn.Module = network, images: torch.Tensor = images) -> None:
+            network.zero_grad(set_to_none=True)
+            F.cross_entropy(network(images), torch.zeros(batch, dtype=torch.long, device=device)).backward()
+
+        steps.append(step)
+    times = in_turns(steps, repeats, device, slow=repeats)
+    return [
+        f"| {config.stem} | {found.least:.3f} | {found.median:.3f} | {found.least / times[0].least:.2f}x |"
+        for config, found in zip(configs, times)
+    ]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--configs", nargs="+", type=Path, metavar="FILE", help="time a training step of these configs' models instead"
+    )
     parser.add_argument("--depths", nargs="+", type=int, choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--batch", type=int, default=16, help="images a step (default: 16)")
     parser.add_argument("--repeats", type=int, default=5, help="timed steps; a slow step gets 2 (default: 5)")
@@ -258,6 +284,10 @@ def run(args: argparse.Namespace) -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     torch.manual_seed(0)
+    if args.configs:
+        print("| config | least s | median s | time / first |\n|---|--:|--:|--:|")
+        print("\n".join(config_rows(args.configs, args.batch, args.repeats, args.device)))
+        return
     tables = [
         "| training step | least s | median s | peak MiB | time / Euclidean | memory / Euclidean "
         "| faster than published | memory / published |",
