@@ -173,8 +173,10 @@ class _BatchNorm(Function):
         s = r * gain
         slope = bend = growth = None
         if options.slope is None:
-            raw, s = s, _limit(s)
-            growth = torch.where(raw > LIMIT, torch.tanh(s) / raw, 1.0)  # ds / d raw
+            # On a CPU, where looking costs nothing, the rare case alone pays for the limit.
+            if s.device.type != "cpu" or (s > LIMIT).any():
+                raw, s = s, _limit(s)
+                growth = torch.where(raw > LIMIT, torch.tanh(s) / raw, 1.0)  # ds / d raw
         else:
             # s = kappa tanh(bend r g) / bend
             kappa = math.atanh(0.99) / options.slope
@@ -231,7 +233,8 @@ class _BatchNorm(Function):
         # cosh(s) and f = sinh(s) / sinh(r) by s, at fixed r; then by the chord
         g_s = torch.mul(g_2, f).mul_(sinh).addcmul_(g_f, cosh / sinh)
         if bend is None:
-            local, first, bow = gain * growth, gain, 0.0  # ds/dr; its value at 0; s = first r (1 - bow r^2 + ...)
+            local = gain if growth is None else gain * growth  # ds/dr
+            first, bow = gain, 0.0  # its value at 0; s = first r (1 - bow r^2 + ...)
         else:
             kappa = math.atanh(0.99) / options.slope
             flat = 1 - bent * bent
@@ -248,7 +251,8 @@ class _BatchNorm(Function):
         g_chord = torch.mul(g_f, steep).addcmul_(g_2 * local, f, value=0.5).add_(g_ratio, alpha=0.5)
 
         # the gain, by variance and gamma
-        g_gain = torch.dot(g_s.flatten(), (r * (growth if bend is None else flat * kappa)).flatten())
+        by_gain = r * (flat * kappa) if bend is not None else r if growth is None else r * growth
+        g_gain = torch.dot(g_s.flatten(), by_gain.flatten())
         if options.gyro:
             g_gamma = g_gain * gain
             g_var = -g_gamma / (2 * (var + options.eps))
