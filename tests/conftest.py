@@ -1,6 +1,7 @@
 """Shared by all tests: the literal reference implementations live with the benchmarks."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools" / "bench"))
 # helpers of one folder that another uses
 sys.path += [str(folder) for folder in sorted(Path(__file__).parent.iterdir()) if folder.is_dir()]
+
+
+def pytest_configure(config):
+    """Import yapf once before the workers start: see hypvision/mm/first_import.py."""
+    if not hasattr(config, "workerinput"):
+        subprocess.run([sys.executable, "-c", "import yapf"], stderr=subprocess.DEVNULL, check=False)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,9 @@ mmdet and mmseg. It imports mmengine; mmcv, mmdet and mmseg load when something 
 
 from hypvision.errors import require
 
-require("mmengine", "mm")
+from .first_import import require_mmengine
+
+require_mmengine()
 require("mmcv", "mm")
 
 from . import checkpoint, ops, pretrained  # noqa: E402 - after the check that says what to install

@@ -1,0 +1,38 @@
+"""mmengine's first import on a machine, by several processes at once.
+
+mmengine imports yapf, and yapf's first import leaves its grammar in the user's cache folder: it moves the file into
+place before the last bytes are written. Another process that starts at that moment (``torchrun``, the workers of
+a test run) reads a torn pickle and stops with ``EOFError: Ran out of input``. The file is complete a moment later.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from types import ModuleType
+
+from hypvision.errors import HypvisionError, require
+
+__all__ = ["require_mmengine"]
+
+_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)  # s
+
+
+def require_mmengine() -> ModuleType:
+    """Import mmengine; wait up to 3 s for a cache file that another process is writing.
+
+    Raises:
+        HypvisionError: mmengine is not installed, or the cache file stays torn.
+    """
+    for wait in (*_WAITS, None):
+        try:
+            require("yapf", "mm")
+            break
+        except (EOFError, pickle.UnpicklingError) as error:
+            if wait is None:
+                raise HypvisionError(
+                    "yapf, which mmengine imports, finds a broken file in its cache. Delete the folder 'YAPF' of your "
+                    "cache folder (on Linux: rm -r ~/.cache/YAPF) and repeat the command."
+                ) from error
+            time.sleep(wait)
+    return require("mmengine", "mm")
