@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from mmengine.registry import DATASETS, METRICS, MODELS
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from hypvision.clip.classes import load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.towers import encode_text
 from hypvision.data.captions import _NOUNS
@@ -72,22 +75,30 @@ class CaptionContrast(BaseModel):
 
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
+        classes: names that test pictures are compared with, in the order of their labels; anything that
+            :func:`hypvision.clip.classes.load_classes` takes. None: the shapes.
     """
 
-    def __init__(self, clip: dict[str, Any], data_preprocessor: dict | None = None, init_cfg: dict | None = None):
+    def __init__(
+        self,
+        clip: dict[str, Any],
+        classes: str | Path | Sequence[str] | None = None,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+    ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         bundle = create_clip(**clip)
         self.clip, self.tokenizer = bundle.model, bundle.tokenizer
         self.register_buffer("mean", torch.tensor(bundle.mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(bundle.std)[:, None, None], persistent=False)
-        self._classes: tuple[str, ...] = TAXONOMY.classes["shape"]
+        self._classes: tuple[str, ...] = TAXONOMY.classes["shape"] if classes is None else load_classes(classes)
 
     def forward(self, inputs: Tensor, caption: list[str], label: Tensor | None = None, mode: str = "tensor") -> Any:
         """mmengine's modes; ``inputs`` uint8 (B, 3, H, W).
 
         Returns:
             ``"tensor"``: unit embeddings (B, E); ``"loss"``: the two halves of the loss; ``"predict"``: for each image
-            a dict with ``scores`` over the shapes and ``label``.
+            a dict with ``scores`` over the classes and ``label``.
         """
         images = self.clip.encode_image((inputs.float() - self.mean) / self.std, normalize=True)
         if mode == "tensor":

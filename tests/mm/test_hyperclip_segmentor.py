@@ -282,7 +282,12 @@ def test_configs_are_complete(path):
 
     config = load_config(path)
     if path.stem.startswith("clip-"):
-        assert config.model.type == "CaptionContrast" and config.train_cfg.max_iters == 1100
+        assert config.model.type == "CaptionContrast"
+        assert (
+            config.train_cfg.max_iters
+            == int(path.stem.rpartition("_")[2].rstrip("i"))
+            == config.param_scheduler[-1].end
+        )
         return
     model = config.model
     assert model.type == "HyperCLIPSegmentor"
