@@ -37,8 +37,8 @@ def caption_of(names: Sequence[str], template: str = TEMPLATES[0]) -> str:
 class TagCaptions(Dataset):
     """Crops of labelled pictures with the names of what they show, for a contrastive training of a small CLIP.
 
-    A crop is drawn around a random pixel of a random class and keeps the shape of the picture; it is then made square. Its
-    caption names the classes that cover at least ``share`` of it, the largest first; where they lie is not told.
+    A crop is drawn around a random pixel of a random class and keeps the shape of the picture; it is then made square.
+    Its caption names the classes that cover at least ``share`` of it, the largest first; where they lie is not told.
 
     Args:
         data_root: folder of the pictures and label maps, of the layout of
@@ -90,8 +90,8 @@ class TagCaptions(Dataset):
         counts = np.stack([np.bincount(labels.ravel(), minlength=256)[: len(self.names)] for labels in self._labels])
         if not counts.sum():
             raise HypvisionError(
-                f"No label map in '{data_root}' has a label from 0 to {len(self.names) - 1}, so there is nothing to name. "
-                "Check data_prefix and the class list."
+                f"No label map in '{data_root}' has a label from 0 to {len(self.names) - 1}, so there is nothing to "
+                "name. Check data_prefix and the class list."
             )
         weights = np.where(counts.sum(0) > 0, (counts.sum(0) / counts.sum()).clip(1e-9) ** balance, 0.0)
         self._chances = weights / weights.sum()
@@ -101,8 +101,10 @@ class TagCaptions(Dataset):
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: number of the class that covers most, -1 where none
-        has more than half."""
+        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: number of the class that covers most.
+
+        The label is -1 where no class covers more than half.
+        """
         rng = np.random.default_rng([index, self.seed, int(self.single)])
         for _ in range(1000):
             number, drawn, box = self._crop(rng)
@@ -188,7 +190,7 @@ def _read_labels(path: Path) -> np.ndarray:
         ) from error
     if labels.ndim != 2 or labels.dtype != np.uint8:
         raise HypvisionError(
-            f"The label map '{path}' has the shape {labels.shape} and the type {labels.dtype}. One number a pixel in 8 bits "
-            "is expected (mode L or P)."
+            f"The label map '{path}' has the shape {labels.shape} and the type {labels.dtype}. One number a pixel in 8 "
+            "bits is expected (mode L or P)."
         )
     return labels
