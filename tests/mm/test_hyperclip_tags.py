@@ -12,6 +12,7 @@ pytest.importorskip("open_clip")
 
 from hypvision.errors import HypvisionError
 from hypvision.mm.config import load_config
+from hypvision.mm.engine import train
 from hypvision.mm.openvocab_pretrain import CaptionContrast
 from hypvision.mm.openvocab_tags import TagCaptions, caption_of
 
@@ -160,3 +161,45 @@ def test_configs_of_camvid_agree():
     for config in (pre, tuned):  # nothing but the test loader looks at the test split
         for phase in ("train", "val", "test"):
             assert config[f"{phase}_dataloader"].dataset.data_prefix.img_path == f"img/{phase}"
+
+
+@pytest.fixture(scope="module")
+def camvid(tmp_path_factory):
+    """Two pictures a split in CamVid's layout, all twelve labels in each."""
+    root = tmp_path_factory.mktemp("camvid")
+    rng = np.random.default_rng(0)
+    for split in ("train", "val", "test"):
+        for kind in ("img", "ann"):
+            (root / kind / split).mkdir(parents=True)
+        for number in range(2):
+            labels = rng.permutation(12).astype(np.uint8).reshape(3, 4).repeat(24, 0).repeat(24, 1)
+            Image.fromarray(labels).save(root / f"ann/{split}/{number}.png")
+            Image.fromarray((labels[..., None] * [9, 20, 5]).astype(np.uint8)).save(root / f"img/{split}/{number}.jpg")
+    return root
+
+
+def test_pretraining_takes_a_step(camvid, tmp_path):
+    options = {"data_root": str(camvid), "train_dataloader.batch_size": 4, "train_cfg.max_iters": 1}
+    options |= {"model.clip.pretrained": None, "val_dataloader.dataset.length": 6, "train_cfg.val_interval": 1}
+    config = load_config(CONFIGS / "clip-camvid_1000i.py", options)
+    runner = train(config, tmp_path)
+    assert runner.iter == 1 and runner.message_hub.get_scalar("train/loss_text").current() > 0
+    assert runner.model._classes == tuple(config.classes)
+    assert 0 <= runner.message_hub.get_scalar("val/top1").current() <= 100
+
+
+def test_tuning_ignores_the_held_out_classes(camvid, tmp_path):
+    path = next(CONFIGS.glob("camvid_hyperclip_*i.py"))
+    options = {"data_root": str(camvid), "model.clip.pretrained": None, "train_cfg.max_iters": 1}
+    config = load_config(path, {**options, "train_cfg.val_interval": 1})
+    runner = train(config, tmp_path)
+    data = runner.train_dataloader.dataset
+    kept = [name for name in config.classes if name not in config.novel]
+    assert runner.model.train_classes == tuple(kept) and runner.model.test_classes == tuple(config.classes)
+    original = np.asarray(Image.open(camvid / "ann/train/0.png").resize((192, 192), Image.Resampling.NEAREST))
+    flipped = data[0]["data_samples"].gt_sem_seg.data[0].numpy()
+    expected = np.array([kept.index(name) if name in kept else 255 for name in config.classes] + [255])[original]
+    assert np.array_equal(flipped, expected) or np.array_equal(flipped, expected[:, ::-1])
+    assert (expected == 255).sum() > 8000 and {"mIoU_base", "mIoU_novel"} <= {
+        key.partition("/")[2] for key in runner.message_hub.log_scalars
+    }
