@@ -10,10 +10,11 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 
 from hypvision.errors import HypvisionError
+from hypvision.zoo.index import read_index
 from hypvision.zoo.records import Index
-from hypvision.zoo.sources import cache_folder, home, lock_path
+from hypvision.zoo.sources import cache_folder, index_folder, lock_path
 
-__all__ = ["CachedFile", "clean", "list_cache"]
+__all__ = ["CachedFile", "clean", "list_cache", "visited"]
 
 
 class CachedFile(NamedTuple):
@@ -22,7 +23,8 @@ class CachedFile(NamedTuple):
     Attributes:
         path: where it lies.
         bytes: its size.
-        record: name of the record that it belongs to; empty for files that no record needs any more.
+        record: name of the record that it belongs to, in the index or in a release that has been visited; empty for
+            files that no record needs any more.
         partial: whether it is an unfinished download.
     """
 
@@ -35,7 +37,7 @@ class CachedFile(NamedTuple):
 def list_cache(index: Index) -> list[CachedFile]:
     """The files in the cache, by name."""
     folder = cache_folder()
-    known = {record.filename: record.name for record in index}
+    known = {record.filename: record.name for source in [*visited(), index] for record in source}
     found = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path.is_file():
@@ -45,28 +47,43 @@ def list_cache(index: Index) -> list[CachedFile]:
     return found
 
 
+def visited() -> list[Index]:
+    """The indexes of the releases that have been visited; one that cannot be read any more is left out."""
+    found = []
+    for path in sorted(index_folder().glob("*.yml")):
+        with suppress(HypvisionError):
+            found.append(read_index(path))
+    return found
+
+
 def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> list[CachedFile]:
     """Remove files from the cache; those that a process is downloading at this moment stay.
 
     Args:
         index: the records that are known.
         names: remove the files of these records.
-        everything: remove every file. Without names and this: unfinished downloads and files that no record needs.
+        everything: remove every file, and forget the releases that have been visited. Without names and this:
+            unfinished downloads and files that no record needs.
 
     Returns:
         What was removed.
 
     Raises:
-        HypvisionError: a name that is no record, or a file that cannot be removed.
+        HypvisionError: a name that is no record, names beside everything, or a file that cannot be removed.
     """
-    chosen = {index.get(name.removeprefix("zoo:")).name for name in names}
+    names = list(names)
+    if names and everything:
+        raise HypvisionError("Give either names or --all: --all removes every file in the cache.")
+    files = list_cache(index)
+    there = {file.record for file in files}
+    chosen = {name if name in there else index.get(name).name for name in (n.removeprefix("zoo:") for n in names)}
     removed = []
-    for file in list_cache(index):
+    for file in files:
         wanted = file.record in chosen if chosen else everything or file.partial or not file.record
         if wanted and _remove(file.path):
             removed.append(file)
     if everything:
-        for path in (home() / "indexes").glob("*.yml"):
+        for path in index_folder().glob("*.yml"):
             with suppress(OSError):
                 path.unlink()
     return removed

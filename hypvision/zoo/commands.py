@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from hypvision.errors import HypvisionError
-from hypvision.zoo.cache import clean, list_cache
+from hypvision.zoo.cache import clean, list_cache, visited
 from hypvision.zoo.download import SourceError, copy_verified, verify_file
 from hypvision.zoo.index import builtin_index, write_text
 from hypvision.zoo.records import TASKS, Index, Record
@@ -115,17 +116,18 @@ def run_download(args: Namespace) -> None:
 
 def add_verify_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``verify``."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: everything that is on this machine")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"{_NAME_HELP}; default: everything that is on this machine"
+    )
 
 
 def run_verify(args: Namespace) -> None:
     """``verify``: checks packaged and cached files; fails if one is wrong, or a named one is not there."""
-    index = builtin_index()
     wrong, missing, checked = [], [], 0
-    for record in [index.get(name.removeprefix("zoo:")) for name in args.names] or index:
+    for name, index, record in [(name, *find(name)) for name in args.names] or _all_records():
         paths = [path for path in (locate(index, record), _cached(record)) if path is not None]
         if not paths:
-            missing.append(record.name)
+            missing.append(name)
         for _, path in dict.fromkeys(paths):
             checked += 1
             try:
@@ -145,9 +147,18 @@ def run_verify(args: Namespace) -> None:
         raise HypvisionError(f"Not on this machine: {', '.join(missing)}. Run: hypvision download {' '.join(missing)}")
 
 
+def _all_records() -> list[tuple[str, Index, Record]]:
+    """Those of the built-in index, and of visited releases those whose files are in the cache."""
+    builtin = builtin_index()
+    own = [(record.name, builtin, record) for record in builtin]
+    known = {record.filename for record in builtin}
+    others = {r.filename: (r.name, Index({}), r) for index in visited() for r in index if r.filename not in known}
+    return own + [entry for entry in others.values() if _cached(entry[2]) is not None]
+
+
 def _cached(record: Record) -> tuple[str, Path] | None:
     path = cache_folder() / record.filename
-    return ("cached", path) if path.is_file() else None
+    return ("cached", path) if os.path.isfile(path) else None
 
 
 # cache

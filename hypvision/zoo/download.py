@@ -82,7 +82,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
     Raises:
         OSError: the lock file cannot be made.
     """
-    lock = FileLock(path)
+    # For all users of a shared cache: the file is empty, and stays when its maker has gone.
+    lock = FileLock(path, mode=0o666)
     try:
         lock.acquire(timeout=1)
     except Timeout:
@@ -97,15 +98,25 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 
 class _Sink:
-    """The part file, which refuses to grow beyond the size that was promised."""
+    """The part file: it refuses to grow beyond the size that was promised, and to be begun anew without end.
+
+    http_get goes on by itself after a break for as long as something comes. A server (or a proxy with a time limit)
+    that ignores ranges and always breaks off sends the same beginning each time.
+    """
 
     def __init__(self, file: BinaryIO, limit: int):
-        self._file, self._limit = file, limit
+        self._file, self._limit, self._begun = file, limit, 1
 
     def write(self, data: bytes) -> int:
         if self._file.tell() + len(data) > self._limit:
             raise SourceError(f"sends more than the {self._limit} bytes of the file")
         return self._file.write(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        self._begun += 1
+        if self._begun > ATTEMPTS:
+            raise SourceError(f"cannot continue a download and breaks off before the end ({ATTEMPTS} attempts)")
+        return self._file.truncate(size)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -130,6 +141,7 @@ def download(
     """
     part = target.with_name(target.name + ".part")
     failures, fresh = 0, False
+    most = None  # bytes that were ever here; progress is what exceeds them
     while True:
         have = part.stat().st_size if part.exists() else 0
         if have > size:
@@ -142,8 +154,8 @@ def download(
                 problem = _transfer(url, _Sink(file, size), have, size, headers, name or target.name)
             if problem is not None:
                 reason, wait = problem
-                gained = part.stat().st_size - have
-                failures = 0 if gained >= max(size // 100, 1) else failures + 1
+                most = have if most is None else max(most, have)
+                failures = 0 if part.stat().st_size - most >= max(size // 100, 1) else failures + 1
                 if failures >= ATTEMPTS:
                     raise SourceError(f"{reason} ({ATTEMPTS} attempts)")
                 _logger.warning("%s: %s. Trying again ...", url, reason)
@@ -191,7 +203,7 @@ def _transfer(
         if status == 416:  # what is there is no beginning of what the server has
             sink.seek(0)
             sink.truncate()
-            return "refuses to continue", None
+            return f"has no bytes from {have} on", None
         if status is not None and status not in _RETRY:
             hint = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such file)"}.get(status, "")
             raise SourceError(f"answers {status}{hint}") from error
@@ -215,12 +227,13 @@ def _small_chunks() -> Iterator[None]:
     """
     from huggingface_hub import constants
 
-    before = constants.DOWNLOAD_CHUNK_SIZE
-    constants.DOWNLOAD_CHUNK_SIZE = 2**14
+    before, small = constants.DOWNLOAD_CHUNK_SIZE, 2**14
+    constants.DOWNLOAD_CHUNK_SIZE = small
     try:
         yield
     finally:
-        constants.DOWNLOAD_CHUNK_SIZE = before
+        if before != small:  # else another thread has set it, and sets it back
+            constants.DOWNLOAD_CHUNK_SIZE = before
 
 
 def _retry_after(error: Exception) -> float | None:

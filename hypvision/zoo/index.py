@@ -40,12 +40,18 @@ __all__ = [
 
 VERSION = 1
 ADDRESSES = ("http://", "https://", "hf-hub:", "file://")
+_LONGEST_NAME = 128  # with sum and suffix it must be a file name
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
 _HEADER = """\
 # The model zoo: one record a weight file. Written by tools/publish_weights.py; docs/model-zoo.md describes the keys.
 # README.md is rendered from this file: hypvision models --write-readme model_zoo/README.md
 """
+
+
+def without_password(address: str) -> str:
+    """An address to show: without ``NAME:PASSWORD@`` before the host."""
+    return re.sub(r"^(https?://)[^/]*@", r"\1", address)
 
 
 # Parsing
@@ -65,6 +71,15 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
     return dict(zip(keys, (loader.construct_object(value, deep=True) for _, value in node.value)))
 
 
+def _compose(loader: _Loader, parent: Any, index: Any) -> yaml.Node:
+    """Refuses aliases: a few lines of them stand for a structure that fills the memory."""
+    if loader.check_event(yaml.AliasEvent):
+        event = loader.peek_event()
+        raise yaml.composer.ComposerError(None, None, f"the alias '*{event.anchor}'; write it out", event.start_mark)
+    return yaml.SafeLoader.compose_node(loader, parent, index)
+
+
+_Loader.compose_node = _compose
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
@@ -75,10 +90,10 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
         HypvisionError: not YAML, an unknown or missing key, a value out of its range, a name that stands twice, or a
             parent that is not there. The message names the record and the key.
     """
-    where = address or (str(root / "index.yml") if root else "the index")
+    where = without_password(address) if address else (str(root / "index.yml") if root else "the index")
     try:
         content = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a day that no calendar has
         raise HypvisionError(f"{where} is not valid YAML: {error}.") from error
     if not isinstance(content, dict) or set(content) != {"version", "records"}:
         raise HypvisionError(f"{where} must have the keys 'version' and 'records', and no others.")
@@ -124,9 +139,10 @@ def parse_record(item: Any, where: str = "the record") -> Record:
     if isinstance(item, dict) and isinstance(item.get("name"), str):
         where = f"{where} ({item['name']})"
     values = _checked(Record, item, where)
-    if not _NAME.fullmatch(_text(values, "name", where)):
+    if not _NAME.fullmatch(_text(values, "name", where)) or len(values["name"]) > _LONGEST_NAME:
         raise HypvisionError(
-            f"{where}: the name '{values['name']}' must be MODEL.TAG of lower-case letters, digits, '_' and '-'."
+            f"{where}: the name '{values['name']}' must be MODEL.TAG of lower-case letters, digits, '_' and '-', at "
+            f"most {_LONGEST_NAME} of them."
         )
     for key in ("model", "config", "licence", "description", "intended_use", "data", "training"):
         _text(values, key, where)
@@ -136,9 +152,12 @@ def parse_record(item: Any, where: str = "the record") -> Record:
     values["parameters"] = _count(values, "parameters", where)
     values["classes"] = _texts(values, "classes", where)
     values["limits"] = _texts(values, "limits", where)
+    for key in ("classes", "limits"):
+        if not values[key]:
+            raise HypvisionError(f"{where}: '{key}' must have at least one entry.")
     values["arguments"] = values.get("arguments") or {}
-    if not isinstance(values["arguments"], dict):
-        raise HypvisionError(f"{where}: 'arguments' must be a mapping.")
+    if not isinstance(values["arguments"], dict) or not _is_plain(values["arguments"]):
+        raise HypvisionError(f"{where}: 'arguments' must be a mapping of numbers, texts, lists and mappings.")
     values["input"] = _parse_input(values["input"], f"{where}, input")
     values["file"] = _parse_file(values["file"], f"{where}, file")
     if not isinstance(values["metrics"], list) or not values["metrics"]:
@@ -234,9 +253,11 @@ def _parse_input(item: Any, where: str) -> dict[str, Any]:
         if (
             not isinstance(numbers, list)
             or len(numbers) != size[0]
-            or not all(type(n) in (int, float) for n in numbers)
+            or not all(type(n) in (int, float) and math.isfinite(n) for n in numbers)
         ):
             raise HypvisionError(f"{where}: '{key}' must be one number a channel.")
+    if min(item["std"]) <= 0:
+        raise HypvisionError(f"{where}: 'std' must be above 0.")
     if type(item["crop_pct"]) not in (int, float) or not 0 < item["crop_pct"] <= 1:
         raise HypvisionError(f"{where}: 'crop_pct' must be above 0 and at most 1.")
     _text(item, "interpolation", where)
@@ -253,6 +274,15 @@ def _texts(values: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
     if not isinstance(values[key], list) or not all(isinstance(text, str) and text for text in values[key]):
         raise HypvisionError(f"{where}: '{key}' must be a list of texts.")
     return tuple(values[key])
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is one that JSON has too, as cards and hub repositories need it."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _count(values: Mapping[str, Any], key: str, where: str) -> int:

@@ -24,7 +24,7 @@ from hypvision.zoo.index import write_index, write_text
 from hypvision.zoo.loading import timm_cfg
 from hypvision.zoo.records import Index, Record
 from hypvision.zoo.render import model_card
-from hypvision.zoo.sources import resolve
+from hypvision.zoo.sources import offline, resolve
 
 __all__ = ["push_to_folder", "push_to_hub", "write_release"]
 
@@ -123,6 +123,11 @@ def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) 
     """
     from huggingface_hub import HfApi
 
+    if offline():
+        raise HypvisionError(
+            f"'{record.name}' was not pushed to the hub: HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. Unset it, or push "
+            "to a folder with --to DIR."
+        )
     with tempfile.TemporaryDirectory(prefix="push-") as place:
         hub_folder(index, record, Path(place))
         try:

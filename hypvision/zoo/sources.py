@@ -15,6 +15,7 @@ size, sha256 and format are those of the record.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import logging
 import os
@@ -26,7 +27,7 @@ from urllib.parse import unquote, urlsplit
 
 from hypvision.errors import HypvisionError
 from hypvision.zoo.download import SourceError, download, download_text, locked, verify_file
-from hypvision.zoo.index import ADDRESSES, find_record, parse_index, read_index, write_text
+from hypvision.zoo.index import ADDRESSES, find_record, parse_index, read_index, without_password, write_text
 from hypvision.zoo.records import Index, Record
 
 __all__ = ["cache_folder", "find", "is_address", "locate", "mirrors", "offline", "resolve"]
@@ -45,6 +46,11 @@ def home() -> Path:
 def cache_folder() -> Path:
     """The folder of downloaded weights; it need not exist."""
     return home() / "weights"
+
+
+def index_folder() -> Path:
+    """The folder of the indexes of releases that have been visited; it need not exist."""
+    return home() / "indexes"
 
 
 def lock_path(filename: str) -> Path:
@@ -66,7 +72,7 @@ def mirrors() -> list[str]:
     """
     found = [word.rstrip("/") for word in re.split(r"[,\s]+", os.environ.get("HYPVISION_WEIGHTS", "")) if word]
     for base in found:
-        if not base.startswith(ADDRESSES) and not Path(base).expanduser().is_dir():
+        if not base.startswith(ADDRESSES) and not os.path.isdir(os.path.expanduser(base)):
             raise HypvisionError(
                 f"HYPVISION_WEIGHTS: '{base}' is neither a folder nor an address that begins with "
                 f"{', '.join(ADDRESSES)}. Separate several by commas; write file:// addresses for folders with spaces."
@@ -86,7 +92,7 @@ class _Place(NamedTuple):
 def _place(address: str) -> _Place:
     """Raises HypvisionError for an address that means nothing."""
     if address.startswith(("http://", "https://")):
-        return _Place(address, url=address)
+        return _web_place(address)
     if address.startswith("hf-hub:"):
         return _hub_place(address)
     if address.startswith("file:"):
@@ -97,9 +103,23 @@ def _place(address: str) -> _Place:
     return _Place(address, path=Path(address).expanduser())
 
 
+def _web_place(address: str) -> _Place:
+    """A name and a password (``https://NAME:PASSWORD@HOST``) go into a header, and so into no message or log."""
+    try:
+        user, at, _ = urlsplit(address).netloc.rpartition("@")
+    except ValueError as error:
+        raise HypvisionError(f"'{address}' is not a web address ({error}).") from error
+    if not at:
+        return _Place(address, url=address)
+    url = without_password(address)
+    name, _, password = user.partition(":")
+    given = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+    return _Place(url, url=url, headers={"Authorization": f"Basic {given}"})
+
+
 def _hub_place(address: str) -> _Place:
     match = re.fullmatch(r"hf-hub:([\w.-]+/[\w.-]+)(?:@([\w.-]+))?/([\w./-]+)", address)
-    if not match or ".." in match[3].split("/"):
+    if not match or ".." in (*match[1].split("/"), *match[3].split("/")):
         raise HypvisionError(f"'{address}' is not hf-hub:USER/REPO[@REVISION]/FILE.")
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers
@@ -129,10 +149,10 @@ def packaged_path(index: Index, record: Record) -> Path | None:
 def locate(index: Index, record: Record) -> tuple[str, Path] | None:
     """Where the file lies on this machine, unverified: ``("packaged" or "cached", path)``; None if nowhere."""
     packaged = packaged_path(index, record)
-    if packaged is not None and packaged.is_file():
+    if packaged is not None and os.path.isfile(packaged):  # False too where the folder may not be read
         return "packaged", packaged
     cached = cache_folder() / record.filename
-    return ("cached", cached) if cached.is_file() else None
+    return ("cached", cached) if os.path.isfile(cached) else None
 
 
 def resolve(record: str | Record, index: Index | None = None) -> Path:
@@ -147,10 +167,10 @@ def resolve(record: str | Record, index: Index | None = None) -> Path:
     """
     if isinstance(record, str):
         index, record = find(record)
-    index = index or Index({})
+    index = Index({}) if index is None else index
     answers: list[str] = []
     packaged = packaged_path(index, record)
-    if packaged is not None and packaged.exists():
+    if packaged is not None and os.path.exists(packaged):
         try:
             verify_file(packaged, record.file.sha256, record.file.bytes)
             return packaged
@@ -170,7 +190,7 @@ def resolve(record: str | Record, index: Index | None = None) -> Path:
             verify_file(place.path, record.file.sha256, record.file.bytes)
             return place.path
         except SourceError as error:
-            answers.append(f"'{address}' {error}")
+            answers.append(f"'{place.address}' {error}")
     if remote and offline():
         answers += [f"'{place.address}' was not asked: HYPVISION_OFFLINE or HF_HUB_OFFLINE is set" for place in remote]
     elif remote:
@@ -181,7 +201,7 @@ def resolve(record: str | Record, index: Index | None = None) -> Path:
 
 
 def _in_cache(cached: Path, record: Record) -> bool:
-    if not cached.is_file():
+    if not os.path.isfile(cached):
         return False
     try:
         verify_file(cached, record.file.sha256, record.file.bytes)
@@ -246,13 +266,15 @@ def find(text: str) -> tuple[Index, Record]:
     text = str(text)
     address, _, name = text.partition("#")
     # A folder needs a slash: one in the current folder must not hide the weights that have its name.
-    folder = ("/" in address or os.sep in address) and Path(address).expanduser().is_dir()
+    folder = ("/" in address or os.sep in address) and os.path.isdir(os.path.expanduser(address))
     if text.startswith("zoo:") or not (address.startswith(ADDRESSES) or folder):
         return find_record(text)
     index = open_release(address)
     if not name:
         if len(index) != 1:
-            raise HypvisionError(f"'{address}' has {len(index)} records: {', '.join(index.records)}. Add #NAME.")
+            raise HypvisionError(
+                f"'{without_password(address)}' has {len(index)} records: {', '.join(index.records)}. Add #NAME."
+            )
         name = next(iter(index.records))
     return index, index.get(name)
 
@@ -270,7 +292,8 @@ def open_release(address: str) -> Index:
     place = _place(f"{address}/index.yml")
     if place.path is not None:
         return read_index(place.path)
-    kept = home() / "indexes" / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}.yml"
+    shown = without_password(address)
+    kept = index_folder() / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}.yml"
     reason = "the network is switched off by HYPVISION_OFFLINE or HF_HUB_OFFLINE"
     if not offline():
         try:
@@ -286,8 +309,8 @@ def open_release(address: str) -> Index:
             return index
     if not kept.is_file():
         raise HypvisionError(
-            f"The index of the release '{address}' cannot be read: {reason}. Check the address; a release has a file "
+            f"The index of the release '{shown}' cannot be read: {reason}. Check the address; a release has a file "
             "index.yml, as `hypvision push` writes it."
         )
-    _logger.warning("%s: %s; using the index of the last visit.", address, reason)
+    _logger.warning("%s: %s; using the index of the last visit.", shown, reason)
     return parse_index(kept.read_text(encoding="utf-8"), address=address)

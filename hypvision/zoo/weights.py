@@ -101,6 +101,14 @@ def format_problem(path: str | Path) -> str | None:
     with open(path, "rb") as file:
         start = file.read(64)
         length = int.from_bytes(start[:8], "little")
+        # First: the length of a header (128, 384, ...) may begin as a pickle does.
+        if start[8:9] == b"{" and length <= min(path.stat().st_size - 8, _LARGEST_HEADER):
+            file.seek(8)
+            # UnicodeDecodeError and JSONDecodeError are ValueErrors; brackets without end are a RecursionError.
+            with suppress(ValueError, RecursionError):
+                if isinstance(json.loads(file.read(length)), dict):
+                    return None
+            return "damaged"
         if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
             return "a zip archive, as torch.save writes it"
         if len(start) > 1 and start[0] == 0x80 and start[1] <= 5:
@@ -111,13 +119,7 @@ def format_problem(path: str | Path) -> str | None:
             return "a web page"
         if not start:
             return "empty"
-        if len(start) < 9 or length > min(path.stat().st_size - 8, _LARGEST_HEADER) or start[8:9] != b"{":
-            return "damaged, or in another format"
-        file.seek(8)
-        with suppress(ValueError):  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-            if isinstance(json.loads(file.read(length)), dict):
-                return None
-        return "damaged"
+        return "damaged, or in another format"
 
 
 def check_format(path: str | Path) -> None:

@@ -10,10 +10,11 @@ class Server:
     """Serves ``files`` under ``/MODE/NAME``; ``log`` holds ``(method, mode, range header)`` of every request, and
     ``tokens`` ``(mode, authorization)``.
 
-    Modes: ``good``; ``missing`` 404; ``forbidden`` 403; ``busy`` 503 always; ``busy2`` 503 twice, then good; ``later``
-    503 with Retry-After, once; ``cut`` closes in the middle, once; ``cutting`` always closes after a fifth, whatever is
-    asked for; ``dead`` closes at once; ``stall`` goes silent in the middle, once; ``wrong`` other bytes of the same
-    size; ``longer`` never stops; ``page`` a web page; ``norange`` knows no ranges, and is cut once; ``moved``
+    Modes: ``good``; ``missing`` 404; ``forbidden`` 403; ``busy`` 503 always; ``busy2`` 503 twice, then good;
+    ``later`` 503 with Retry-After, once; ``cut`` closes in the middle, once; ``cutting`` always closes after a fifth,
+    whatever is asked for; ``dead`` closes at once; ``stall`` goes silent in the middle, once; ``wrong`` other bytes
+    of the same size; ``longer`` never stops; ``shorter`` has half of the file, and says so; ``page`` a web page;
+    ``norange`` knows no ranges, and is cut once; ``rewinding`` knows no ranges, and is cut always; ``moved``
     redirects to ``good``; ``loop`` redirects to itself; ``slow`` sends in small pieces; ``hub`` has the paths of the
     Hugging Face hub.
     """
@@ -76,14 +77,17 @@ class Server:
         data = self.files[name]
         if mode == "wrong":
             data = bytes(len(data))
-        start = int(header.removeprefix("bytes=").split("-")[0]) if header and mode != "norange" else 0
+        elif mode == "shorter":
+            data = data[: len(data) // 2]
+        ranges = header is not None and mode not in ("norange", "rewinding")
+        start = int(header.removeprefix("bytes=").split("-")[0]) if ranges else 0
         if start >= len(data) > 0:
             return self.reply(request, 416, b"")
         body = data[start:]
         promised = len(body)
         if mode == "longer":
             promised, body = 10 * len(data), data + bytes(9 * len(data))
-        elif mode in ("cut", "norange") and first:
+        elif (mode in ("cut", "norange") and first) or mode == "rewinding":
             body = body[: len(body) // 2]
         elif mode == "cutting":
             body = body[: len(data) // 5]

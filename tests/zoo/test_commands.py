@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from bad_server import Server
 from filelock import FileLock
 from zoo_helpers import NAME
 
@@ -109,6 +110,44 @@ def test_cleaning_keeps_what_is_needed_and_what_is_in_use(call, remote):
     assert call("cache", "list", "--all")[0] == 2
 
 
+def test_files_of_releases_are_known_to_the_cache(call, zoo, record, micro, tmp_path, monkeypatch):
+    """What hypvision.load("https://HOST/FOLDER#NAME") brought is needed, though no record of the index says so."""
+    release = tmp_path / "release"
+    assert call("push", NAME, "--to", release)[0] == 0
+    server = Server({path.name: path.read_bytes() for path in release.iterdir()})
+    address = f"{server.url}/good#{NAME}"
+    monkeypatch.delenv("HYPVISION_INDEX")
+    try:
+        status, _, error = call("verify", address)
+        assert status == 2 and f"hypvision download {address}" in error
+        assert call("download", address)[0] == 0
+    finally:
+        server.close()
+    (path,) = cache_folder().iterdir()
+    assert NAME in call("cache")[1] and "(no record)" not in call("cache")[1]
+    assert "Removed 0 files" in call("cache", "clean")[1] and path.is_file()
+    for arguments in ((), (address,)):
+        status, out, _ = call("verify", *arguments)
+        assert status == 0 and f"ok       {NAME}  {path}" in out
+    path.write_bytes(micro[1].read_bytes()[:-1])
+    for arguments in ((), (address,)):
+        status, out, error = call("verify", *arguments)
+        assert status == 2 and "WRONG" in out and str(path) in error
+    status, _, error = call("cache", "clean", NAME, "--all")
+    assert status == 2 and "either names or --all" in error and path.is_file()
+    assert "Removed 1 files" in call("cache", "clean", NAME)[1] and not path.exists()
+    assert call("cache", "clean", "--all")[0] == 0 and not list((cache_folder().parent / "indexes").iterdir())
+
+
+def test_verify_looks_into_a_release_folder(call, zoo, tmp_path):
+    call("push", NAME, "--to", tmp_path / "release")
+    assert call("verify", f"{tmp_path / 'release'}#{NAME}")[1].startswith(f"ok       {NAME}  {tmp_path / 'release'}")
+    (path,) = (tmp_path / "release").glob("*.safetensors")
+    path.write_bytes(bytes(path.stat().st_size))
+    status, out, _ = call("verify", f"{tmp_path / 'release'}#{NAME}")
+    assert status == 2 and out.startswith("WRONG")
+
+
 def test_card(call, zoo, tmp_path):
     status, out, _ = call("card", NAME)
     assert status == 0 and out.startswith(f"# {NAME}") and "Knows nothing." in out
@@ -121,6 +160,13 @@ def test_push(call, zoo, tmp_path):
     assert status == 0 and "SHA256SUMS" in out and f"#{NAME}" in out
     assert call("push", NAME, "--to", tmp_path / "release")[0] == 2
     assert call("push", NAME, "--to", tmp_path / "other", "--private")[0] == 2
+
+
+def test_push_to_the_hub_respects_offline_mode(call, zoo, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.HfApi", None)  # nothing may ask it
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    status, _, error = call("push", NAME, "--hub", "me/model")
+    assert status == 2 and "HYPVISION_OFFLINE" in error and "--to DIR" in error
 
 
 def test_export_checks_and_writes(call, zoo, tmp_path, micro):

@@ -1,10 +1,13 @@
 """Downloads from a server that misbehaves: what arrives is right, or nothing arrives and the message helps."""
 
+import base64
 import multiprocessing
 import os
 import pickle
+import tempfile
 import time
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -78,6 +81,8 @@ def test_a_part_with_wrong_bytes_is_thrown_away(record, server, micro, monkeypat
         ("dead", "connection"),
         ("wrong", "sha256"),
         ("longer", "more than"),
+        ("shorter", "has no bytes from"),
+        ("rewinding", "breaks off"),
         ("page", "connection"),
         ("loop", "connection"),
     ],
@@ -99,6 +104,29 @@ def test_errors_that_stay_are_not_asked_for_again(record, server, monkeypatch):
     with pytest.raises(HypvisionError):
         fetch(record, server, monkeypatch, "busy")
     assert len(server.ranges("busy")) == hypvision.zoo.download.ATTEMPTS
+
+
+def test_a_mirror_with_half_of_the_file_is_left_for_the_next(record, server, micro, monkeypatch):
+    """It answers every request in good order: whoever begins anew after each refusal never comes to an end."""
+    path = fetch(record, server, monkeypatch, "shorter", "rewinding", "good")
+    assert path.read_bytes() == micro[1].read_bytes()
+    for mode in ("shorter", "rewinding"):
+        assert len(server.ranges(mode)) <= hypvision.zoo.download.ATTEMPTS + 1
+
+
+def test_a_password_is_sent_and_not_shown(record, server, micro, monkeypatch, caplog):
+    """It stands in the address of the mirror, which messages and logs repeat."""
+    base = server.url.replace("http://", "http://me:se%3Acret@")
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{base}/missing,{base}/cut,{base}/good")
+    assert resolve(record).read_bytes() == micro[1].read_bytes()
+    sent = "Basic " + base64.b64encode(b"me:se:cret").decode()
+    assert {token for _, token in server.tokens} == {sent}
+    resolve(record).unlink()
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{base}/missing")
+    with pytest.raises(HypvisionError) as caught:
+        resolve(record)
+    assert "404" in str(caught.value) and "404" in caplog.text
+    assert "cret" not in str(caught.value) + caplog.text
 
 
 def test_the_next_mirror_is_asked(record, server, micro, monkeypatch):
@@ -243,6 +271,65 @@ def test_read_only_cache(record, server, micro, home, there, monkeypatch):
     else:
         with pytest.raises(HypvisionError, match=f"HYPVISION_HOME.*hypvision download {record.name}"):
             resolve(record)
+
+
+@pytest.fixture
+def public_home(monkeypatch):
+    """A cache in a folder that other users may enter, which pytest's own folders are not."""
+    with tempfile.TemporaryDirectory(prefix="hypvision-test-") as folder:
+        os.chmod(folder, 0o755)
+        monkeypatch.setenv("HYPVISION_HOME", f"{folder}/home")
+        yield Path(folder) / "home"
+
+
+def as_nobody(work):
+    """Runs a function in a process of another user, for whom the permissions of folders count; its text or error."""
+    context = multiprocessing.get_context("fork")
+    here, pipe = context.Pipe()
+
+    def run():
+        os.setgid(65534)
+        os.setuid(65534)
+        try:
+            pipe.send(str(work()))
+        except BaseException as error:
+            pipe.send(repr(error))
+
+    process = context.Process(target=run)
+    process.start()
+    assert here.poll(60)
+    said = here.recv()
+    process.join()
+    return said
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_the_cache_of_another_user(record, server, public_home, mode, monkeypatch):
+    """Folders that may not be searched (700) or written (755): what is readable is used, the rest is explained."""
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good")
+    home = public_home
+    (home / "weights").mkdir(parents=True)
+    home.chmod(mode)
+    said = as_nobody(lambda: resolve(record))
+    assert "HypvisionError" in said and "HYPVISION_HOME" in said and f"hypvision download {record.name}" in said
+    path = resolve(record)
+    assert as_nobody(lambda: read_weights(resolve(record)).keys()).startswith("dict_keys" if mode & 1 else "Hypvision")
+    assert path.is_file()
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can become another user")
+def test_a_cache_that_users_share(record, server, micro, public_home, monkeypatch):
+    """The lock that one user made must not shut out the next."""
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good")
+    home = public_home
+    for folder in (home, home / "weights", home / "locks"):
+        folder.mkdir()
+        folder.chmod(0o777)
+    path = resolve(record)
+    path.unlink()
+    assert as_nobody(lambda: resolve(record)) == str(path)
+    assert path.read_bytes() == micro[1].read_bytes()
 
 
 def test_a_read_only_folder(record, server, home, monkeypatch):

@@ -1,6 +1,7 @@
 """The schema of the index, and the index that ships."""
 
 import copy
+import datetime
 import hashlib
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def test_a_record_survives_writing_and_reading(item):
         ("name", "a/b.tag", "MODEL.TAG"),
         ("name", "A.tag", "MODEL.TAG"),
         ("name", 3, "must be text"),
+        ("name", "a." + "b" * 200, "at most 128"),
         ("task", "poetry", "none of classification"),
         ("file.sha256", "abc", "64 hexadecimal"),
         ("file.sha256", "G" * 64, "64 hexadecimal"),
@@ -84,11 +86,17 @@ def test_a_record_survives_writing_and_reading(item):
         ("metrics.0.command", ..., "the 'command' that repeats it"),
         ("input.size", [3, 32], "channels, height, width"),
         ("input.mean", [0.5], "one number a channel"),
+        ("input.std", [0.5, 0.0, 0.5], "'std' must be above 0"),
+        ("input.mean", [0.5, float("nan"), 0.5], "one number a channel"),
         ("input.crop_pct", 2, "crop_pct"),
         ("date", "yesterday", "YYYY-MM-DD"),
         ("classes", "one", "list of texts"),
+        ("classes", [], "at least one"),
+        ("limits", [], "at least one"),
         ("parameters", -1, "positive"),
         ("arguments", [1], "mapping"),
+        ("arguments", {"when": datetime.date(2026, 1, 1)}, "mapping of numbers"),
+        ("arguments", {"dims": [1, {2: 3}]}, "mapping of numbers"),
     ],
 )
 def test_mistakes_are_named(item, place, value, message):
@@ -114,6 +122,9 @@ def test_reported_metrics_name_a_paper(item):
         ("version: 1\nversion: 1\nrecords: []", "stands twice"),
         ("version: 1\nrecords: {}", "must be a list"),
         ("version: 1\nrecords: [3]", "must be a mapping"),
+        ("version: 1\nrecords: [{date: 2026-02-30}]", "not valid YAML.*day"),
+        ("version: " + "9" * 5000 + "\nrecords: []", "not valid YAML"),
+        ("version: 1\nrecords: " + "[" * 5000, "not valid YAML"),
         ("version: 1\nrecords: [!!python/object/apply:os.system [ls]]", "not valid YAML"),
     ],
 )
@@ -122,15 +133,29 @@ def test_broken_files_are_explained(text, message):
         parse_index(text)
 
 
+def test_a_few_lines_cannot_fill_the_memory():
+    """Nine times ten aliases of aliases: a thousand million entries for whoever writes them out in a message."""
+    lines = ["version: 1", "a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    with pytest.raises(HypvisionError, match=r"alias '\*a0'; write it out"):
+        parse_index("\n".join([*lines, "records: [{task: *a8}]"]))
+
+
+def test_passwords_are_not_shown(item):
+    with pytest.raises(HypvisionError) as caught:
+        parse_index("version: 2\nrecords: []", address="https://me:secret@host/folder")
+    assert "https://host/folder" in str(caught.value) and "secret" not in str(caught.value)
+
+
 def test_names_are_unique_and_parents_exist(item):
     def text(*items):
         return yaml.safe_dump({"version": 1, "records": list(items)})
 
     with pytest.raises(HypvisionError, match="stands twice"):
-        parse_index(text(item, item))
+        parse_index(text(item, copy.deepcopy(item)))
     with pytest.raises(HypvisionError, match="parent"):
         parse_index(text({**item, "parent": "no.such"}))
-    assert len(parse_index(text(item, {**item, "name": "b.c", "parent": NAME}))) == 2
+    assert len(parse_index(text(item, {**copy.deepcopy(item), "name": "b.c", "parent": NAME}))) == 2
 
 
 def test_close_names_and_patterns(item):

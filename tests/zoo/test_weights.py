@@ -81,6 +81,22 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path):
         read_weights(tmp_path / "none.safetensors")
 
 
+def test_headers_whose_length_begins_like_a_pickle(tmp_path):
+    """A header of 128 or 384 bytes begins with the bytes 128 and 0 or 1, as a pickle may."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    for length in (128, 384, 640, 1152):
+        path = tmp_path / f"{length}.safetensors"
+        path.write_bytes(length.to_bytes(8, "little") + header.ljust(length) + b"\x00\x00\x80\x3f")
+        assert read_weights(path)["w"].tolist() == [1.0]
+
+
+def test_a_header_of_brackets_is_refused(tmp_path):
+    text = b'{"a":' + b"[" * 100_000
+    (tmp_path / "deep.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(HypvisionError, match="damaged"):
+        read_weights(tmp_path / "deep.safetensors")
+
+
 def test_files_of_others(tmp_path):
     save_file({"w": torch.ones(2)}, tmp_path / "plain.safetensors")
     assert read_header(tmp_path / "plain.safetensors") == {}
