@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmengine.config import ConfigDict
+from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import CheckpointLoader
 from torch import nn
@@ -27,6 +27,15 @@ from hypvision.zoo.weights import read_header, read_weights
 __all__ = ["build_model", "install", "load_from_zoo"]
 
 _SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
+# How a picture comes to the model: at its own size, as the models of the zoo are tested.
+_PIPELINES = {
+    "mmseg": [dict(type="LoadImageFromFile"), dict(type="mmseg.PackSegInputs")],
+    "mmdet": [
+        dict(type="LoadImageFromFile"),
+        dict(type="mmdet.Resize", scale_factor=1.0, keep_ratio=True),  # changes nothing, but heads ask for the factor
+        dict(type="mmdet.PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
+    ],
+}
 
 
 def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
@@ -52,6 +61,8 @@ def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
 def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
     """The segmenter or detector of a record with its weights; the file's header holds its config.
 
+    It has ``cfg``, so that :func:`mmseg.apis.inference_model` and :func:`mmdet.apis.inference_detector` take it.
+
     Args:
         record: of the task segmentation or detection.
         path: its verified file.
@@ -76,6 +87,15 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
     weights = read_weights(path)
     check_compatible(model, weights, path)
     model.load_state_dict(weights)
+    pipeline = _PIPELINES[scope]
+    model.cfg = Config(
+        dict(
+            model=config,
+            default_scope=scope,
+            test_pipeline=pipeline,
+            test_dataloader=dict(dataset=dict(pipeline=pipeline)),
+        )
+    )
     model.dataset_meta = read_header(path).get("dataset_meta") or {"classes": record.classes}
     return model
 

@@ -252,11 +252,18 @@ def run_push(args: Namespace) -> None:
 
 def add_export_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``export``."""
-    from hypvision.zoo.export import FORMATS
+    from hypvision.zoo.export import FORMATS, PARTS
 
     parser.add_argument("name", metavar="NAME", help=_NAME_HELP)
     parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
     parser.add_argument("--out", metavar="FILE", help="default: NAME and the suffix of the format, here")
+    parser.add_argument(
+        "--part",
+        choices=PARTS,
+        default="whole",
+        help="features: what comes before the head (a classifier's pooled features, the maps of a segmenter's or "
+        "detector's backbone and neck, a CLIP's image embeddings); default: whole",
+    )
     parser.add_argument(
         "--fixed-size", action="store_true", help="take pictures of the training's size only (the batch stays free)"
     )
@@ -267,7 +274,8 @@ def run_export(args: Namespace) -> None:
     from hypvision.zoo.export import SUFFIXES, export_model
 
     _, record = find(args.name)
-    out = Path(args.out or f"{record.name}{SUFFIXES[args.format]}").expanduser()
-    report = export_model(args.name, args.format, out, dynamic_size=not args.fixed_size)
+    middle = "" if args.part == "whole" else f".{args.part}"
+    out = Path(args.out or f"{record.name}{middle}{SUFFIXES[args.format]}").expanduser()
+    report = export_model(args.name, args.format, out, dynamic_size=not args.fixed_size, part=args.part)
     print(f"Wrote {out} ({size_text(out.stat().st_size)}).")
     print(report)

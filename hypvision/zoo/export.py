@@ -1,19 +1,23 @@
 """``hypvision export``: a model of the zoo for other runtimes, written only if it computes what PyTorch computes.
 
 ``onnx`` and ``torchexport`` (a ``.pt2`` of :func:`torch.export.save`) take any batch, and pictures whose sides are
-multiples of 32, from that of the training upwards; ``torchscript`` takes any size. After the file has been written it
-is read back and run on pictures of several sizes; if an output differs from eager PyTorch's by more than the tolerance,
-there is no file.
+multiples of 32, from that of the training upwards; ``torchscript`` takes any size of a classifier. After the file has
+been written it is read back and run on pictures of several sizes; if an output differs from eager PyTorch's by more
+than the tolerance, there is no file.
+
+What is exported is the whole network of a classifier or segmenter, or the part of any model before its head. Of a
+detector there is only that part: its head proposes, sorts and suppresses boxes, a number of them that depends on the
+picture, which no format can take out of Python; backbone and neck are nearly all of the computation.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,10 +29,11 @@ from hypvision.zoo.loading import load
 from hypvision.zoo.records import Record
 from hypvision.zoo.sources import find
 
-__all__ = ["FORMATS", "SUFFIXES", "ExportReport", "export_model", "export_network"]
+__all__ = ["FORMATS", "PARTS", "SUFFIXES", "ExportReport", "export_model", "export_network"]
 
 SUFFIXES = {"onnx": ".onnx", "torchexport": ".pt2", "torchscript": ".pt"}
 FORMATS = tuple(SUFFIXES)
+PARTS = ("whole", "features")
 TOLERANCE = 1e-3  # of the largest output: float32 round-off of another order of operations
 _UNIT = 32  # sides are multiples of it: the stride of the last stage, which windows are aligned to
 
@@ -80,7 +85,32 @@ class _Segmenter(nn.Module):
         return F.interpolate(logits, x.shape[2:], mode="bilinear", align_corners=self.align_corners)
 
 
-def export_model(name: str, kind: str, path: str | Path, dynamic_size: bool = True) -> ExportReport:
+class _Maps(nn.Module):
+    """Backbone and neck of an mmseg or mmdet model: maps ``(B, C_i, H_i, W_i)``, the finest first."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.backbone, self.neck = model.backbone, model.neck if model.with_neck else None
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        maps = self.backbone(x)
+        return tuple(maps if self.neck is None else self.neck(maps))
+
+
+class _ImageTower(nn.Module):
+    """The image tower of a CLIP: embeddings ``(B, D)`` of norm 1."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.visual = model.visual
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(self.visual(x), dim=-1)
+
+
+def export_model(
+    name: str, kind: str, path: str | Path, dynamic_size: bool = True, part: str = "whole"
+) -> ExportReport:
     """Export weights of the zoo.
 
     Args:
@@ -89,38 +119,62 @@ def export_model(name: str, kind: str, path: str | Path, dynamic_size: bool = Tr
         kind: one of :data:`FORMATS`.
         path: the file to write.
         dynamic_size: free sides of the pictures; otherwise they are those of the training. The batch is free.
+        part: ``"whole"``, or ``"features"``: of a classifier the pooled features ``(B, D)``, of a segmenter or detector
+            the maps of backbone and neck, of a CLIP the image embeddings ``(B, D)``.
 
     Raises:
-        HypvisionError: a detector or a CLIP, a missing package, a network that the format cannot express, or outputs
-            that differ.
+        HypvisionError: the whole of a detector or a CLIP, a missing package, a network that the format cannot express,
+            or outputs that differ.
     """
+    if part not in PARTS:
+        raise HypvisionError(f"There is no part '{part}'. Known: {', '.join(PARTS)}.")
     _, record = find(name)
-    return export_network(_network(name, record), tuple(record.input["size"]), kind, path, dynamic_size)
+    if record.task == "zero-shot" and part == "features" and dynamic_size:
+        height, width = record.input["size"][1:]
+        raise HypvisionError(f"The image tower of '{name}' takes pictures of {height}x{width} only: use --fixed-size.")
+    network = _network(name, record, part)
+    return export_network(network, tuple(record.input["size"]), kind, path, dynamic_size, _output_names(record, part))
 
 
-def _network(name: str, record: Record) -> nn.Module:
-    if record.task == "detection":
+def _network(name: str, record: Record, part: str) -> nn.Module:
+    if part == "whole" and record.task == "detection":
         raise HypvisionError(
-            f"'{name}' is a detector, whose outputs are lists of boxes: export is for classification and segmentation."
+            f"'{name}' is a detector, whose head makes a list of boxes in Python: only what comes before it can be "
+            "exported. Add --part features for the maps of backbone and neck; docs/model-zoo.md shows how the head "
+            "takes them."
         )
-    if record.task == "zero-shot":
+    if part == "whole" and record.task == "zero-shot":
         raise HypvisionError(
-            f"'{name}' is a CLIP, two networks whose outputs are compared: export is for classification and "
-            "segmentation."
+            f"'{name}' is a CLIP, two networks whose outputs are compared. Add --part features for the image tower, "
+            "and keep the embeddings of the class names, which do not change."
         )
+    if record.task == "classification":
+        return load(name) if part == "whole" else load(name, num_classes=0)
     model = load(name)
-    return _Segmenter(model).eval() if record.task == "segmentation" else model
+    if part == "whole":
+        return _Segmenter(model).eval()
+    return (_ImageTower(model) if record.task == "zero-shot" else _Maps(model)).eval()
+
+
+def _output_names(record: Record, part: str) -> str:
+    return "logits" if part == "whole" else "map" if record.task in ("segmentation", "detection") else "features"
 
 
 def export_network(
-    model: nn.Module, size: tuple[int, int, int], kind: str, path: str | Path, dynamic_size: bool = True
+    model: nn.Module,
+    size: tuple[int, int, int],
+    kind: str,
+    path: str | Path,
+    dynamic_size: bool = True,
+    output: str = "logits",
 ) -> ExportReport:
     """Export a network in eval mode; see :func:`export_model`.
 
     Args:
-        model: takes ``(B, C, H, W)``, gives one tensor.
+        model: takes ``(B, C, H, W)``, gives one tensor or several, each with the batch first.
         size: channels, height and width of the training.
         kind, path, dynamic_size: as there.
+        output: what ONNX calls the output; with several outputs it is followed by their numbers.
     """
     if kind not in SUFFIXES:
         raise HypvisionError(f"There is no format '{kind}'. Known: {', '.join(FORMATS)}.")
@@ -130,7 +184,7 @@ def export_network(
         )
     with replacing(path) as temporary, torch.no_grad(), _quiet():
         try:
-            run = _WRITERS[kind](model, size, temporary, dynamic_size)
+            run = _WRITERS[kind](model, size, temporary, dynamic_size, output)
         except (HypvisionError, OSError):
             raise
         except Exception as error:  # the exporters raise whatever they stumble over
@@ -149,24 +203,25 @@ def _shapes(size: tuple[int, int, int], dynamic_size: bool) -> list[tuple[int, i
 
 
 def _compare(
-    model: nn.Module, run: Callable[[Tensor], Tensor], size: tuple[int, int, int], dynamic_size: bool, kind: str
+    model: nn.Module, run: Callable[[Tensor], Any], size: tuple[int, int, int], dynamic_size: bool, kind: str
 ) -> ExportReport:
     generator = torch.Generator().manual_seed(0)
     worst, shapes = 0.0, _shapes(size, dynamic_size)
     for shape in shapes:
         x = torch.randn(shape, generator=generator)
-        expected = model(x)
+        expected = _several(model(x))
         try:
-            got = run(x)
+            got = _several(run(x))
         except Exception as error:  # guards of the exported program, errors of the runtime
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise HypvisionError(
                 f"The {kind} file does not run on {shape}: {reason}. It was not kept"
                 + ("; try --fixed-size or another format." if dynamic_size else "; try another format.")
             ) from error
-        if got.shape != expected.shape:
-            raise HypvisionError(f"The exported network gives {tuple(got.shape)} instead of {tuple(expected.shape)}.")
-        difference = ((got - expected).abs().max() / expected.abs().max().clamp_min(1e-12)).item()
+        if [y.shape for y in got] != [y.shape for y in expected]:
+            shapes_of = [", ".join(str(tuple(y.shape)) for y in outputs) for outputs in (got, expected)]
+            raise HypvisionError(f"The exported network gives {shapes_of[0]} instead of {shapes_of[1]}.")
+        difference = max(map(_difference, got, expected))
         if not difference <= TOLERANCE:
             raise HypvisionError(
                 f"The {kind} file computes something else than PyTorch: on {shape} an output differs by "
@@ -176,9 +231,18 @@ def _compare(
     sizes = "Batch is free, sizes are fixed."
     if dynamic_size:
         sizes = f"Batch and size are free: sides are multiples of {_UNIT} from {size[1]}x{size[2]} upwards."
-        if kind == "torchscript":
+        if kind == "torchscript" and not _is_traced(model):
             sizes = "Batch and size are free."
     return ExportReport(tuple(shapes), worst, sizes)
+
+
+def _several(outputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    return [outputs] if isinstance(outputs, Tensor) else list(outputs)
+
+
+def _difference(got: Tensor, expected: Tensor) -> float:
+    difference = ((got - expected).abs().max() / expected.abs().max().clamp_min(1e-12)).item()
+    return difference if difference == difference else float("inf")  # max() of numbers would lose a NaN
 
 
 @contextmanager
@@ -194,42 +258,74 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
+def _example(size: tuple[int, int, int], dynamic_size: bool) -> Tensor:
+    channels, height, width = size
+    if dynamic_size:  # unequal, larger sides: a tracer takes 1 and equal sizes for constants
+        height, width = height + 2 * _UNIT, width + _UNIT
+    return torch.randn(2, channels, height, width)
+
+
 def _program(model: nn.Module, size: tuple[int, int, int], dynamic_size: bool) -> torch.export.ExportedProgram:
     Dim = torch.export.Dim
-    channels, height, width = size
     dynamic: dict[int, object] = {0: Dim("batch", min=1)}
     if dynamic_size:
         # Sides of another value than those below would need padding inside, and so another program.
-        dynamic[2] = _UNIT * Dim("rows", min=height // _UNIT, max=4096)
-        dynamic[3] = _UNIT * Dim("columns", min=width // _UNIT, max=4096)
-        # An example of unequal, larger sides: the tracer takes 1 and equal sizes for constants.
-        height, width = height + 2 * _UNIT, width + _UNIT
-    return torch.export.export(model, (torch.randn(2, channels, height, width),), dynamic_shapes=(dynamic,))
+        dynamic[2] = _UNIT * Dim("rows", min=size[1] // _UNIT, max=4096)
+        dynamic[3] = _UNIT * Dim("columns", min=size[2] // _UNIT, max=4096)
+    return torch.export.export(model, (_example(size, dynamic_size),), dynamic_shapes=(dynamic,))
 
 
-def _write_torchexport(model: nn.Module, size: tuple, path: Path, dynamic_size: bool) -> Callable[[Tensor], Tensor]:
+def _write_torchexport(
+    model: nn.Module, size: tuple, path: Path, dynamic_size: bool, output: str
+) -> Callable[[Tensor], Any]:
     torch.export.save(_program(model, size, dynamic_size), path)
     return torch.export.load(path).module()
 
 
-def _write_torchscript(model: nn.Module, size: tuple, path: Path, dynamic_size: bool) -> Callable[[Tensor], Tensor]:
-    if isinstance(model, _Segmenter):  # mmseg's code cannot be scripted, and the mixer's autograd functions not traced
-        raise HypvisionError("Segmenters cannot be exported to TorchScript: take --format torchexport or onnx.")
-    torch.jit.save(torch.jit.script(model), path)
+def _is_traced(model: nn.Module) -> bool:
+    """Whether TorchScript is traced: the code of mmseg, mmdet and open_clip cannot be compiled by it."""
+    return isinstance(model, (_Segmenter, _Maps, _ImageTower))
+
+
+@contextmanager
+def _as_scripted() -> Iterator[None]:
+    """Let networks take their branches for TorchScript.
+
+    A trace cannot hold functions with a backward of their own; where this library has such a function it has a plain
+    form beside it for the compiler, which asks :func:`torch.jit.is_scripting`.
+    """
+    before = torch.jit.is_scripting
+    torch.jit.is_scripting = lambda: True
+    try:
+        yield
+    finally:
+        torch.jit.is_scripting = before
+
+
+def _write_torchscript(
+    model: nn.Module, size: tuple, path: Path, dynamic_size: bool, output: str
+) -> Callable[[Tensor], Any]:
+    if _is_traced(model):
+        with _as_scripted():  # our own check, on other sizes, follows
+            program = torch.jit.trace(model, _example(size, dynamic_size), check_trace=False)
+    else:
+        program = torch.jit.script(model)
+    torch.jit.save(program, path)
     return torch.jit.load(path)
 
 
-def _write_onnx(model: nn.Module, size: tuple, path: Path, dynamic_size: bool) -> Callable[[Tensor], Tensor]:
+def _write_onnx(model: nn.Module, size: tuple, path: Path, dynamic_size: bool, output: str) -> Callable[[Tensor], Any]:
     for module in ("onnx", "onnxscript"):
         require(module, "export")
     onnxruntime = require("onnxruntime", "export")
-    program = torch.onnx.export(
-        _program(model, size, dynamic_size), input_names=["images"], output_names=["logits"], dynamo=True, verbose=False
-    )
+    exported = _program(model, size, dynamic_size)
+    count = len(exported.graph_signature.user_outputs)
+    names = [output] if count == 1 else [f"{output}{i}" for i in range(count)]
+    program = torch.onnx.export(exported, input_names=["images"], output_names=names, dynamo=True, verbose=False)
     program.save(path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    return lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0])
+    return lambda x: [torch.from_numpy(y) for y in session.run(None, {name: x.numpy()})]
 
 
 _WRITERS = {"onnx": _write_onnx, "torchexport": _write_torchexport, "torchscript": _write_torchscript}

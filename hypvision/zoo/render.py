@@ -102,13 +102,22 @@ def _usage(record: Record) -> str:
             'words = clip.encode_text(clip.tokenizer(["a photo of a star", "a photo of a ring"]), normalize=True)\n'
             "scores = clip.encode_image(images, normalize=True) @ words.T  # images: (B, 3, H, W), normalised"
         )
+    # The load comes first: it puts the kernels of mmcv in place, which the libraries' apis ask for.
+    if record.task == "segmentation":
+        return (
+            f'import hypvision\n\nmodel = hypvision.load("{record.name}")  # an mmseg model\n'
+            "from mmseg.apis import inference_model\n\n"
+            'labels = inference_model(model, "picture.jpg").pred_sem_seg.data[0]  # (H, W)\n'
+            'names = model.dataset_meta["classes"]  # the name of each label'
+        )
     return (
-        f'import hypvision\n\nmodel = hypvision.load("{record.name}")  # an {_LIBRARY[record.task]} model\n'
-        f"model.dataset_meta['classes']  # {len(record.classes)} names"
+        f'import hypvision\n\nmodel = hypvision.load("{record.name}")  # an mmdet model\n'
+        "from mmdet.apis import inference_detector\n\n"
+        'found = inference_detector(model, "picture.jpg").pred_instances  # bboxes, scores, labels (masks)\n'
+        'names = model.dataset_meta["classes"]  # the name of each label'
     )
 
 
-_LIBRARY = {"segmentation": "mmseg", "detection": "mmdet"}
 _HUB_TASKS = {
     "classification": "image-classification",
     "segmentation": "image-segmentation",

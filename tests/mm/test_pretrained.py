@@ -114,6 +114,35 @@ def test_a_detector_finds_a_shape():
     assert max(overlap(best, torch.as_tensor(box, dtype=torch.float32)) for box in scene.boxes) > 0.5
 
 
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [
+        ("hcformer_nano.shapes", "timm"),
+        ("semantic-fpn_hcformer_nano.shapes", "mmseg"),
+        ("mask-rcnn_hcformer_nano.shapes", "mmdet"),
+        ("shapes-s8.captions", "open_clip"),
+    ],
+)
+def test_the_code_on_a_card_runs(name, library, tmp_path, monkeypatch):
+    """As a reader would paste it, with a picture of the kind that the model knows."""
+    pytest.importorskip(library)
+    from hypvision.data import ShapesScenes
+    from hypvision.zoo.render import model_card
+
+    code = model_card(builtin_index().get(name)).split("```python\n")[1].split("```")[0]
+    image = ShapesScenes("val", length=100, size=96, seed=0)[0].image
+    monkeypatch.chdir(tmp_path)
+    image.save("picture.jpg")
+    space = dict(image=image, images=torch.randn(2, 3, 64, 64))
+    exec(code, space)
+    if "labels" in space:
+        assert space["labels"].shape == (96, 96) and 1 < len(space["labels"].unique()) <= len(space["names"]) == 5
+    elif "found" in space:
+        assert space["found"].scores.max() > 0.5 and space["found"].bboxes.shape[1] == 4 and len(space["names"]) == 4
+    else:
+        assert space["scores"].isfinite().all() and len(space["scores"]) in (1, 2)
+
+
 def test_files_without_a_model_config_are_explained(tmp_path):
     from hypvision.mm.pretrained import build_model
     from hypvision.zoo.weights import write_weights

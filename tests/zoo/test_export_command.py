@@ -1,5 +1,6 @@
 """Exported files compute what PyTorch computes, or there is no file."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -7,6 +8,7 @@ from zoo_helpers import NAME
 
 import hypvision
 import hypvision.zoo.export
+from hypvision.data import ShapesScenes
 from hypvision.errors import HypvisionError
 from hypvision.zoo.export import export_model, export_network
 
@@ -80,10 +82,86 @@ def test_a_segmenter(tmp_path, kind):
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_segmenters_are_not_scripted(tmp_path):
+def test_a_segmenter_as_torchscript(tmp_path):
     pytest.importorskip("mmseg")
-    with pytest.raises(HypvisionError, match="torchexport or onnx"):
-        export_model("semantic-fpn_hcformer_nano.shapes", "torchscript", tmp_path / "model.pt")
+    name, path = "semantic-fpn_hcformer_nano.shapes", tmp_path / "model.pt"
+    report = export_model(name, "torchscript", path)
+    assert report.difference < 1e-4 and "multiples of 32" in str(report)
+    assert not torch.jit.is_scripting()  # put back after the trace
+    x = torch.randn(2, 3, 160, 128)
+    with torch.no_grad():
+        got = torch.jit.load(path)(x)
+        small = hypvision.load(name)(x, mode="tensor")
+    expected = nn.functional.interpolate(small, x.shape[2:], mode="bilinear", align_corners=False)
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
+
+
+def detected(model, x):
+    """What an mmdet model finds in normalised pictures ``(1, 3, H, W)``."""
+    from mmdet.structures import DetDataSample
+
+    shape = tuple(x.shape[2:])
+    info = dict(img_shape=shape, ori_shape=shape, scale_factor=(1.0, 1.0), batch_input_shape=shape, img_id=0)
+    with torch.no_grad():
+        (result,) = model.predict(x, [DetDataSample(metainfo=info)])
+    return result.pred_instances
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["torchscript", pytest.param("torchexport", marks=pytest.mark.slow), pytest.param("onnx", marks=pytest.mark.slow)],
+)
+def test_the_head_of_a_detector_takes_the_exported_maps(tmp_path, kind):
+    pytest.importorskip("mmdet")
+    name, path = "mask-rcnn_hcformer_nano.shapes", tmp_path / "maps"
+    assert export_model(name, kind, path, part="features").difference < 1e-4
+    picture = ShapesScenes("val", length=100, size=96, seed=0)[0].image
+    x = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None].float()
+    x = (x - torch.tensor([123.675, 116.28, 103.53]).view(3, 1, 1)) / torch.tensor([58.395, 57.12, 57.375]).view(
+        3, 1, 1
+    )
+    if kind == "torchscript":
+        run = torch.jit.load(path)
+    elif kind == "torchexport":
+        run = torch.export.load(path).module()
+    else:
+        session = pytest.importorskip("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
+        assert [o.name for o in session.get_outputs()] == [f"map{i}" for i in range(5)]
+
+        def run(x):
+            return [torch.from_numpy(y) for y in session.run(None, {"images": x.numpy()})]
+
+    model = hypvision.load(name)
+    expected = detected(model, x)
+    assert expected.scores.max() > 0.5
+    model.extract_feat = lambda images: tuple(run(images))
+    got = detected(model, x)
+    assert torch.equal(got.labels, expected.labels) and torch.equal(got.masks, expected.masks)
+    torch.testing.assert_close(got.bboxes, expected.bboxes, rtol=1e-3, atol=1e-2)
+    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-3, atol=1e-3)
+
+
+def test_the_image_tower_of_a_clip(tmp_path):
+    pytest.importorskip("open_clip")
+    name, path = "shapes-s8.captions", tmp_path / "tower.pt"
+    with pytest.raises(HypvisionError, match="64x64 only: use --fixed-size"):
+        export_model(name, "torchscript", path, part="features")
+    with pytest.raises(HypvisionError, match="CLIP.*--part features"):
+        export_model(name, "torchscript", path)
+    assert export_model(name, "torchscript", path, dynamic_size=False, part="features").difference < 1e-5
+    x = torch.randn(5, 3, 64, 64)
+    with torch.no_grad():
+        expected = hypvision.load(name).encode_image(x, normalize=True)
+        torch.testing.assert_close(torch.jit.load(path)(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_features_of_a_classifier(zoo, micro, tmp_path):
+    export_model(NAME, "torchscript", tmp_path / "features.pt", part="features")
+    x = torch.randn(2, 3, 64, 32)
+    expected = micro[0].forward_head(micro[0].forward_features(x), pre_logits=True)
+    torch.testing.assert_close(torch.jit.load(tmp_path / "features.pt")(x), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(HypvisionError, match="no part 'head'"):
+        export_model(NAME, "torchscript", tmp_path / "head.pt", part="head")
 
 
 class Pyramid(nn.Module):
@@ -102,6 +180,28 @@ class Pyramid(nn.Module):
             x = stage(x)
             maps.append(x)
         return maps
+
+
+@pytest.mark.parametrize("kind", ["onnx", "torchexport", "torchscript"])
+def test_several_outputs(tmp_path, kind, monkeypatch):
+    if kind == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
+    model, path = Pyramid().eval(), tmp_path / "model"
+    # The maps as a tuple, and without the class that would be compiled.
+    monkeypatch.setattr(hypvision.zoo.export, "_is_traced", lambda model: True)
+    forward = model.forward
+    model.forward = lambda x: tuple(forward(x))
+    assert export_network(model, (3, 64, 64), kind, path, output="map").difference < 1e-5
+    x = torch.randn(3, 3, 64, 128)
+    if kind == "onnx":
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        assert [o.name for o in session.get_outputs()] == ["map0", "map1", "map2", "map3"]
+        got = [torch.from_numpy(y) for y in session.run(None, {"images": x.numpy()})]
+    else:
+        got = (torch.jit.load(path) if kind == "torchscript" else torch.export.load(path).module())(x)
+    for a, b in zip(got, model(x), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["onnx", "torchexport"])
@@ -174,6 +274,14 @@ class Drifting(nn.Module):
         return x.mean((2, 3)) * self.weight
 
 
+@pytest.mark.parametrize("wrong", [lambda y: [y, y], lambda y: y[:1], lambda y: y * float("nan")])
+def test_outputs_of_another_number_shape_or_value(tmp_path, monkeypatch, wrong):
+    model = Drifting().eval()
+    monkeypatch.setitem(hypvision.zoo.export._WRITERS, "onnx", lambda *args: lambda x: wrong(model(x)))
+    with pytest.raises(HypvisionError, match="gives .* instead of|computes something else"):
+        export_network(model, (3, 32, 32), "onnx", tmp_path / "bad")
+
+
 def test_a_file_that_differs_is_not_kept(tmp_path, monkeypatch):
     model = Drifting().eval()
     assert export_network(model, (3, 32, 32), "torchscript", tmp_path / "good.pt").difference == 0
@@ -209,8 +317,8 @@ def test_mistakes_are_explained(tmp_path, model, size, kind, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_detectors_are_refused(tmp_path):
-    with pytest.raises(HypvisionError, match="detector"):
+def test_whole_detectors_are_refused(tmp_path):
+    with pytest.raises(HypvisionError, match="detector.*--part features"):
         export_model("mask-rcnn_hcformer_nano.shapes", "onnx", tmp_path / "model")
 
 
