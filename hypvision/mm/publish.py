@@ -230,9 +230,12 @@ def publish(
             **texts,
         }
         command = f"hypvision test {config} zoo:{name}"
-        before = _measure(config, str(checkpoint), {}, stage / "before", options)
         draft = [dict(name=metric, value=0.0, data=test_data, measured="us", command=command) for metric in names]
+        # Mistakes in names and texts come out here, before the minutes that the measurements take.
         write_index(with_record(index, parse_record({**record, "metrics": draft})), stage / "index.yml")
+        before = _measure(config, str(checkpoint), {}, stage / "before", options)
+        if unknown := [metric for metric in names if metric not in before]:
+            raise HypvisionError(f"The test gives no metric '{unknown[0]}' but {', '.join(before)}.")
         environment = {
             "HYPVISION_INDEX": str(stage / "index.yml"),
             "HYPVISION_HOME": str(stage / "home"),
@@ -243,8 +246,6 @@ def publish(
         after = _measure(config, f"zoo:{name}", environment, stage / "after", options)
         for metric in draft:
             key = metric["name"]
-            if key not in before or key not in after:
-                raise HypvisionError(f"The test gives no metric '{key}' but {', '.join(after)}.")
             print(f"{key}: checkpoint {before[key]}, {storage} file {after[key]}", flush=True)
             if not abs(before[key] - after[key]) <= tolerance:
                 raise HypvisionError(
@@ -315,7 +316,7 @@ def read_about(path: str | Path) -> dict[str, Any]:
     """
     try:
         about = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, a day that no calendar has
         raise HypvisionError(f"The file '{path}' cannot be read: {error}.") from error
     if not isinstance(about, dict):
         raise HypvisionError(f"The file '{path}' must be a mapping of keys to texts.")

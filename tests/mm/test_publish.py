@@ -13,7 +13,7 @@ import hypvision.mm.publish
 from hypvision.errors import HypvisionError
 from hypvision.mm.config import load_config
 from hypvision.mm.engine import train
-from hypvision.mm.publish import describe_config, publish, stripped
+from hypvision.mm.publish import describe_config, publish, read_about, stripped
 from hypvision.zoo.index import read_index
 from hypvision.zoo.render import readme
 from hypvision.zoo.weights import read_header, read_weights
@@ -97,9 +97,9 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
 )
 def test_nothing_is_published_when_something_is_wrong(trained, where, tmp_path, monkeypatch, change, message):
     after = change.get("after", 40.0)
-    measured = iter([{"top1": 40.0}, {"top1": after}])
+    left = [{"top1": after}, {"top1": 40.0}]
     monkeypatch.setattr(hypvision.mm.publish, "_load_elsewhere", lambda *args: None)
-    monkeypatch.setattr(hypvision.mm.publish, "_measure", lambda *args: next(measured))
+    monkeypatch.setattr(hypvision.mm.publish, "_measure", lambda *args: left.pop())
     if "limit" in change:
         monkeypatch.setattr(hypvision.mm.publish, "PACKAGED_LIMIT", change["limit"])
     with pytest.raises(HypvisionError, match=message):
@@ -108,6 +108,16 @@ def test_nothing_is_published_when_something_is_wrong(trained, where, tmp_path, 
             tmp_path / "zoo", change.get("storage", "int8"), metrics=change.get("metrics", ()),
         )  # fmt: skip
     assert not (tmp_path / "zoo").exists()
+    assert len(left) == {"after": 0, "metrics": 1}.get(next(iter(change)), 2)  # nothing is measured in vain
+
+
+@pytest.mark.parametrize("text", ["description: [", "- a list", "training: 2026-02-30", b"\xff\xfe\xff"])
+def test_texts_that_cannot_be_read(tmp_path, text):
+    (tmp_path / "about.yml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(HypvisionError, match="about.yml"):
+        read_about(tmp_path / "about.yml")
+    with pytest.raises(HypvisionError, match=r"none\.yml"):
+        read_about(tmp_path / "none.yml")
 
 
 @pytest.mark.slow
