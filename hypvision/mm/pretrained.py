@@ -8,6 +8,7 @@ segmenter or detector of a record, for :func:`hypvision.load`.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,8 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
     config = read_header(path).get("model")
     if not isinstance(config, dict):
         raise HypvisionError(f"'{path}' does not hold the config of its model. Publish it again.")
-    with DefaultScope.overwrite_default_scope(scope):
+    with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=scope)  # of builders that its own losses still use
         model = MODELS.build(ConfigDict(config))  # mmdet reads train_cfg.rpn
     weights = read_weights(path)
     check_compatible(model, weights, path)

@@ -193,7 +193,7 @@ def run_cache(args: Namespace) -> None:
         print(table(rows) if rows else "empty")
         return
     removed = clean(index, args.names, args.all)
-    print(f"Removed {len(removed)} files, {size_text(sum(file.bytes for file in removed))}.")
+    print(f"Removed {len(removed)} file{'s' * (len(removed) != 1)}, {size_text(sum(file.bytes for file in removed))}.")
 
 
 # card

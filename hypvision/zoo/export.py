@@ -183,6 +183,7 @@ def export_network(
             f"Free sizes are multiples of {_UNIT}, but the training's is {size[1]}x{size[2]}: use --fixed-size."
         )
     with replacing(path) as temporary, torch.no_grad(), _quiet():
+        temporary.touch()  # a place that cannot be written is found out before the work
         try:
             run = _WRITERS[kind](model, size, temporary, dynamic_size, output)
         except (HypvisionError, OSError):

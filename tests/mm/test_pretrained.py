@@ -1,5 +1,7 @@
 """Weights of the zoo in mmengine's configs and commands, and whole segmenters and detectors."""
 
+import warnings
+
 import pytest
 import torch
 from mmengine.config import ConfigDict
@@ -77,7 +79,9 @@ def test_a_classifier_of_the_engine_starts_from_a_tag():
 
 def test_a_segmenter_is_whole():
     pytest.importorskip("mmseg")
-    model = hypvision.load("semantic-fpn_hcformer_nano.shapes")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # mmseg's advice on its own code helps nobody
+        model = hypvision.load("semantic-fpn_hcformer_nano.shapes")
     assert not model.training and model.dataset_meta["classes"][0] == "background"
     expected = weights("semantic-fpn_hcformer_nano.shapes")
     assert all(torch.equal(value, expected[key]) for key, value in model.state_dict().items())

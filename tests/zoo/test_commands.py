@@ -135,7 +135,7 @@ def test_files_of_releases_are_known_to_the_cache(call, zoo, record, micro, tmp_
         assert status == 2 and "WRONG" in out and str(path) in error
     status, _, error = call("cache", "clean", NAME, "--all")
     assert status == 2 and "either names or --all" in error and path.is_file()
-    assert "Removed 1 files" in call("cache", "clean", NAME)[1] and not path.exists()
+    assert "Removed 1 file," in call("cache", "clean", NAME)[1] and not path.exists()
     assert call("cache", "clean", "--all")[0] == 0 and not list((cache_folder().parent / "indexes").iterdir())
 
 

@@ -322,6 +322,16 @@ def test_whole_detectors_are_refused(tmp_path):
         export_model("mask-rcnn_hcformer_nano.shapes", "onnx", tmp_path / "model")
 
 
+def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(tmp_path), "touch", refuse)  # root, as whom containers run tests, may write anywhere
+    monkeypatch.setitem(hypvision.zoo.export._WRITERS, "onnx", None)  # would be called
+    with pytest.raises(HypvisionError, match="was not written: Permission denied.*another place"):
+        export_network(Drifting(), (3, 32, 32), "onnx", tmp_path / "model.onnx")
+
+
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     import sys
 
