@@ -8,13 +8,14 @@ segmenter or detector of a record, for :func:`hypvision.load`.
 from __future__ import annotations
 
 import importlib
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import MODELS, TASK_UTILS, WEIGHT_INITIALIZERS, DefaultScope
 from mmengine.runner import CheckpointLoader
 from torch import nn
 
@@ -27,6 +28,8 @@ from hypvision.zoo.weights import read_header, read_weights
 
 __all__ = ["build_model", "install", "load_from_zoo"]
 
+# What mmcv finds by its name in its own functions rather than in a registry.
+_BY_NAME = ("nms", "soft_nms", "RoIAlign")
 _SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
 # How a picture comes to the model: at its own size, as the models of the zoo are tested.
 _PIPELINES = {
@@ -59,6 +62,37 @@ def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
     return {"state_dict": weights, "meta": {"dataset_meta": {"classes": record.classes}}}
 
 
+def _registered() -> set[str]:
+    """The names of everything that a model can be built from, mmseg's and mmdet's where they are loaded."""
+    nodes, found = [MODELS, TASK_UTILS, WEIGHT_INITIALIZERS], set(_BY_NAME)
+    for node in nodes:
+        found |= set(node.module_dict)
+        nodes.extend(node.children.values())
+    return found
+
+
+def _check_types(config: Any, path: Path) -> None:
+    """Refuse a model that is not made of registered parts.
+
+    mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and calls it: a weight
+    file could run any command.
+
+    Raises:
+        HypvisionError: there is such a type.
+    """
+    known = _registered()
+    nodes = [config]
+    for node in nodes:
+        nodes.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+        kind = node.get("type") if isinstance(node, dict) else None
+        if kind is not None and (not isinstance(kind, str) or re.sub(r"^mm(seg|det|engine)\.", "", kind) not in known):
+            raise HypvisionError(
+                f"'{path}' was refused: its model has a part of the type {kind!r}, which is neither mmseg's, mmdet's "
+                "nor hypvision's. Take the file from a source that you trust, or install the package that the part is "
+                "from and import it first."
+            )
+
+
 def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
     """The segmenter or detector of a record with its weights; the file's header holds its config.
 
@@ -70,7 +104,8 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
         overrides: must be empty: the weights are those of the whole model.
 
     Raises:
-        HypvisionError: overrides, mmseg or mmdet are not installed, or a file without a config.
+        HypvisionError: overrides, mmseg or mmdet are not installed, a file without a config, or one whose config would
+            run code or load other files.
     """
     if overrides:
         raise HypvisionError(
@@ -83,6 +118,7 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
     config = read_header(path).get("model")
     if not isinstance(config, dict):
         raise HypvisionError(f"'{path}' does not hold the config of its model. Publish it again.")
+    _check_types(config, path)
     with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=scope)  # of builders that its own losses still use
         model = MODELS.build(ConfigDict(config))  # mmdet reads train_cfg.rpn

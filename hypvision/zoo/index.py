@@ -23,7 +23,7 @@ import yaml
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 from hypvision.zoo.records import TASKS, Index, Metric, Record, WeightFile
-from hypvision.zoo.weights import STORAGES
+from hypvision.zoo.weights import STORAGES, foreign_setting
 
 __all__ = [
     "builtin_index",
@@ -158,6 +158,11 @@ def parse_record(item: Any, where: str = "the record") -> Record:
     values["arguments"] = values.get("arguments") or {}
     if not isinstance(values["arguments"], dict) or not _is_plain(values["arguments"]):
         raise HypvisionError(f"{where}: 'arguments' must be a mapping of numbers, texts, lists and mappings.")
+    if (foreign := foreign_setting(values["arguments"])) is not None:
+        raise HypvisionError(
+            f"{where}: 'arguments' contain {foreign}, but say how the network is built, never where weights lie: that "
+            "stands in 'file'."
+        )
     values["input"] = _parse_input(values["input"], f"{where}, input")
     values["file"] = _parse_file(values["file"], f"{where}, file")
     if not isinstance(values["metrics"], list) or not values["metrics"]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -136,13 +137,32 @@ def check_format(path: str | Path) -> None:
         )
 
 
+def foreign_setting(settings: Any) -> str | None:
+    """What in the settings of a network leads out of its weight file, to name it in a message; None if nothing does.
+
+    Settings come from indexes and headers that others wrote. Those of a network are numbers and words: a path, an
+    address or a piece of code among them, or a key by which timm and mmengine load further files, has no place there.
+    """
+    if isinstance(settings, Mapping):
+        for key, value in settings.items():
+            if value and (key.startswith(("pretrained", "checkpoint")) or key in ("cache_dir", "custom_load")):
+                return f"'{key}'"
+            if (found := foreign_setting(key) or foreign_setting(value)) is not None:
+                return found
+    elif isinstance(settings, (list, tuple)):
+        return next((found for value in settings if (found := foreign_setting(value)) is not None), None)
+    elif isinstance(settings, str) and not re.fullmatch(r"[\w .,+-]*", settings):
+        return repr(settings[:80])
+    return None
+
+
 def read_header(path: str | Path) -> dict[str, Any]:
     """What hypvision wrote into the header of a file: ``storage``, ``classes``, for a segmenter or detector ``model``.
 
     Empty for files of others.
 
     Raises:
-        HypvisionError: not a safetensors file.
+        HypvisionError: not a safetensors file, or the model's config names files, addresses or code.
     """
     check_format(path)
     with open(path, "rb") as file:
@@ -150,10 +170,15 @@ def read_header(path: str | Path) -> dict[str, Any]:
         text = (json.loads(file.read(length)).get("__metadata__") or {}).get("hypvision", "{}")
     try:
         header = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
         raise HypvisionError(f"The header of '{path}' is not one of hypvision's. Download the file again.")
+    if (foreign := foreign_setting(header.get("model"))) is not None:
+        raise HypvisionError(
+            f"'{path}' was refused: the config of the model in its header contains {foreign}, where only numbers and "
+            "words may stand. Take the file from a source that you trust, or publish it again."
+        )
     return header
 
 

@@ -157,6 +157,30 @@ def test_files_without_a_model_config_are_explained(tmp_path):
         build_model(record, tmp_path / "w.safetensors", {})
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        dict(type="os.mkdir", path="PLACE"),
+        dict(type="mmseg.os.mkdir", path="PLACE"),
+        dict(type="EncoderDecoder", backbone=dict(type="os.mkdir", path="PLACE")),
+        dict(type="EncoderDecoder", decode_head=[dict(nms=dict(type="os.mkdir", path="PLACE"))]),
+        dict(type=["os.mkdir"]),
+    ],
+)
+def test_a_weight_file_cannot_call_python(part, tmp_path, monkeypatch):
+    """mmengine would call what a type names, if no registry has it."""
+    from hypvision.mm.pretrained import build_model
+    from hypvision.zoo.weights import write_weights
+
+    pytest.importorskip("mmseg")
+    monkeypatch.chdir(tmp_path)
+    write_weights({"w": torch.ones(2)}, tmp_path / "w.safetensors", header={"model": part})
+    record = builtin_index().get("semantic-fpn_hcformer_nano.shapes")
+    with pytest.raises(HypvisionError, match=r"was refused.*os\.mkdir"):
+        build_model(record, tmp_path / "w.safetensors", {})
+    assert not (tmp_path / "PLACE").exists()
+
+
 def test_shipped_configs_hold_no_paths():
     """A model must not ask for the checkpoint that its training started from."""
     from hypvision.zoo.weights import read_header

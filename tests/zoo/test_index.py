@@ -97,6 +97,9 @@ def test_a_record_survives_writing_and_reading(item):
         ("arguments", [1], "mapping"),
         ("arguments", {"when": datetime.date(2026, 1, 1)}, "mapping of numbers"),
         ("arguments", {"dims": [1, {2: 3}]}, "mapping of numbers"),
+        ("arguments", {"checkpoint_path": "evil.pth"}, "contain 'checkpoint_path'"),
+        ("arguments", {"pretrained_cfg": {"custom_load": "x"}}, "contain 'pretrained_cfg'"),
+        ("arguments", {"backbone": "local-dir:/folder"}, "contain 'local-dir:/folder'"),
     ],
 )
 def test_mistakes_are_named(item, place, value, message):

@@ -97,6 +97,27 @@ def test_a_header_of_brackets_is_refused(tmp_path):
         read_weights(tmp_path / "deep.safetensors")
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"backbone": {"checkpoint_path": "net.pth"}},
+        {"backbone": {"model_name": "hf-hub:somebody/net"}},
+        {"neck": [{"init_cfg": {"type": "Pretrained", "checkpoint": "net.pth"}}]},
+        {"head": {"mode": "__import__('os')"}},
+        {"pretrained": True},
+        {"a/b": 1},
+    ],
+)
+def test_configs_in_headers_lead_nowhere_else(tmp_path, config):
+    """Weights and an index may come from others; what they say of the network must not load or run anything more."""
+    write_weights({"w": torch.ones(2)}, tmp_path / "w.safetensors", header={"model": config})
+    with pytest.raises(HypvisionError, match="was refused: the config of the model"):
+        read_header(tmp_path / "w.safetensors")
+    harmless = {"pretrained": False, "checkpoint": None, "mode": "bilinear", "type": "mmdet.FPN", "size": [1, 2.5]}
+    write_weights({"w": torch.ones(2)}, tmp_path / "w.safetensors", header={"model": harmless})
+    assert read_header(tmp_path / "w.safetensors")["model"] == harmless
+
+
 def test_files_of_others(tmp_path):
     save_file({"w": torch.ones(2)}, tmp_path / "plain.safetensors")
     assert read_header(tmp_path / "plain.safetensors") == {}
