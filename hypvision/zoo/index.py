@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import datetime
 import difflib
-import math
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from functools import lru_cache
@@ -233,7 +233,7 @@ def _parse_metric(item: Any, where: str) -> Metric:
         _text(values, key, where)
     for key in {"value", "full_precision"} & set(values):
         number = values[key]
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+        if not _is_number(number):
             raise HypvisionError(f"{where}: '{key}' must be a finite number, got {number!r}.")
         values[key] = float(number)
     if ("measured" in values) == ("reported" in values):
@@ -251,15 +251,11 @@ def _parse_input(item: Any, where: str) -> dict[str, Any]:
     if not isinstance(item, dict) or set(item) != set(known):
         raise HypvisionError(f"{where} must have the keys {', '.join(known)}, and no others.")
     size = item["size"]
-    if not isinstance(size, list) or len(size) != 3 or not all(type(n) is int and n > 0 for n in size):
+    if not isinstance(size, list) or len(size) != 3 or not all(type(n) is int and 0 < n < 2**16 for n in size):
         raise HypvisionError(f"{where}: 'size' must be [channels, height, width].")
     for key in ("mean", "std"):
         numbers = item[key]
-        if (
-            not isinstance(numbers, list)
-            or len(numbers) != size[0]
-            or not all(type(n) in (int, float) and math.isfinite(n) for n in numbers)
-        ):
+        if not isinstance(numbers, list) or len(numbers) != size[0] or not all(map(_is_number, numbers)):
             raise HypvisionError(f"{where}: '{key}' must be one number a channel.")
     if min(item["std"]) <= 0:
         raise HypvisionError(f"{where}: 'std' must be above 0.")
@@ -287,11 +283,16 @@ def _is_plain(value: Any) -> bool:
         return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     if isinstance(value, list):
         return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
+    return value is None or isinstance(value, (bool, str)) or _is_number(value)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a finite number; YAML knows whole numbers of any length, floats end at 1.8e308."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _count(values: Mapping[str, Any], key: str, where: str) -> int:
-    if type(values[key]) is not int or values[key] <= 0:
+    if type(values[key]) is not int or not 0 < values[key] < 2**63:
         raise HypvisionError(f"{where}: '{key}' must be a positive whole number, got {values[key]!r}.")
     return values[key]
 

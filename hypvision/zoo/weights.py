@@ -167,10 +167,10 @@ def read_header(path: str | Path) -> dict[str, Any]:
     check_format(path)
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        text = (json.loads(file.read(length)).get("__metadata__") or {}).get("hypvision", "{}")
+        metadata = json.loads(file.read(length)).get("__metadata__") or {}
     try:
-        header = json.loads(text)
-    except (ValueError, RecursionError):
+        header = json.loads(metadata.get("hypvision", "{}"))
+    except (AttributeError, TypeError, ValueError, RecursionError):  # no mapping of texts, no JSON
         header = None
     if not isinstance(header, dict):
         raise HypvisionError(f"The header of '{path}' is not one of hypvision's. Download the file again.")

@@ -124,5 +124,10 @@ def test_files_of_others(tmp_path):
     save_file({"w": torch.ones(2)}, tmp_path / "odd.safetensors", metadata={"hypvision": json.dumps([1])})
     with pytest.raises(HypvisionError, match="header"):
         read_header(tmp_path / "odd.safetensors")
+    for metadata in ([1], {"hypvision": 3}, {"hypvision": "{"}, {"hypvision": "[" * 100_000}):
+        text = json.dumps({"__metadata__": metadata}).encode()
+        (tmp_path / "odd.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+        with pytest.raises(HypvisionError, match="header"):
+            read_header(tmp_path / "odd.safetensors")
     write_weights({"w": torch.ones(2)}, tmp_path / "ours.safetensors", "float16")
     assert load_file(tmp_path / "ours.safetensors")["w"].dtype == torch.float16  # any reader reads it
