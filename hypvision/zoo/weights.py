@@ -151,7 +151,7 @@ def foreign_setting(settings: Any) -> str | None:
                 return found
     elif isinstance(settings, (list, tuple)):
         return next((found for value in settings if (found := foreign_setting(value)) is not None), None)
-    elif isinstance(settings, str) and not re.fullmatch(r"[\w .,+-]*", settings):
+    elif isinstance(settings, str) and re.search(r"[/\\:()\[\]\x00-\x1f]", settings):
         return repr(settings[:80])
     return None
 

@@ -114,6 +114,7 @@ def test_configs_in_headers_lead_nowhere_else(tmp_path, config):
     with pytest.raises(HypvisionError, match="was refused: the config of the model"):
         read_header(tmp_path / "w.safetensors")
     harmless = {"pretrained": False, "checkpoint": None, "mode": "bilinear", "type": "mmdet.FPN", "size": [1, 2.5]}
+    harmless["prompt"] = "a photo of the {}, isn't it?"
     write_weights({"w": torch.ones(2)}, tmp_path / "w.safetensors", header={"model": harmless})
     assert read_header(tmp_path / "w.safetensors")["model"] == harmless
 
