@@ -276,6 +276,8 @@ def run_export(args: Namespace) -> None:
     _, record = find(args.name)
     middle = "" if args.part == "whole" else f".{args.part}"
     out = Path(args.out or f"{record.name}{middle}{SUFFIXES[args.format]}").expanduser()
+    kind = {"onnx": "ONNX", "torchexport": "torch.export", "torchscript": "TorchScript"}[args.format]
+    print(f"Exporting {record.name} to {kind}, which can take a minute or two ...", flush=True)
     report = export_model(args.name, args.format, out, dynamic_size=not args.fixed_size, part=args.part)
     print(f"Wrote {out} ({size_text(out.stat().st_size)}).")
     print(report)

@@ -40,6 +40,7 @@ __all__ = [
 
 VERSION = 1
 ADDRESSES = ("http://", "https://", "hf-hub:", "file://")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a card is printed: they would steer the terminal
 _LONGEST_NAME = 128  # with sum and suffix it must be a file name
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
@@ -146,6 +147,8 @@ def parse_record(item: Any, where: str = "the record") -> Record:
         )
     for key in ("model", "config", "licence", "description", "intended_use", "data", "training"):
         _text(values, key, where)
+    if "parent" in values:
+        _text(values, "parent", where)
     if values["task"] not in TASKS:
         raise HypvisionError(f"{where}: the task {values['task']!r} is none of {', '.join(TASKS)}.")
     _inside(values["config"], "config", where)
@@ -243,6 +246,8 @@ def _parse_metric(item: Any, where: str) -> Metric:
             raise HypvisionError(f"{where}: a measured metric has 'measured: us' and the 'command' that repeats it.")
     elif "command" in values:
         raise HypvisionError(f"{where}: a reported metric has no 'command'.")
+    for key in {"command", "reported"} & set(values):
+        _text(values, key, where)
     return Metric(**values)
 
 
@@ -266,14 +271,16 @@ def _parse_input(item: Any, where: str) -> dict[str, Any]:
 
 
 def _text(values: Mapping[str, Any], key: str, where: str) -> str:
-    if not isinstance(values[key], str) or not values[key].strip():
-        raise HypvisionError(f"{where}: '{key}' must be text, got {values[key]!r}.")
+    if not isinstance(values[key], str) or not values[key].strip() or _CONTROL.search(values[key]):
+        raise HypvisionError(f"{where}: '{key}' must be text (without control characters), got {values[key]!r}.")
     return values[key]
 
 
 def _texts(values: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    if not isinstance(values[key], list) or not all(isinstance(text, str) and text for text in values[key]):
-        raise HypvisionError(f"{where}: '{key}' must be a list of texts.")
+    if not isinstance(values[key], list) or not all(
+        isinstance(text, str) and text and not _CONTROL.search(text) for text in values[key]
+    ):
+        raise HypvisionError(f"{where}: '{key}' must be a list of texts (without control characters).")
     return tuple(values[key])
 
 

@@ -136,7 +136,14 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     lines: list[str] = []
     if front_matter:
         task = _HUB_TASKS[record.task]
-        lines += ["---", f"license: {record.licence.lower()}", "library_name: timm", f"pipeline_tag: {task}", "tags:"]
+        library = "timm" if record.task == "classification" else "hypvision"  # who reads the repository
+        lines += [
+            "---",
+            f"license: {record.licence.lower()}",
+            f"library_name: {library}",
+            f"pipeline_tag: {task}",
+            "tags:",
+        ]
         lines += ["- hypvision", "- hyperbolic", "---", ""]
     lines += [f"# {record.name}", "", record.description, ""]
     lines += [_row(["", ""]), _row(["---", "---"])]

@@ -94,6 +94,10 @@ def test_a_record_survives_writing_and_reading(item):
         ("input.crop_pct", 2, "crop_pct"),
         ("date", "yesterday", "YYYY-MM-DD"),
         ("classes", "one", "list of texts"),
+        ("classes", ["one", "\x1b]0;evil\x07"], "list of texts"),
+        ("description", "\x1b[2J", "control characters"),
+        ("metrics.0.command", "ls \x1b[2J", "control characters"),
+        ("parent", ["a.b"], "'parent' must be text"),
         ("classes", [], "at least one"),
         ("limits", [], "at least one"),
         ("parameters", -1, "positive"),
@@ -114,6 +118,8 @@ def test_mistakes_are_named(item, place, value, message):
 def test_reported_metrics_name_a_paper(item):
     metric = {"name": "top1", "value": 73, "data": "ImageNet", "reported": "Wei et al., ECCV 2026"}
     assert parse_record(changed(item, "metrics", [metric])).metrics[0].reported.startswith("Wei")
+    with pytest.raises(HypvisionError, match="'reported' must be text"):
+        parse_record(changed(item, "metrics", [{**metric, "reported": 3}]))
     with pytest.raises(HypvisionError, match="no 'command'"):
         parse_record(changed(item, "metrics", [{**metric, "command": "x"}]))
 
@@ -242,6 +248,7 @@ def test_cards_hold_what_the_record_says(record):
     card = model_card(record, front_matter=True)
     front = yaml.safe_load(card.split("---")[1])
     assert front["license"] == "apache-2.0" and "hypvision" in front["tags"]
+    assert (front["library_name"] == "timm") == (record.task == "classification")
     for part in (record.training, record.data, record.intended_use, record.file.sha256, *record.limits):
         assert part in card
     for heading in ("Intended use", "Data", "Training", "Metrics", "Limits"):
