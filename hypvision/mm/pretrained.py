@@ -33,9 +33,10 @@ _BY_NAME = ("nms", "soft_nms", "RoIAlign")
 _SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
 # How a picture comes to the model: at its own size, as the models of the zoo are tested.
 _PIPELINES = {
-    "mmseg": [dict(type="LoadImageFromFile"), dict(type="mmseg.PackSegInputs")],
+    # The scope is for arrays: the libraries then replace the first type by one of theirs.
+    "mmseg": [dict(type="LoadImageFromFile", _scope_="mmseg"), dict(type="mmseg.PackSegInputs")],
     "mmdet": [
-        dict(type="LoadImageFromFile"),
+        dict(type="LoadImageFromFile", _scope_="mmdet"),
         dict(type="mmdet.Resize", scale_factor=1.0, keep_ratio=True),  # changes nothing, but heads ask for the factor
         dict(type="mmdet.PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
     ],

@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from mmengine.config import ConfigDict
@@ -94,7 +95,6 @@ def test_a_segmenter_is_whole():
 
 def test_a_detector_finds_a_shape():
     pytest.importorskip("mmdet")
-    import numpy as np
     from mmdet.structures import DetDataSample
 
     from hypvision.data import ShapesScenes
@@ -139,9 +139,17 @@ def test_the_code_on_a_card_runs(name, library, tmp_path, monkeypatch):
     image.save("picture.jpg")
     space = dict(image=image, images=torch.randn(2, 3, 64, 64))
     exec(code, space)
+    array = np.asarray(image)[..., ::-1].copy()  # BGR, as OpenCV reads files
+    image.save("picture.png")
     if "labels" in space:
+        model, infer = space["model"], space["inference_model"]
+        same = infer(model, "picture.png").pred_sem_seg.data, infer(model, array).pred_sem_seg.data
+        assert torch.equal(*same)
         assert space["labels"].shape == (96, 96) and 1 < len(space["labels"].unique()) <= len(space["names"]) == 5
     elif "found" in space:
+        model, infer = space["model"], space["inference_detector"]
+        same = infer(model, "picture.png").pred_instances.bboxes, infer(model, array).pred_instances.bboxes
+        assert torch.equal(*same)
         assert space["found"].scores.max() > 0.5 and space["found"].bboxes.shape[1] == 4 and len(space["names"]) == 4
     else:
         assert space["scores"].isfinite().all() and len(space["scores"]) in (1, 2)
