@@ -49,7 +49,8 @@ class TagCaptions(Dataset):
         length: number of samples.
         size: side of a sample in pixels.
         zoom: smallest and largest side of a crop as a share of the picture's, drawn evenly on a logarithmic scale.
-        share: smallest part of a crop that earns a class its word, unless it is the class the crop was drawn for.
+        share: smallest part of a crop that earns a class its word; where none has as much, the class that the crop was
+            drawn for is named.
         most: largest number of words.
         balance: a class is drawn with the probability of its share of all pixels to this power; 0: all alike.
         jitter: contrast and brightness, and each colour for itself, change by up to this factor; 0: never.

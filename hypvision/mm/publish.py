@@ -118,7 +118,9 @@ def _used_words(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Of CLIP's table of words only the rows that the captions of the training can have changed."""
     from hypvision.mm.openvocab_pretrain import vocabulary  # registers what only CLIP trainings need
 
-    return trim_tokens(weights, vocabulary())
+    # A training that went on from weights of the zoo began with zeros for all words that those had not seen.
+    seen = weights["token_embedding.weight"].abs().sum(1).nonzero().flatten()
+    return trim_tokens(weights, seen if len(seen) < len(weights["token_embedding.weight"]) else vocabulary())
 
 
 def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:

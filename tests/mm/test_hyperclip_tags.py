@@ -10,11 +10,13 @@ from PIL import Image
 
 pytest.importorskip("open_clip")
 
+from hypvision.clip.models import expand_tokens
 from hypvision.errors import HypvisionError
 from hypvision.mm.config import load_config
 from hypvision.mm.engine import train
 from hypvision.mm.openvocab_pretrain import CaptionContrast
 from hypvision.mm.openvocab_tags import TagCaptions, caption_of
+from hypvision.mm.publish import stripped
 
 CONFIGS = Path(__file__).parents[2] / "configs/hyperclip"
 NAMES = ["sky", "road", "apple"]
@@ -202,3 +204,20 @@ def test_tuning_ignores_the_held_out_classes(camvid, tmp_path):
     assert np.array_equal(labels, table[original]) and (labels == 255).mean() == 4 / 12
     metrics = {key.partition("/")[2] for key in runner.message_hub.log_scalars}
     assert {"mIoU_base", "mIoU_novel"} <= metrics
+
+
+def test_published_weights_keep_the_words_of_tags():
+    """What goes on from the shipped CLIP and learns a word more is published with that word."""
+    model = CaptionContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"))
+    table = model.clip.token_embedding.weight
+    word = int(model.tokenizer(["pavement"])[0, 1])
+    assert not table[word].any()
+    with torch.no_grad():
+        table[word] = 0.5
+    before = model._encode(["a photo of a pavement"])
+    weights = stripped(dict(state_dict=model.state_dict()), "zero-shot")
+    assert len(weights["token_embedding.index"]) < 400
+    with torch.no_grad():
+        table.zero_()
+    model.clip.load_state_dict(expand_tokens(weights))
+    assert torch.equal(model._encode(["a photo of a pavement"]), before)
