@@ -148,10 +148,13 @@ class TimmBackbone(BaseModule):
                 f"'{self.model_name}' with out_indices={self.out_indices} has {self.num_stages} stages: frozen_stages="
                 f"{self.frozen_stages} is too large."
             )
-        for parameter in self._base.parameters(recurse=False):  # position embeddings and class tokens
-            parameter.requires_grad_(False)
         for module in self._frozen():
             module.requires_grad_(False)
+        # Position embeddings and class tokens lie beside the stages, in the modules that hold them.
+        paths = [name.split(".") for names in self._stem_and_stages[: self.frozen_stages + 1] for name in names]
+        for holder in {".".join(path[:depth]) for path in paths for depth in range(len(path))}:
+            for parameter in self._base.get_submodule(holder).parameters(recurse=False):
+                parameter.requires_grad_(False)
 
     def train(self, mode: bool = True) -> TimmBackbone:
         """As of any module, but what is frozen, and batch norms with ``norm_eval``, stay in eval mode."""
@@ -280,15 +283,14 @@ def _flat(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _units(base: nn.Module, levels: list[dict[str, Any]]) -> list[tuple[str, nn.Module]]:
-    """The parts of a network, in the order of the computation: its children; for one that holds stages, theirs."""
-    units = []
-    for name, child in base.named_children():
-        if any(_flat(level["module"]).startswith(f"{_flat(name)}_") for level in levels):
-            units += [(f"{name}.{inner}", module) for inner, module in child.named_children()]
-        else:
-            units.append((name, child))
-    return units
+def _units(module: nn.Module, levels: list[dict[str, Any]], name: str = "") -> list[tuple[str, nn.Module]]:
+    """The parts of a network, in the order of the computation; what holds stages, at any depth, is taken apart."""
+    children = list(module.named_children())
+    holds = not name or any(_flat(level["module"]).startswith(f"{_flat(name)}_") for level in levels)
+    if not (holds and children):
+        return [(name, module)]
+    prefix = f"{name}." if name else ""
+    return [unit for inner, child in children for unit in _units(child, levels, prefix + inner)]
 
 
 def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:

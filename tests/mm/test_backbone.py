@@ -117,6 +117,51 @@ def test_frozen_stages(name, levels, parts, frozen):
             assert torch.equal(buffer, running[key]) == bool(prefixes and flat(key).startswith(prefixes)), key
 
 
+TINY_VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 2}
+TINY_SWIN = {"img_size": 64, "window_size": 2, "embed_dim": 16, "depths": (1, 1, 1, 1), "num_heads": (1, 1, 2, 2)}
+# Arguments, levels, and the names of the parameters of the stem and of each stage.
+FREEZING = {
+    "vit_tiny_patch16_224": (
+        TINY_VIT, (0, 2), ["patch_embed cls_token pos_embed", "blocks.0", "blocks.1", "blocks.2"]
+    ),
+    "vit_small_patch14_reg4_dinov2": (
+        TINY_VIT, (2,), ["patch_embed cls_token reg_token pos_embed", "blocks.0", "blocks.1", "blocks.2"]
+    ),
+    "swin_tiny_patch4_window7_224": (
+        TINY_SWIN, (0, 1, 2, 3), ["patch_embed", "layers.0", "layers.1", "layers.2", "layers.3"]
+    ),
+    "resnet10t": ({}, (1, 2, 3, 4), ["conv1 bn1", "layer1", "layer2", "layer3", "layer4"]),
+    "efficientnet_b0": (
+        {}, (1, 2, 3, 4),
+        ["conv_stem bn1", "blocks.0", "blocks.1", "blocks.2", "blocks.3 blocks.4", "blocks.5 blocks.6"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("himapper", [False, True], ids=["plain", "himapper"])
+@pytest.mark.parametrize("name", FREEZING)
+def test_each_number_of_frozen_stages(name, himapper):
+    """Of Hi-Mappers too, whose stages lie a module deeper and whose mapper belongs to no stage."""
+    arguments, levels, parts = FREEZING[name]
+    arguments = dict(arguments, model_name="himapper", backbone=name) if himapper else dict(arguments, model_name=name)
+    for frozen in range(len(parts)):
+        backbone = TimmBackbone(out_indices=levels, frozen_stages=frozen, **arguments)
+        assert backbone.num_stages == len(parts) - 1
+        here, later = (
+            tuple(("trunk_" if himapper else "") + flat(name) + "_" for part in some for name in part.split())
+            for some in (parts[: frozen + 1], parts[frozen + 1 :])
+        )
+        parameters = {flat(key) + "_": p.requires_grad for key, p in backbone._base.named_parameters()}
+        assert {key for key, trained in parameters.items() if not trained} == {
+            key for key in parameters if key.startswith(here)
+        }
+        assert all(any(key.startswith(part) for key in parameters) for part in here + later)
+        backbone.train()
+        modules = {flat(key) + "_": module.training for key, module in backbone._base.named_modules()}
+        assert not any(training for key, training in modules.items() if key.startswith(here))
+        assert all(training for key, training in modules.items() if key.startswith((*later, "mapper_")))
+
+
 def test_more_stages_than_there_are():
     with pytest.raises(HypvisionError, match="has 3 stages: frozen_stages=4 is too large"):
         TimmBackbone("resnet18", (0, 1, 2, 3), frozen_stages=4)
