@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(RUN_STAMP)  ## set up, then train and test three tasks on pictures drawn on the spot
+demo: $(RUN_STAMP)  ## set up, then train and test four tasks on pictures drawn on the spot
 	@$(BIN)/python tools/demo.py
 
 test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
@@ -42,12 +42,12 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info < (3, 14) else "hypvision needs Python 3.10 to 3.13: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "No environment could be made: see above (Debian and Ubuntu: apt install python3-venv)."; exit 1; }
 
-$(RUN_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+$(RUN_STAMP): pyproject.toml constraints.txt Makefile | $(BIN)/python
 	@echo "Installing into $(VENV): a few minutes and 6 GB at the first call ..."
-	$(PIP) -e '.[mm,viz]'
+	$(PIP) -e '.[mm,clip,viz]'
 	@touch $@
 
-$(DEV_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+$(DEV_STAMP): pyproject.toml constraints.txt Makefile | $(BIN)/python
 	@echo "Installing into $(VENV): a few minutes and 6 GB at the first call ..."
 	$(PIP) -e '.[dev]'
 	@touch $@ $(RUN_STAMP)

@@ -1,6 +1,7 @@
 """`make demo`: its floors, and how it ends when a part of it does."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,10 @@ import pytest
 from PIL import Image
 
 pytest.importorskip("mmengine")
+pytest.importorskip("open_clip")
 from hypvision.data.export import export
+from hypvision.mm import engine
+from hypvision.mm.config import load_config
 
 TOOL = Path(__file__).parents[1] / "tools" / "demo.py"
 
@@ -31,13 +35,15 @@ def test_floors(demo):
     export(demo.DATA / "imagefolder", "imagefolder", 16, 32, 32)
     export(demo.DATA / "ade", "ade", 2, 8, 48, level="kind")
     export(demo.DATA / "coco", "coco", 2, 8, 48, level="kind")
-    classification, segmentation, detection = demo.PARTS
+    classification, segmentation, detection, open_vocabulary = demo.PARTS
     assert demo.floor(classification) == pytest.approx(1 / 16)  # balanced classes
     truth = [np.array(Image.open(path)) for path in (demo.DATA / "ade/annotations/validation").iterdir()]
     answer, truth = np.ones((8, 48, 48), int), np.stack(truth)  # ground everywhere
     ious = [((answer == c) & (truth == c)).sum() / ((answer == c) | (truth == c)).sum() for c in np.unique(truth)]
     assert demo.floor(segmentation) == pytest.approx(np.mean(ious))
     assert 0 <= demo.floor(detection) < 0.3
+    ground = [(scene.instances == 0).mean() for scene in demo.open_vocabulary_scenes()]
+    assert demo.floor(open_vocabulary) == pytest.approx(np.mean(ground) / 17)  # 0 for the 16 shapes
 
 
 def test_sheets_show_some_of_the_painted_pictures(demo):
@@ -50,6 +56,28 @@ def test_sheets_show_some_of_the_painted_pictures(demo):
         990,
         498,
     )  # two rows of four
+
+
+def test_intersection_over_union(demo):
+    truth, answer = [np.array([[0, 0, 1, 1]])], [np.array([[0, 1, 1, 1]])]
+    assert demo.mean_iou(truth, answer, [0, 1]) == pytest.approx((1 / 2 + 2 / 3) / 2)
+    assert demo.mean_iou(truth, answer, [1]) == pytest.approx(2 / 3)
+
+
+def test_open_vocabulary_before_and_after(demo):
+    """Two steps by the engine: the functions that users have find what its metric does."""
+    name, folder = "configs/demo/open_vocabulary.py", demo.ROOT / "open_vocabulary"
+    assert (demo.PARTS[-1].name, demo.PARTS[-1].metric) == ("open_vocabulary", "mIoU")
+    options = {"train_cfg.max_iters": 2, "param_scheduler": [], "default_hooks.checkpoint.interval": 2}
+    engine.train(load_config(name, options), folder)
+    (folder / "iter_2.pth").rename(folder / "last.pth")
+    metrics = engine.test(load_config(name), folder / "last.pth", folder / "test")
+    path, line = demo.before_and_after()
+    found = re.search(r"ring: mIoU ([\d.]+); the CLIP before tuning: ([\d.]+)", line)
+    assert float(found[1]) == pytest.approx(metrics["mIoU_novel"] / 100, abs=2e-3)
+    assert found[1] != found[2]  # two steps have changed something
+    sheet = np.array(Image.open(path))
+    assert sheet.shape[1] == 990 and len(np.unique(sheet.reshape(-1, 3), axis=0)) > 50
 
 
 def test_calls(demo):
@@ -82,6 +110,7 @@ def test_a_finished_demo_starts_anew_and_an_interrupted_one_goes_on(demo, monkey
     monkeypatch.setattr(demo, "export", lambda *_, **__: None)
     monkeypatch.setattr(demo, "sheet", lambda part: demo.ROOT / f"{part.name}.png")
     monkeypatch.setattr(demo, "clusters", list)
+    monkeypatch.setattr(demo, "before_and_after", lambda: (demo.ROOT / "after.png", "rings: better"))
     monkeypatch.setattr(demo, "floor", lambda part: 0.1)
     monkeypatch.setattr(demo, "run", lambda part: (0.75, 12.0))
     checkpoint = demo.ROOT / "classification" / "epoch_1.pth"
@@ -89,5 +118,6 @@ def test_a_finished_demo_starts_anew_and_an_interrupted_one_goes_on(demo, monkey
     checkpoint.touch()
     assert demo.main() == 0 and checkpoint.exists() and demo.FINISHED.exists()
     table = capsys.readouterr().out
-    assert table.count("0.750") == 3 and str(demo.ROOT / "detection.png") in table
+    assert table.count("0.750") == 4 and str(demo.ROOT / "detection.png") in table
+    assert "rings: better" in table and str(demo.ROOT / "after.png") in table
     assert demo.main() == 0 and not checkpoint.exists()

@@ -1,7 +1,8 @@
-"""`make demo`: train and test HCFormer for classification, segmentation and detection on pictures drawn on the spot.
+"""`make demo`: HCFormer for classification, segmentation and detection, HyperCLIP for shapes that have no label.
 
-Each part runs tools/train.py and tools/test.py on a config of configs/demo, as a user would. Ctrl-C stops at a
-checkpoint; the next call goes on from there. After a complete run the next call starts anew (the pictures are kept).
+All pictures are drawn on the spot. Each part runs tools/train.py and tools/test.py on a config of configs/demo, as a
+user would. Ctrl-C stops at a checkpoint; the next call goes on from there. After a complete run the next call starts
+anew (the pictures are kept).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +22,11 @@ import numpy as np
 from mmengine.config import Config
 from PIL import Image
 
+from hypvision.clip.segment import load_segmenter, segment
 from hypvision.data.export import export
+from hypvision.data.shapes import Scene, make_scene
 from hypvision.errors import HypvisionError
+from hypvision.mm.openvocab_shapes import CLASSES, NOVEL
 from hypvision.viz.sheet import contact_sheet, save_picture
 
 ROOT = Path("work_dirs/demo")
@@ -30,18 +35,28 @@ FINISHED = ROOT / "finished.json"
 
 
 class Part(NamedTuple):
-    """One training of the demo: its config's name, the metric to report, that metric's name in words, its scale."""
+    """One training of the demo.
+
+    Attributes:
+        name: of its config.
+        metric: the one to report.
+        title: its name in words.
+        scale: what to multiply it by.
+        paints: the test draws its predictions; it needs pictures on disk.
+    """
 
     name: str
     metric: str
     title: str
     scale: float
+    paints: bool = True
 
 
 PARTS = (
     Part("classification", "top1", "top-1 accuracy (16 shapes)", 0.01),
     Part("segmentation", "mIoU", "mIoU (4 kinds and ground)", 0.01),
     Part("detection", "coco/bbox_mAP_50", "box AP50 (4 kinds)", 1.0),
+    Part("open_vocabulary", "mIoU", "mIoU (12 + 4 shapes, ground)", 0.01, paints=False),
 )
 
 
@@ -62,7 +77,8 @@ def main() -> int:
         export(DATA / "ade", "ade", train=800, val=100, size=96, level="kind", overwrite=True)
         export(DATA / "coco", "coco", train=800, val=100, size=96, level="kind", overwrite=True)
         rows = [(part, *run(part)) for part in PARTS]
-        pictures = [sheet(part) for part in PARTS] + clusters()
+        tuned, unseen = before_and_after()
+        pictures = [*(sheet(part) for part in PARTS if part.paints), *clusters(), tuned]
     except HypvisionError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
@@ -78,6 +94,7 @@ def main() -> int:
     for part, metric, seconds in rows:
         print(f"{part.name:15} {part.title:28} {metric:8.3f} {floor(part):8.3f} {seconds:8.0f}")
     print("The floor is what a constant answer reaches.")
+    print(f"Shapes that have no label in the last part: {unseen}")
     print(f"Total: {time.time() - begin:.0f} s. Pictures:")
     for path in pictures:
         print(f"  {path}")
@@ -96,8 +113,8 @@ def run(part: Part) -> tuple[float, float]:
     print(f"\n== {part.name}: tools/test.py {config} {folder / 'last.pth'}", flush=True)
     show = folder / "shown"
     shutil.rmtree(show, ignore_errors=True)
-    command = [sys.executable, "tools/test.py", config, folder / "last.pth", "--show-dir", show]
-    command += ["--work-dir", folder / "test"]
+    command = [sys.executable, "tools/test.py", config, folder / "last.pth", "--work-dir", folder / "test"]
+    command += ["--show-dir", show] if part.paints else []
     metrics = json.loads(call(command, stdout=subprocess.PIPE).strip().splitlines()[-1])
     return metrics[part.metric] * part.scale, time.time() - begin
 
@@ -136,6 +153,42 @@ def clusters() -> list[Path]:
     return sorted(out.glob(f"{scene.stem}*"))
 
 
+def before_and_after(shown: int = 4) -> tuple[Path, str]:
+    """HyperCLIP and the frozen CLIP that it started from, side by side, by the functions that users have.
+
+    Returns:
+        A picture: scenes, what the frozen CLIP makes of them, and what the tuned one does; and a line about the shapes
+        that have no label in training.
+    """
+    config = "configs/demo/open_vocabulary.py"
+    scenes = open_vocabulary_scenes()
+    unseen = [CLASSES["shape"].index(name) for name in NOVEL["shape"]]
+    models = [load_segmenter(clip="shapes-s8"), load_segmenter(ROOT / "open_vocabulary/last.pth", config)]
+    rows, scores = [[scene.image for scene in scenes[:shown]]], []
+    for model in models:
+        found = [segment(scene.image, CLASSES["shape"], model) for scene in scenes]
+        rows.append([result.overlay() for result in found[:shown]])
+        scores.append(mean_iou([scene.semantic for scene in scenes], [result.labels for result in found], unseen))
+    path = save_picture(
+        contact_sheet([picture for row in rows for picture in row], columns=shown),
+        ROOT / "pictures" / "open_vocabulary.png",
+    )
+    return path, f"{', '.join(NOVEL['shape'])}: mIoU {scores[1]:.3f}; the CLIP before tuning: {scores[0]:.3f}."
+
+
+def open_vocabulary_scenes() -> list[Scene]:
+    """Those that the last part is tested on."""
+    data = Config.fromfile("configs/demo/open_vocabulary.py").test_dataloader.dataset
+    return [make_scene(i, data.split, 96) for i in range(data.length)]
+
+
+def mean_iou(truth: Sequence[np.ndarray], answer: Sequence[np.ndarray], classes: Sequence[int]) -> float:
+    """Mean over classes of intersection over union, of label maps (H, W)."""
+    pixels, found = np.stack(truth), np.stack(answer)
+    ious = [((pixels == c) & (found == c)).sum() / ((pixels == c) | (found == c)).sum() for c in classes]
+    return float(np.mean(ious))
+
+
 def floor(part: Part) -> float:
     """What a constant answer reaches on the validation data."""
     if part.name == "classification":
@@ -143,8 +196,10 @@ def floor(part: Part) -> float:
         return max(counts) / sum(counts)
     if part.name == "segmentation":  # everything is background
         maps = [np.array(Image.open(path)) for path in (DATA / "ade/annotations/validation").glob("*.png")]
-        pixels = np.stack(maps)
-        return float((pixels == 1).mean()) / len(np.unique(pixels))
+        return mean_iou(maps, [np.ones_like(truth) for truth in maps], np.unique(maps))
+    if part.name == "open_vocabulary":
+        maps = [scene.semantic for scene in open_vocabulary_scenes()]
+        return mean_iou(maps, [np.zeros_like(truth) for truth in maps], np.unique(maps))
     return _detection_floor(DATA / "coco/annotations/instances_val2017.json")
 
 

@@ -207,7 +207,9 @@ def _write_predictions(config: Config, out: Path) -> None:
         "TopKAccuracy": "out_file",
         "RetrievalMetric": "out_file",
         "IoUMetric": "output_dir",
+        "OpenVocabIoUMetric": "output_dir",
         "CocoMetric": "outfile_prefix",
+        "OpenVocabCocoMetric": "outfile_prefix",
     }
     for evaluator in _evaluators(config):
         if evaluator.get("type", "").rpartition(".")[2] in argument:

@@ -20,6 +20,7 @@ WHOLE = (
 )
 SLOW = ("tiny", "small", "medium", "resnet50")
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
+CONFIGS.remove("demo/open_vocabulary.py")  # tests/test_demo.py
 
 
 @pytest.fixture(scope="module")

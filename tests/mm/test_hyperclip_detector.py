@@ -213,8 +213,9 @@ def test_train_and_test(tune, tmp_path):
     trained = {name for name, p in model.named_parameters() if name.startswith("clip.") and p.requires_grad}
     assert bool(trained) == (tune != "frozen") and (tune != "hyperbolic" or all("adapter" in name for name in trained))
     assert set(model.train_classes) < set(model.test_classes) == set(scene_classes())
-    metrics = run_test(small(TUNING[tune]), tmp_path / "iter_2.pth", tmp_path / "test")
+    metrics = run_test(small(TUNING[tune]), tmp_path / "iter_2.pth", tmp_path / "test", out=tmp_path / "found.json")
     assert {"ov/AP50", "ov/AP50_base", "ov/AP50_novel"} <= set(metrics)
+    assert {path.name for path in tmp_path.glob("found.*.json")} >= {"found.bbox.json"}
     if tune == "hyperbolic":
         check_any_picture(model, tmp_path)
 
