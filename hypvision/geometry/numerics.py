@@ -11,6 +11,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ __all__ = [
     "compensated_square_norm",
     "distance_from_square",
     "dot",
+    "exact",
     "gap_to_one",
     "has_float64",
     "log_sinhc_sqrt",
@@ -45,6 +47,11 @@ __all__ = [
 ]
 
 HALF = (torch.float16, torch.bfloat16)
+
+
+def exact(device: torch.device) -> AbstractContextManager:
+    """Context without autocast, which the meta device does not know at all."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

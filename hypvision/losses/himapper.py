@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hypvision.geometry import Euclidean, Lorentz
 from hypvision.geometry.lorentz import minkowski_inner
+from hypvision.geometry.numerics import exact
 
 __all__ = ["LOGITS", "gaussian_prior_kl", "tree_contrastive_loss"]
 
@@ -62,7 +63,7 @@ def tree_contrastive_loss(
                 f"A level must have half of the nodes of the finer one, got {children.shape[-2]}, {parents.shape[-2]}."
             )
         parents = parents.repeat_interleave(2, -2)  # (B, n, D): node j has the parent j // 2
-        with torch.autocast(children.device.type, enabled=False):
+        with exact(children.device):
             among, above = _similarities(children, parents, manifold, logit)
             own = torch.eye(among.shape[-1], dtype=torch.bool, device=among.device)
             logits = torch.where(own, above.unsqueeze(-1), among) / temperature

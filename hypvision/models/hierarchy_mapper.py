@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Euclidean, Lorentz
+from hypvision.geometry.numerics import exact
 
 __all__ = [
     "Decomposer",
@@ -480,7 +481,7 @@ class TreeLift(nn.Module):
         """Nodes ``(..., C)`` to points ``(..., dim_out + 1)``, time first, or ``(..., dim_out)`` in flat space; in
         float32 at least."""
         wide = torch.promote_types(nodes.dtype, torch.float32)
-        with torch.autocast(nodes.device.type, enabled=False):
+        with exact(nodes.device):
             v = torch.matmul(nodes.to(wide), self.weight.to(wide))
             if isinstance(self.manifold, Euclidean):
                 return v * self.scale.to(wide)

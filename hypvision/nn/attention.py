@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
-from hypvision.geometry.numerics import safe_sqrt
+from hypvision.geometry.numerics import exact, safe_sqrt
 
 from .checks import check_features, check_manifold, check_number, check_sizes
-from .functional import exact, space_time
+from .functional import space_time
 from .linear import LorentzLinear
 
 __all__ = ["LorentzAttention", "LorentzLinearAttention"]

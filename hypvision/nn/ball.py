@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import PoincareBall
-from hypvision.geometry.numerics import asinh, safe_sqrt, sinhc_sqrt, square_norm
+from hypvision.geometry.numerics import asinh, exact, safe_sqrt, sinhc_sqrt, square_norm
 
 from .checks import check_features, check_manifold, check_number, check_sizes, integers
 from .conv import box_sum
-from .functional import exact, space_square
+from .functional import space_square
 from .linear import check_init, init_planes_
 
 __all__ = ["PoincareBatchNorm1d", "PoincareBatchNorm2d", "PoincareConv2d"]

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hypvision.geometry import Lorentz
-from hypvision.geometry.numerics import safe_sqrt
+from hypvision.geometry.numerics import exact, safe_sqrt
 
 from . import scripted
 from .checks import check_features, check_manifold, check_number, check_sizes, integers
-from .functional import backward_of, exact, plain, radial_map, radial_rescale, rescale_factor, space_square
+from .functional import backward_of, plain, radial_map, radial_rescale, rescale_factor, space_square
 
 __all__ = [
     "EfficientLorentzConv1d",

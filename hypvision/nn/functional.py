@@ -6,7 +6,6 @@ computed where a formula needs it, so Euclidean kernels do the work.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,14 +13,9 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import asinhc_sqrt, sinhc_sqrt, squash_factor
+from hypvision.geometry.numerics import asinhc_sqrt, exact, sinhc_sqrt, squash_factor
 
 __all__ = ["radial_map", "radial_rescale", "rescale_factor", "space_square", "space_time"]
-
-
-def exact(device: torch.device):
-    """Context without autocast, which the meta device does not know at all."""
-    return contextlib.nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def plain(x: Tensor) -> bool:

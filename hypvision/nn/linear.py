@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, PoincareBall, poincare
-from hypvision.geometry.numerics import asinh, safe_sqrt, square_norm, stable
+from hypvision.geometry.numerics import asinh, exact, safe_sqrt, square_norm, stable
 
 from .checks import check_features, check_manifold, check_number, check_sizes
-from .functional import exact, space_square, space_time
+from .functional import space_square, space_time
 
 __all__ = ["FGGLinear", "LorentzLinear", "PLFCLinear", "PoincareFullyConnected", "PoincareLinear"]
 

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, PoincareBall, poincare
-from hypvision.geometry.numerics import asinh
+from hypvision.geometry.numerics import asinh, exact
 
 from .checks import check_features, check_manifold, check_sizes
-from .functional import exact, space_time
+from .functional import space_time
 from .linear import FGGLinear, lorentz_logits
 
 __all__ = ["FGGMLR", "GaneaMLR", "LorentzMLR", "PoincareMLR"]

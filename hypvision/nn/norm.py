@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hypvision.geometry import Lorentz, ManifoldParameter
-from hypvision.geometry.numerics import distance_from_square, squash_factor
+from hypvision.geometry.numerics import distance_from_square, exact, squash_factor
 
 from . import scripted
 from .checks import check_features, check_manifold, check_number, check_sizes
-from .functional import backward_of, exact, plain, rescale_limit
+from .functional import backward_of, plain, rescale_limit
 
 __all__ = [
     "GyroLorentzBatchNorm1d",

@@ -382,6 +382,22 @@ def test_parameters_are_those_of_the_sheet(backbone, tree, encoder, total):
     assert count(timm.create_model(name, device="meta")) == total + 1  # the scale of the lift
 
 
+@pytest.mark.parametrize("preset", ["proper", "official"])
+@pytest.mark.parametrize("training", [True, False])
+def test_shapes_without_data(preset, training):
+    """On the meta device, which has no autocast."""
+    found = []
+    for device in ("cpu", "meta"):
+        model = vit(preset=preset, device=device).train(training)
+        out = model.forward_with_hierarchy(torch.empty(2, 3, 32, 32, device=device).fill_(0.5), maps=True)
+        out["losses"]["contrastive"].backward()
+        gradients = [name for name, p in model.named_parameters() if p.grad is not None]
+        tensors = [out["logits"], *out["nodes"], *out["points"], *out["attention"], *out["losses"].values()]
+        assert all(tensor.device.type == device for tensor in tensors)
+        found.append(([tuple(tensor.shape) for tensor in tensors], gradients))
+    assert found[0] == found[1] and found[0][0][0] == (2, 5) and found[0][1]
+
+
 def test_all_seven_are_registered_under_both_names():
     assert len(BACKBONES) == 7
     assert {f"himapper_{name}" for name in BACKBONES} | {"himapper"} == set(timm.list_models("himapper*"))
