@@ -1,6 +1,7 @@
 # What every classification run shares: logging, checkpoints, seed.
 custom_imports = dict(
-    imports=["hypvision.mm", "hypvision.tasks", "hypvision.data.image_folder"], allow_failed_imports=False
+    imports=["hypvision.mm", "hypvision.tasks", "hypvision.data.image_folder", "hypvision.data.samplers"],
+    allow_failed_imports=False,
 )
 default_scope = "mmengine"
 

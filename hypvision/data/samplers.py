@@ -1,8 +1,8 @@
-"""Batches with several images of each class, for losses that compare images of one class."""
+"""Samplers for mmengine: batches with several images of each class, and repeated augmentation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ from hypvision.errors import HypvisionError, require
 
 require("mmengine", "mm")
 
-from mmengine.registry import DATA_SAMPLERS  # noqa: E402 - after the check that says how to install it
+import timm.data.distributed_sampler as timm_samplers  # noqa: E402 - after the check that says how to install it
+from mmengine.dist import get_dist_info, sync_random_seed  # noqa: E402
+from mmengine.registry import DATA_SAMPLERS  # noqa: E402
 
-__all__ = ["MPerClassBatchSampler"]
+__all__ = ["MPerClassBatchSampler", "RepeatAugSampler"]
 
 SHORT = ("error", "repeat", "drop")
 
@@ -100,3 +102,31 @@ class MPerClassBatchSampler:
 
     def _draw(self, indices: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         return generator.choice(indices, self.m, replace=self.replace or len(indices) < self.m)
+
+
+@DATA_SAMPLERS.register_module()
+class RepeatAugSampler(timm_samplers.RepeatAugSampler):
+    """timm's sampler for repeated augmentation, as DeiT trains: an epoch draws each image several times in a row.
+
+    The copies of an image go to different processes, where there are as many, and each is augmented anew. An epoch has
+    as many images as the data, rounded down to a multiple of 256, and so sees a part of them only: with 3 repeats a
+    third.
+
+    Config: ``sampler=dict(type="RepeatAugSampler", num_repeats=3)``.
+
+    Args:
+        dataset: the data set; mmengine gives it.
+        num_repeats: how often an epoch draws an image.
+        shuffle: a new order in each epoch.
+        seed: of the orders; mmengine gives its own.
+    """
+
+    def __init__(self, dataset: Sized, num_repeats: int = 3, shuffle: bool = True, seed: int | None = None):
+        rank, world_size = get_dist_info()
+        super().__init__(dataset, world_size, rank, shuffle, num_repeats)
+        self.seed = sync_random_seed() if seed is None else seed
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of an epoch; mmengine's hook calls this."""
+        self.epoch = self.seed + epoch  # what timm's seeds its generator with
