@@ -43,7 +43,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """The choices in which the released code and the intent of the paper differ."""
 
-# Number of tokens that do not belong to a place, for networks that do not tell.
+# Number of tokens that do not belong to a place, for networks that do not tell. Of the CoaTs the
+# Lite ones; the others give several sequences.
 _PREFIX = {"VOLO": 1, "CoaT": 1}
 # Networks whose final feature is not one map.
 _UNSUPPORTED = {

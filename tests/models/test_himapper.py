@@ -417,6 +417,7 @@ WRAPPED = [
     ("levit_128s", {}, 224),  # two heads, one feature
     ("hiera_tiny_224", dict(embed_dim=24, stages=(1, 1, 1, 1)), 224),  # no class token
     ("volo_d1_224", dict(img_size=64), 64),  # a class token of its own
+    ("coat_lite_tiny", dict(img_size=64, embed_dims=(16, 16, 32, 32), serial_depths=(1, 1, 1, 1)), 64),  # likewise
     ("hieradet_small", dict(stages=(1, 1, 1, 1)), 224),
     ("samvit_base_patch16", dict(depth=1, embed_dim=48, num_heads=2, img_size=64), 64),  # a head with its pooling
     ("repvit_m0_9", {}, 64),  # a classifier of its own kind
