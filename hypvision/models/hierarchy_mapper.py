@@ -341,7 +341,7 @@ class Decomposer(nn.Module):
         keys, values = cross.keys_values(self.memory_proj(memory))
         # Up to the cross attention the queries are the same for all images.
         start = self.node_proj(torch.cat(queries).to(self.node_proj[1].weight.dtype))
-        query = cross.split(cross.q_proj(layer.norm1(start))).expand(len(memory), -1, -1, -1)
+        query = cross.split(cross.q_proj(layer.norm1(start))).expand(memory.shape[0], -1, -1, -1)
         seen = F.scaled_dot_product_attention(query, keys, values, scale=CROSS_SCALE)
         x = start + cross.join(seen)
         x = x + self._within_levels(layer.norm2(x), sizes)

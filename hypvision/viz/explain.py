@@ -7,7 +7,6 @@ For a Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and ``NAME_disk.png``; se
 
 from __future__ import annotations
 
-import ast
 import difflib
 import glob
 import importlib
@@ -32,6 +31,7 @@ from hypvision.viz.clusters import explain_image
 from hypvision.viz.hierarchy_tree import explain_hierarchy
 from hypvision.viz.sheet import save_picture
 from hypvision.zoo.sources import find, is_address, resolve
+from hypvision.zoo.trained import parse_arguments
 from hypvision.zoo.weights import read_header, unpack
 
 __all__ = ["add_arguments", "build_model", "find_images", "load_weights", "open_image", "run"]
@@ -196,19 +196,6 @@ def _read(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def _parse_arguments(pairs: Iterable[str]) -> dict[str, Any]:
-    """``["a=3", "b=(1, 2)", "c=text"]`` as a dict; values are Python literals, or else text."""
-    arguments: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.isidentifier():
-            raise HypvisionError(f"--model-args takes KEY=VALUE, e.g. patch_size=2; got '{pair}'.")
-        arguments[key] = value
-        with suppress(ValueError, SyntaxError):
-            arguments[key] = ast.literal_eval(value)
-    return arguments
-
-
 # Pictures
 
 
@@ -310,7 +297,7 @@ def run(args: Namespace) -> None:
         if value is not None and (len(value) not in (1, 3) or (name == "std" and min(value) <= 0)):
             raise HypvisionError(f"--{name} takes three values, one a channel{', all > 0' if name == 'std' else ''}.")
     paths = find_images(args.images)
-    model = build_model(args.model, args.weights, _parse_arguments(args.model_args))
+    model = build_model(args.model, args.weights, parse_arguments(args.model_args))
     size = args.size
     if size is None:
         size = model.pretrained_cfg["input_size"][1] if is_address(str(args.weights)) else 224

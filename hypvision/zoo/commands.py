@@ -254,8 +254,21 @@ def add_export_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``export``."""
     from hypvision.zoo.export import FORMATS, PARTS
 
-    parser.add_argument("name", metavar="NAME", help=_NAME_HELP)
+    parser.add_argument(
+        "name", metavar="NAME", help=f"{_NAME_HELP}; or, with --model, the checkpoint file of a classifier"
+    )
     parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
+    parser.add_argument(
+        "--model", metavar="MODEL", help="timm's name of the model in the file, e.g. himapper_deit_tiny_patch16_224"
+    )
+    parser.add_argument(
+        "--model-args",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="arguments of that model, as in model.backbone of its config, e.g. patch_size=2 img_size=32",
+    )
+    parser.add_argument("--size", type=int, metavar="N", help="side of its pictures (default: img_size or the model's)")
     parser.add_argument("--out", metavar="FILE", help="default: NAME and the suffix of the format, here")
     parser.add_argument(
         "--part",
@@ -272,12 +285,22 @@ def add_export_arguments(parser: ArgumentParser) -> None:
 def run_export(args: Namespace) -> None:
     """``export``: writes the model for other runtimes, after comparing what it computes with PyTorch."""
     from hypvision.zoo.export import SUFFIXES, export_model
+    from hypvision.zoo.trained import parse_arguments
 
-    _, record = find(args.name)
+    name = find(args.name)[1].name if args.model is None else Path(args.name).stem
     middle = "" if args.part == "whole" else f".{args.part}"
-    out = Path(args.out or f"{record.name}{middle}{SUFFIXES[args.format]}").expanduser()
+    out = Path(args.out or f"{name}{middle}{SUFFIXES[args.format]}").expanduser()
     kind = {"onnx": "ONNX", "torchexport": "torch.export", "torchscript": "TorchScript"}[args.format]
-    print(f"Exporting {record.name} to {kind}, which can take a minute or two ...", flush=True)
-    report = export_model(args.name, args.format, out, dynamic_size=not args.fixed_size, part=args.part)
+    print(f"Exporting {name} to {kind}, which can take a minute or two ...", flush=True)
+    report = export_model(
+        args.name,
+        args.format,
+        out,
+        dynamic_size=not args.fixed_size,
+        part=args.part,
+        model=args.model,
+        arguments=parse_arguments(args.model_args),
+        size=args.size,
+    )
     print(f"Wrote {out} ({size_text(out.stat().st_size)}).")
     print(report)

@@ -1,4 +1,4 @@
-"""``hypvision export``: a model of the zoo for other runtimes, written only if it computes what PyTorch computes.
+"""``hypvision export``: a trained model for other runtimes, written only if it computes what PyTorch computes.
 
 ``onnx`` and ``torchexport`` (a ``.pt2`` of :func:`torch.export.save`) take any batch, and pictures whose sides are
 multiples of 32, from that of the training upwards; ``torchscript`` takes any size of a classifier. After the file has
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
+from hypvision.models import HiMapper
 from hypvision.zoo.loading import load
 from hypvision.zoo.records import Record
 from hypvision.zoo.sources import find
@@ -109,9 +110,16 @@ class _ImageTower(nn.Module):
 
 
 def export_model(
-    name: str, kind: str, path: str | Path, dynamic_size: bool = True, part: str = "whole"
+    name: str | Path,
+    kind: str,
+    path: str | Path,
+    dynamic_size: bool = True,
+    part: str = "whole",
+    model: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    size: int | None = None,
 ) -> ExportReport:
-    """Export weights of the zoo.
+    """Export weights of the zoo, or of a training.
 
     Args:
         name: as for :func:`hypvision.load`. The network takes normalised pictures ``(B, C, H, W)`` and gives logits,
@@ -121,19 +129,40 @@ def export_model(
         dynamic_size: free sides of the pictures; otherwise they are those of the training. The batch is free.
         part: ``"whole"``, or ``"features"``: of a classifier the pooled features ``(B, D)``, of a segmenter or detector
             the maps of backbone and neck, of a CLIP the image embeddings ``(B, D)``.
+        model, arguments: ``name`` is the checkpoint file of a classifier that is this timm model with these arguments;
+            see :func:`hypvision.zoo.trained.load_trained`.
+        size: side of the pictures of that training; default: ``img_size`` in ``arguments``, or the model's own.
 
     Raises:
         HypvisionError: the whole of a detector or a CLIP, a missing package, a network that the format cannot express,
-            or outputs that differ.
+            weights that do not fit the model, or outputs that differ.
     """
     if part not in PARTS:
         raise HypvisionError(f"There is no part '{part}'. Known: {', '.join(PARTS)}.")
-    _, record = find(name)
+    if model is not None:
+        network = load(name, model=model, **(arguments or {}))
+        if part == "features":
+            network.reset_classifier(0)
+        shape = _input_size(network, arguments or {}, size)
+        return export_network(network, shape, kind, path, dynamic_size, "logits" if part == "whole" else part)
+    if arguments or size is not None:
+        raise HypvisionError(
+            f"The zoo knows the arguments and the size of '{name}': leave them out, or name the model of a file."
+        )
+    _, record = find(str(name))
     if record.task == "zero-shot" and part == "features" and dynamic_size:
         height, width = record.input["size"][1:]
         raise HypvisionError(f"The image tower of '{name}' takes pictures of {height}x{width} only: use --fixed-size.")
     network = _network(name, record, part)
     return export_network(network, tuple(record.input["size"]), kind, path, dynamic_size, _output_names(record, part))
+
+
+def _input_size(model: nn.Module, arguments: Mapping[str, Any], size: int | None) -> tuple[int, int, int]:
+    """Channels, height and width of the pictures of a training."""
+    channels, *sides = model.pretrained_cfg["input_size"]
+    sides = size or arguments.get("img_size") or sides
+    height, width = (sides, sides) if isinstance(sides, int) else sides
+    return arguments.get("in_chans", channels), height, width
 
 
 def _network(name: str, record: Record, part: str) -> nn.Module:
@@ -224,6 +253,11 @@ def _compare(
             raise HypvisionError(f"The exported network gives {shapes_of[0]} instead of {shapes_of[1]}.")
         difference = max(map(_difference, got, expected))
         if not difference <= TOLERANCE:
+            if max(map(_difference, _several(model(x)), expected)) > 0:
+                raise HypvisionError(
+                    "PyTorch itself gives another output at every call: the network draws random numbers in eval mode, "
+                    "which no file can repeat. Switch that off; for a Hi-Mapper: --model-args eval_noise=mean."
+                )
             raise HypvisionError(
                 f"The {kind} file computes something else than PyTorch: on {shape} an output differs by "
                 f"{difference:.1e} of the largest one. It was not kept; try --fixed-size or another format."
@@ -284,8 +318,8 @@ def _write_torchexport(
 
 
 def _is_traced(model: nn.Module) -> bool:
-    """Whether TorchScript is traced: the code of mmseg, mmdet and open_clip cannot be compiled by it."""
-    return isinstance(model, (_Segmenter, _Maps, _ImageTower))
+    """Whether TorchScript is traced: the code of mmseg, mmdet, open_clip and Hi-Mapper cannot be compiled by it."""
+    return isinstance(model, (_Segmenter, _Maps, _ImageTower, HiMapper))
 
 
 @contextmanager

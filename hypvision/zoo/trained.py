@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import re
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 from hypvision.errors import HypvisionError
 from hypvision.zoo.weights import unpack
 
-__all__ = ["load_trained", "network_weights", "read_checkpoint"]
+__all__ = ["load_trained", "network_weights", "parse_arguments", "read_checkpoint"]
 
 _BACKBONE = r"backbone\.(?:timm_model\.)?(?:model\.)?(.+)"
 
@@ -122,9 +124,12 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
         raise HypvisionError(f"There is no model '{model}'.{hint} timm.list_models() lists all.")
     weights = network_weights(read_checkpoint(path))
-    head = timm.get_pretrained_cfg_value(model, "classifier") or "head"
-    if isinstance(head, str) and (kernel := weights.get(f"{head}.weight")) is not None:
-        arguments.setdefault("num_classes", len(kernel))
+    named = arguments.get("backbone", model)  # the head of a Hi-Mapper is that of its backbone
+    config = timm.get_pretrained_cfg(named) if isinstance(named, str) else None
+    head = getattr(config, "classifier", None) or "head"
+    for name in (f"{head}.weight", f"trunk.{head}.weight"):
+        if name in weights:
+            arguments.setdefault("num_classes", len(weights[name]))
     try:
         network = timm.create_model(model, **arguments)
     except (TypeError, ValueError) as error:
@@ -153,3 +158,22 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
         )
     network.load_state_dict(weights)
     return network
+
+
+def parse_arguments(pairs: Iterable[str]) -> dict[str, Any]:
+    """The arguments of a model as a command line gives them: ``["a=3", "b=(1, 2)", "c=text"]`` as a dict.
+
+    Values are Python literals, or else text.
+
+    Raises:
+        HypvisionError: no ``KEY=VALUE``.
+    """
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise HypvisionError(f"--model-args takes KEY=VALUE, e.g. patch_size=2; got '{pair}'.")
+        arguments[key] = value
+        with suppress(ValueError, SyntaxError):
+            arguments[key] = ast.literal_eval(value)
+    return arguments

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import nn
 from zoo_helpers import NAME
 
 import hypvision
 import hypvision.zoo.export
+from hypvision.cli import main
 from hypvision.data import ShapesScenes
 from hypvision.errors import HypvisionError
 from hypvision.zoo.export import export_model, export_network
@@ -162,6 +164,88 @@ def test_features_of_a_classifier(zoo, micro, tmp_path):
     torch.testing.assert_close(torch.jit.load(tmp_path / "features.pt")(x), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(HypvisionError, match="no part 'head'"):
         export_model(NAME, "torchscript", tmp_path / "head.pt", part="head")
+
+
+# Backbone, its arguments, and whether sizes are free.
+HIMAPPERS = [
+    ("deit_tiny_patch16_224", dict(img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=2), False),
+    ("resnet10t", {}, True),
+]
+
+
+def himapper_file(path, backbone, arguments, **options):
+    """A checkpoint as the engine writes it, and its network."""
+    torch.manual_seed(0)
+    model = timm.create_model("himapper", backbone=backbone, num_classes=5, **arguments, **options).eval()
+    torch.save({"state_dict": {f"backbone.{name}": value for name, value in model.state_dict().items()}}, path)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["torchscript", "torchexport", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("backbone", "arguments", "free"), HIMAPPERS, ids=["deit", "resnet"])
+def test_a_himapper_from_the_file_of_a_training(tmp_path, capsys, kind, backbone, arguments, free):
+    model = himapper_file(tmp_path / "epoch_3.pth", backbone, arguments)
+    command = ["export", str(tmp_path / "epoch_3.pth"), "--model", "himapper", "--format", kind]
+    command += ["--out", str(tmp_path / "out")] + (["--size", "64"] if free else ["--fixed-size"])
+    command += ["--model-args", f"backbone={backbone}", *(f"{key}={value}" for key, value in arguments.items())]
+    assert main(command) == 0
+    assert "Equal to eager PyTorch" in capsys.readouterr().out
+    if kind == "onnx":
+        session = pytest.importorskip("onnxruntime").InferenceSession(
+            tmp_path / "out", providers=["CPUExecutionProvider"]
+        )
+
+        def run(x):
+            return torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
+
+    else:
+        run = (
+            torch.jit.load(tmp_path / "out") if kind == "torchscript" else torch.export.load(tmp_path / "out").module()
+        )
+    for shape in [(5, 3, 96, 160), (1, 3, 64, 64)] if free else [(5, 3, 32, 32), (1, 3, 32, 32)]:
+        x = torch.randn(shape)
+        with torch.no_grad():
+            torch.testing.assert_close(run(x), model(x), rtol=1e-3, atol=1e-5)
+
+
+def test_features_of_a_himapper_and_its_name(tmp_path, monkeypatch):
+    backbone, arguments, _ = HIMAPPERS[0]
+    model = himapper_file(tmp_path / "w.pth", backbone, arguments)
+    monkeypatch.chdir(tmp_path)
+    given = [f"{key}={value}" for key, value in dict(arguments, backbone=backbone).items()]
+    command = [
+        "export",
+        "w.pth",
+        "--model",
+        "himapper",
+        "--format",
+        "torchscript",
+        "--fixed-size",
+        "--part",
+        "features",
+    ]
+    assert main([*command, "--model-args", *given]) == 0
+    x = torch.randn(4, 3, 32, 32)
+    with torch.no_grad():
+        expected = model.forward_with_hierarchy(x)["feature"]
+        torch.testing.assert_close(torch.jit.load("w.features.pt")(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_himapper_that_draws_samples_is_refused(tmp_path):
+    backbone, arguments, _ = HIMAPPERS[0]
+    himapper_file(tmp_path / "w.pth", backbone, arguments, preset="official")
+    given = dict(arguments, backbone=backbone, preset="official")
+    with pytest.raises(HypvisionError, match=r"random numbers in eval mode.*eval_noise=mean"):
+        export_model(tmp_path / "w.pth", "torchscript", tmp_path / "out.pt", False, model="himapper", arguments=given)
+    assert not (tmp_path / "out.pt").exists()
+    given["eval_noise"] = "mean"
+    export_model(tmp_path / "w.pth", "torchscript", tmp_path / "out.pt", False, model="himapper", arguments=given)
+
+
+def test_the_size_of_weights_of_the_zoo_is_known(zoo, tmp_path):
+    for given in (dict(size=64), dict(arguments=dict(img_size=64))):
+        with pytest.raises(HypvisionError, match=f"knows the arguments and the size of '{NAME}'"):
+            export_model(NAME, "torchscript", tmp_path / "m.pt", **given)
 
 
 class Pyramid(nn.Module):
