@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sys import modules
 from typing import Any
 
@@ -224,7 +224,8 @@ class TimmBackbone(BaseModule):
             weights = inside
         base = self._base
         own = base.state_dict()
-        weights = _rename(base, _strip_prefix(own, weights))
+        names = [*own, *(name.removeprefix("trunk.") for name in own)]  # of a Hi-Mapper, and of its backbone alone
+        weights = _rename(base, _strip_prefix(names, weights))
         # What belongs to a part that this network does not have (head, later stages) does not count.
         units = _units(base, self.timm_model.feature_info.info)
         parts = {_flat(name) + "_" for name, module in units if any(True for _ in module.parameters())}
@@ -333,9 +334,9 @@ def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
     return parts
 
 
-def _strip_prefix(own: Mapping[str, Tensor], weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def _strip_prefix(own: Iterable[str], weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights whose names are those of the network with the same text before them, without that text."""
-    names = [_flat(name) for name in own]
+    names = set(map(_flat, own))
     counts: Counter[int | str] = Counter({"": 0})
     for given in map(_flat, weights):
         counts.update(given.removesuffix(name) for name in names if given.endswith(name))

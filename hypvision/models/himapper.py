@@ -432,6 +432,14 @@ class HiMapper(nn.Module):
         return sum(hierarchy["losses"].values())
 
     @torch.jit.ignore
+    def head_names(self) -> set[str]:
+        """The names of the classifier's parameters."""
+        classifier = self.get_classifier()
+        heads = classifier if isinstance(classifier, (tuple, list)) else (classifier,)
+        inside = {id(parameter) for head in heads for parameter in head.parameters()}
+        return {name for name, parameter in self.named_parameters() if id(parameter) in inside}
+
+    @torch.jit.ignore
     def freeze(self, mode: str) -> None:
         """Switch off gradients of a part of the backbone.
 
@@ -444,12 +452,7 @@ class HiMapper(nn.Module):
             HypvisionError: no such mode, or nothing to freeze or to train by these names in this backbone.
         """
         check_option("freeze", mode, ("none", "patch_embed", "attention", "backbone"))
-        classifier = self.get_classifier()
-        heads = {
-            id(p)
-            for head in (classifier if isinstance(classifier, tuple) else (classifier,))
-            for p in head.parameters()
-        }
+        heads = self.head_names()
         found = False
         for name, parameter in self.trunk.named_parameters():
             attention = re.search(r"(^|\.)(\w*attn\w*|attention|pos_embed\w*|relative_position\w*)(\.|$)", name)
@@ -458,7 +461,7 @@ class HiMapper(nn.Module):
                 "patch_embed": bool(re.match(r"patch_embed|stem|conv_stem|conv1\.|bn1\.", name)),
                 "attention": not attention,
                 "backbone": True,
-            }[mode] and id(parameter) not in heads
+            }[mode] and f"trunk.{name}" not in heads
             parameter.requires_grad_(not frozen)
             found |= bool(attention) if mode == "attention" else frozen
         if mode != "none" and not found:
@@ -504,10 +507,13 @@ def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: HiMapper) -> dict
     if is_official_himapper(state_dict):
         state_dict = himapper_from_official(state_dict)
     elif not any(name.startswith(("trunk.", "mapper.")) for name in state_dict):
-        fitting = {f"trunk.{name}": value for name, value in state_dict.items()}
-        alone = {n: v for n, v in fitting.items() if n in own and own[n].shape == v.shape}
-        if alone:
-            state_dict = {**own, **alone}
+        state_dict = {f"trunk.{name}": value for name, value in state_dict.items()}
+        heads = model.head_names()
+        kept = {n: v for n, v in own.items() if not n.startswith("trunk.") or n in heads}
+        # Counters of batches are not in older files.
+        kept |= {n: v for n, v in own.items() if n.endswith(".num_batches_tracked")}
+        other = {n for n in heads if n in state_dict and state_dict[n].shape != own[n].shape}
+        state_dict = {**kept, **{n: v for n, v in state_dict.items() if n not in other}}
     # What only one preset has, and what no classifier has.
     extra = {name: v for name, v in own.items() if name.startswith(("mapper.lift.scale", "mapper.dense."))}
     state_dict = {**extra, **state_dict}

@@ -153,11 +153,7 @@ def load_start(model: HiMapper, checkpoint: str) -> None:
     own = model.state_dict()
     if not any(name.startswith("trunk.") for name in weights):
         weights = {f"trunk.{name}": value for name, value in weights.items()}
-    classifier = model.get_classifier()
-    heads = {
-        id(p) for head in (classifier if isinstance(classifier, tuple) else (classifier,)) for p in head.parameters()
-    }
-    head = {name for name, parameter in model.named_parameters() if id(parameter) in heads}
+    head = model.head_names()
     fitting = {name: v for name, v in weights.items() if name in own and own[name].shape == v.shape}
     lacking = [name for name in own if name.startswith("trunk.") and name not in fitting and name not in head]
     if lacking:
