@@ -49,8 +49,9 @@ class TimmBackbone(BaseModule):
             32; classical ConvNets such as ResNet have five, and level 0 is the stem, of stride 2.
         pretrained: load the weights of timm, or of the zoo for ``model_name="hcformer_nano.cifar10"`` and the like.
         checkpoint_path: load the weights in this file or URL, or ``"zoo:NAME"``; see :meth:`load_pretrained`.
-        frozen_stages: -1 trains everything, 0 freezes the stem, k the stem and the first k stages. What is frozen gets
-            no gradients and stays in eval mode.
+        frozen_stages: -1 trains everything, 0 freezes the stem (with class tokens and position embeddings), k also the
+            first k stages (of a plain ViT, blocks). What is frozen gets no gradients and stays in eval mode. The mapper
+            of a Hi-Mapper belongs to no stage.
         norm_eval: keep batch norms in eval mode, so that their running statistics do not change.
         with_cp: recompute activations in backward to save memory.
         pad_multiple: pad the sides of inputs to multiples of this; default what the patch embedding needs.
