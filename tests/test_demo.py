@@ -4,6 +4,8 @@ import importlib.util
 import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -77,11 +79,11 @@ def test_open_vocabulary_before_and_after(demo):
     assert float(found[1]) == pytest.approx(metrics["mIoU_novel"] / 100, abs=2e-3)
     assert found[1] != found[2]  # two steps have changed something
     sheet = np.array(Image.open(path))
-    assert sheet.shape[1] == 990 and len(np.unique(sheet.reshape(-1, 3), axis=0)) > 50
+    assert sheet.shape[1] == 4 * 306 + 6 and len(np.unique(sheet.reshape(-1, 3), axis=0)) > 50
 
 
 def test_calls(demo):
-    assert demo.call([sys.executable, "-c", "print(1)"], stdout=subprocess.PIPE) == "1\n"
+    assert demo.call([sys.executable, "-c", "print(1)"], answer=True) == "1\n"
     with pytest.raises(KeyboardInterrupt):  # what the tools end with after Ctrl-C
         demo.call([sys.executable, "-c", "raise SystemExit(130)"])
     with pytest.raises(subprocess.CalledProcessError):
@@ -98,12 +100,50 @@ def test_calls(demo):
 def test_ends(demo, monkeypatch, capsys, error, status, message):
     monkeypatch.setattr(demo, "export", lambda *_, **__: None)
 
-    def run(part):
+    def run(part, quiet=False):
+        if quiet:
+            return 0.5, 1.0
         raise error
 
     monkeypatch.setattr(demo, "run", run)
     assert demo.main() == status
     assert message in capsys.readouterr().err and not demo.FINISHED.exists()
+
+
+def test_a_failure_beside_the_classifier_is_told_before_the_detector_begins(demo, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "export", lambda *_, **__: None)
+    begun, failed = [], threading.Event()
+
+    def run(part, quiet=False):
+        begun.append(part.name)
+        if quiet:
+            try:
+                return demo.call([sys.executable, "-c", "print('no CLIP'); raise SystemExit(3)"], demo.ROOT / "log")
+            finally:
+                failed.set()
+        failed.wait(60)
+        time.sleep(0.2)  # until the thread has handed over its error
+        return 0.5, 1.0
+
+    monkeypatch.setattr(demo, "run", run)
+    assert demo.main() == 3 and sorted(begun) == ["classification", "open_vocabulary"]
+    assert "no CLIP\nThe demo stopped in" in capsys.readouterr().err
+
+
+def test_a_failure_in_front_interrupts_what_runs_beside_it(demo, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "export", lambda *_, **__: None)
+
+    def run(part, quiet=False):
+        if quiet:
+            demo.call([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"], demo.ROOT / "log")
+        while not (demo.ROOT / "log").exists() or not (demo.ROOT / "log").read_text():
+            time.sleep(0.05)
+        raise subprocess.CalledProcessError(2, ["tools/train.py", "x.py"])
+
+    monkeypatch.setattr(demo, "run", run)
+    begin = time.monotonic()
+    assert demo.main() == 2 and time.monotonic() - begin < 60
+    assert "stopped in: tools/train.py x.py" in capsys.readouterr().err and not demo.RUNNING
 
 
 def test_a_finished_demo_starts_anew_and_an_interrupted_one_goes_on(demo, monkeypatch, capsys):
@@ -112,7 +152,7 @@ def test_a_finished_demo_starts_anew_and_an_interrupted_one_goes_on(demo, monkey
     monkeypatch.setattr(demo, "clusters", list)
     monkeypatch.setattr(demo, "before_and_after", lambda: (demo.ROOT / "after.png", "rings: better"))
     monkeypatch.setattr(demo, "floor", lambda part: 0.1)
-    monkeypatch.setattr(demo, "run", lambda part: (0.75, 12.0))
+    monkeypatch.setattr(demo, "run", lambda part, quiet=False: (0.75, 12.0))
     checkpoint = demo.ROOT / "classification" / "epoch_1.pth"
     checkpoint.parent.mkdir()
     checkpoint.touch()

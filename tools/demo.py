@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +25,7 @@ import numpy as np
 from mmengine.config import Config
 from PIL import Image
 
-from hypvision.clip.segment import load_segmenter, segment
+from hypvision.clip.segment import Segmentation, load_segmenter, segment
 from hypvision.data.export import export
 from hypvision.data.shapes import Scene, make_scene
 from hypvision.errors import HypvisionError
@@ -32,6 +35,7 @@ from hypvision.viz.sheet import contact_sheet, save_picture
 ROOT = Path("work_dirs/demo")
 DATA = ROOT / "data"
 FINISHED = ROOT / "finished.json"
+RUNNING: set[subprocess.Popen] = set()
 
 
 class Part(NamedTuple):
@@ -68,7 +72,7 @@ def main() -> int:
         for part in PARTS:
             shutil.rmtree(ROOT / part.name, ignore_errors=True)
         FINISHED.unlink()
-    # Half of the cores: the data workers need some, and OpenMP waits badly for a core that another process uses.
+    # Half of the cores: two trainings run at a time, and OpenMP waits badly for a core that another process uses.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
     begin = time.time()
     try:
@@ -76,14 +80,15 @@ def main() -> int:
         export(DATA / "imagefolder", "imagefolder", train=6400, val=640, size=64, level="shape", overwrite=True)
         export(DATA / "ade", "ade", train=800, val=100, size=96, level="kind", overwrite=True)
         export(DATA / "coco", "coco", train=800, val=100, size=96, level="kind", overwrite=True)
-        rows = [(part, *run(part)) for part in PARTS]
+        rows = run_all()
         tuned, unseen = before_and_after()
         pictures = [*(sheet(part) for part in PARTS if part.paints), *clusters(), tuned]
     except HypvisionError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
     except subprocess.CalledProcessError as error:
-        print(f"\nThe demo stopped in: {' '.join(map(str, error.cmd))}", file=sys.stderr)
+        said = f"{error.output}\n" if error.output else ""
+        print(f"\n{said}The demo stopped in: {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return error.returncode
     except KeyboardInterrupt:
         print("\nInterrupted. `make demo` goes on from the last checkpoint.", file=sys.stderr)
@@ -101,36 +106,85 @@ def main() -> int:
     return 0
 
 
-def run(part: Part) -> tuple[float, float]:
-    """Train (or go on training) and test one part; its metric, and the seconds that this call took."""
+def run_all() -> list[tuple[Part, float, float]]:
+    """All parts, two at a time where they do not need each other: (part, metric, seconds) of each.
+
+    The classifier and then the detector are in the foreground. Beside them the tuning of CLIP and then the segmenter,
+    which starts from the classifier, write to log files.
+    """
+    parts = {part.name: part for part in PARTS}
+    with ThreadPoolExecutor(1) as background:
+        try:
+            results = {"open_vocabulary": background.submit(run, parts["open_vocabulary"], quiet=True)}
+            done = {"classification": run(parts["classification"])}
+            if results["open_vocabulary"].done():
+                results["open_vocabulary"].result()  # a failure is told before the next part begins
+            results["segmentation"] = background.submit(run, parts["segmentation"], quiet=True)
+            done["detection"] = run(parts["detection"])
+            done.update((name, result.result()) for name, result in results.items())
+        except BaseException as error:
+            background.shutdown(wait=False, cancel_futures=True)
+            if not isinstance(error, KeyboardInterrupt):  # else the terminal has told them
+                for process in list(RUNNING):
+                    process.send_signal(signal.SIGINT)
+            raise
+    return [(part, *done[part.name]) for part in PARTS]
+
+
+def run(part: Part, quiet: bool = False) -> tuple[float, float]:
+    """Train (or go on training) and test one part; its metric, and the seconds that this call took.
+
+    Args:
+        part: which.
+        quiet: write what the tools say to ``output.log`` in the part's folder.
+    """
     begin = time.time()
     config, folder = f"configs/demo/{part.name}.py", ROOT / part.name
-    print(f"\n== {part.name}: tools/train.py {config}", flush=True)
-    call([sys.executable, "tools/train.py", config, "--work-dir", folder, "--resume"])
+    log = folder / "output.log" if quiet else None
+    folder.mkdir(parents=True, exist_ok=True)
+    where = f" > {log}" if quiet else ""
+    print(f"\n== {part.name}: tools/train.py {config}{where}", flush=True)
+    call([sys.executable, "tools/train.py", config, "--work-dir", folder, "--resume"], log)
     weights = Path((folder / "last_checkpoint").read_text().strip())
     shutil.copyfile(weights, folder / "last.pth.tmp")
     (folder / "last.pth.tmp").replace(folder / "last.pth")  # the name that the next configs start from
-    print(f"\n== {part.name}: tools/test.py {config} {folder / 'last.pth'}", flush=True)
+    print(f"\n== {part.name}: tools/test.py {config} {folder / 'last.pth'}{where}", flush=True)
     show = folder / "shown"
     shutil.rmtree(show, ignore_errors=True)
     command = [sys.executable, "tools/test.py", config, folder / "last.pth", "--work-dir", folder / "test"]
     command += ["--show-dir", show] if part.paints else []
-    metrics = json.loads(call(command, stdout=subprocess.PIPE).strip().splitlines()[-1])
+    metrics = json.loads(call(command, log, answer=True).strip().splitlines()[-1])
     return metrics[part.metric] * part.scale, time.time() - begin
 
 
-def call(command: list, stdout: int | None = None) -> str:
-    """Run a command; what it prints if ``stdout`` is a pipe. After Ctrl-C wait until it has saved its state."""
-    with subprocess.Popen(command, stdout=stdout, text=True) as process:
-        try:
-            output, _ = process.communicate()
-        except KeyboardInterrupt:  # the terminal has sent it to the child as well
-            process.wait()
-            raise
+def call(command: list, log: Path | None = None, answer: bool = False) -> str:
+    """Run a command. After Ctrl-C wait until it has saved its state.
+
+    Args:
+        command: program and arguments.
+        log: file that takes what it says; default: this terminal.
+        answer: return what it prints on standard output.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted.
+        subprocess.CalledProcessError: it failed; ``output`` has the end of the log.
+    """
+    with open(log, "a") if log else nullcontext() as file:
+        stdout = subprocess.PIPE if answer else file
+        with subprocess.Popen(command, stdout=stdout, stderr=file, text=True) as process:
+            RUNNING.add(process)
+            try:
+                output, _ = process.communicate()
+            except KeyboardInterrupt:  # the terminal has sent it to the child as well
+                process.wait()
+                raise
+            finally:
+                RUNNING.discard(process)
     if process.returncode == 130:
         raise KeyboardInterrupt
     if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
+        end = "\n".join(log.read_text().splitlines()[-20:]) if log else None
+        raise subprocess.CalledProcessError(process.returncode, command, output=end)
     return output or ""
 
 
@@ -164,16 +218,23 @@ def before_and_after(shown: int = 4) -> tuple[Path, str]:
     scenes = open_vocabulary_scenes()
     unseen = [CLASSES["shape"].index(name) for name in NOVEL["shape"]]
     models = [load_segmenter(clip="shapes-s8"), load_segmenter(ROOT / "open_vocabulary/last.pth", config)]
-    rows, scores = [[scene.image for scene in scenes[:shown]]], []
+    rows, scores = [[scene.image.resize((288, 288)) for scene in scenes[:shown]]], []
     for model in models:
         found = [segment(scene.image, CLASSES["shape"], model) for scene in scenes]
-        rows.append([result.overlay() for result in found[:shown]])
+        rows.append([enlarged(result).overlay() for result in found[:shown]])
         scores.append(mean_iou([scene.semantic for scene in scenes], [result.labels for result in found], unseen))
     path = save_picture(
-        contact_sheet([picture for row in rows for picture in row], columns=shown),
+        contact_sheet([picture for row in rows for picture in row], columns=shown, cell=300),
         ROOT / "pictures" / "open_vocabulary.png",
     )
     return path, f"{', '.join(NOVEL['shape'])}: mIoU {scores[1]:.3f}; the CLIP before tuning: {scores[0]:.3f}."
+
+
+def enlarged(found: Segmentation, factor: int = 3) -> Segmentation:
+    """The same on a larger picture, so that the legend fits beside it."""
+    size = (found.image.width * factor, found.image.height * factor)
+    labels = found.labels.repeat(factor, 0).repeat(factor, 1)
+    return found._replace(labels=labels, image=found.image.resize(size, Image.Resampling.BICUBIC))
 
 
 def open_vocabulary_scenes() -> list[Scene]:
