@@ -43,7 +43,7 @@ def test_a_clean_process_without_a_network_loads_what_ships(tmp_path):
 
 
 def test_the_shipped_classifier_knows_its_shapes():
-    """The metric of the record, on the first of its pictures: 79.8 % of 640, chance is 6 %."""
+    """The metric of the record, on the first of its pictures: 95.5 % of 640, chance is 6 %."""
     model = hypvision.load("hcformer_nano.shapes")
     assert not model.training and all(p.dtype == torch.float32 for p in model.parameters())
     data = ShapesClassification("val", length=640, size=64, seed=0, level="shape")
@@ -52,7 +52,7 @@ def test_the_shipped_classifier_knows_its_shapes():
     pictures, labels = zip(*(data[i] for i in range(160)))
     with torch.no_grad():
         found = model(torch.stack([transform(picture) for picture in pictures])).argmax(1)
-    assert (found == torch.tensor(labels)).float().mean() > 0.7
+    assert (found == torch.tensor(labels)).float().mean() > 0.9
 
 
 def test_the_weights_are_those_of_the_file(zoo, micro):
