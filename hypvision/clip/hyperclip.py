@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -29,11 +27,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
-from hypvision.clip.blockmap import _INPUT_RADIUS, CLIP_RADIUS, BlockMap, map_matrices, map_packed
+from hypvision.clip.blockmap import _INPUT_RADIUS, CLIP_RADIUS, BlockMap, block_product, map_matrices, map_packed
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError
+from hypvision.files import replacing
 
 __all__ = [
     "HyperCLIPConfig",
@@ -500,8 +501,6 @@ def clip_report(model: nn.Module) -> dict[str, dict[str, float]]:
 
 
 def _unclipped(rows: Tensor, found: BlockMap) -> Tensor:
-    from hypvision.clip.blockmap import block_product
-
     return block_product(rows, found.weights.to(rows.dtype))
 
 
@@ -635,23 +634,13 @@ def save_adapter(model: nn.Module, path: str | Path) -> Path:
     Raises:
         HypvisionError: not injected, another suffix than .safetensors, or the place is not writable.
     """
-    from safetensors.torch import save_file
-
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
         raise HypvisionError(f"An adapter is written as .safetensors, got '{path}'.")
     weights = {name: value.detach().cpu().contiguous() for name, value in adapter_state_dict(model).items()}
     about = dict(config=asdict(config_of(model)), base=_fingerprint(model))
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(weights, temporary, metadata={"format": "pt", "hyperclip": json.dumps(about)})
-        temporary.chmod(0o644)  # safetensors makes private files
-        os.replace(temporary, path)
-    except OSError as error:
-        raise HypvisionError(f"'{path}' cannot be written: {error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(save(weights, metadata={"format": "pt", "hyperclip": json.dumps(about)}))
     return path
 
 
@@ -666,8 +655,6 @@ def load_adapter(model: nn.Module, path: str | Path, strict: bool = True) -> nn.
     Raises:
         HypvisionError: no such file, not an adapter, or one of another model.
     """
-    from safetensors import SafetensorError, safe_open
-
     path = Path(path).expanduser()
     if not path.is_file():
         raise HypvisionError(f"There is no adapter '{path}'. Check the path.")

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import uuid
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hypvision.clip import hyperclip
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.towers import encode_dense, encode_text
+from hypvision.clip.segment import SHIPPED
+from hypvision.clip.towers import encode_dense, encode_text, find_towers
 from hypvision.errors import HypvisionError, require
+from hypvision.files import replacing
+from hypvision.viz.explain import find_images, open_image
 
 __all__ = ["add_arguments", "hyperbolic_radius", "image_radii", "radius_penalty", "radius_statistics", "run",
            "scale_sweep", "text_radii"]  # fmt: skip
@@ -135,9 +138,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> None:
     """``radius`` from parsed arguments: prints statistics, writes them and a picture."""
-    from hypvision.clip import hyperclip
-    from hypvision.clip.segment import SHIPPED
-
     name, _, tag = args.clip.partition(":")
     clip = create_clip(name, tag or (SHIPPED if name == "shapes-s8" else None))
     lists = {str(source): load_classes(source) for source in args.classes}
@@ -158,15 +158,14 @@ def run(args: Namespace) -> None:
         print(f"S x {factor:g}: mean text radius {value:.3f}")
     out = Path(args.out)
     report = dict(statistics=statistics, sweep={str(key): value for key, value in sweep.items()})
-    _write_text(out / "radius.json", json.dumps(report, indent=1) + "\n")
+    with replacing(out / "radius.json") as temporary:
+        temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     _plot(radii, sweep, out / "radius.png")
     print(out / "radius.json")
     print(out / "radius.png")
 
 
 def _widths(model: nn.Module) -> list[int]:
-    from hypvision.clip.towers import find_towers
-
     return [tower.width for tower in find_towers(model)]
 
 
@@ -175,10 +174,6 @@ def _measure(
 ) -> dict[str, Tensor]:
     found = {f"text {name} {when}": text_radii(clip, names, convention=convention) for name, names in lists.items()}
     if images:
-        import numpy as np
-
-        from hypvision.viz.explain import find_images, open_image
-
         side = clip.model.visual.image_size
         size = (side, side) if isinstance(side, int) else tuple(side)
         pictures = [open_image(path).convert("RGB").resize(size[::-1]) for path in find_images(images)]
@@ -186,18 +181,6 @@ def _measure(
         found[f"images {when}"] = image_radii(clip, batch, convention=convention)
         found[f"patches {when}"] = image_radii(clip, batch, patches=True, convention=convention)
     return found
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise HypvisionError(f"'{path}' cannot be written: {error.strerror}. Choose another --out.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _plot(radii: dict[str, Tensor], sweep: dict[float, float], path: Path) -> None:
@@ -211,10 +194,8 @@ def _plot(radii: dict[str, Tensor], sweep: dict[float, float], path: Path) -> No
         axes[0, 1].plot(list(sweep), list(sweep.values()), marker="o")
         axes[0, 1].set(xlabel="factor of S", ylabel="mean text radius")
     figure.tight_layout()
-    temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex[:8]}.png")
     try:
-        figure.savefig(temporary, dpi=120)
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            figure.savefig(temporary, dpi=120)
     finally:
         pyplot.close(figure)
-        temporary.unlink(missing_ok=True)

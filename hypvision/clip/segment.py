@@ -23,6 +23,11 @@ from tqdm import tqdm
 from hypvision.clip.classes import CLASS_LISTS, load_classes
 from hypvision.clip.segmenter import OpenVocabSegmenter
 from hypvision.errors import HypvisionError, require
+from hypvision.viz.explain import find_images, open_image, output_names
+from hypvision.viz.palette import palette
+from hypvision.viz.sheet import save_picture
+from hypvision.zoo.convert import _read
+from hypvision.zoo.hyperclip import is_official_catseg, is_official_hyperclip, segmenter_variant
 
 __all__ = ["Segmentation", "add_arguments", "load_segmenter", "run", "segment"]
 
@@ -50,8 +55,6 @@ class Segmentation(NamedTuple):
 
     def overlay(self, opacity: float = 0.55, legend: bool = True) -> Image.Image:
         """The picture with the classes painted in, and a legend of those that occur."""
-        from hypvision.viz.palette import palette  # what draws stands above the models, and loads when drawing
-
         colours = np.array(palette(len(self.classes) + 1)[1:], dtype=np.uint8)
         painted = Image.blend(self.image.convert("RGB"), Image.fromarray(colours[self.labels]), opacity)
         if not legend:
@@ -99,9 +102,6 @@ def load_segmenter(
         return OpenVocabSegmenter(tune="frozen", **options).eval()
     if clip is not None:
         raise HypvisionError("--clip is for segmenting without --weights. Leave out one of the two.")
-    from hypvision.zoo.convert import _read
-    from hypvision.zoo.hyperclip import is_official_catseg, is_official_hyperclip, segmenter_variant
-
     found = _read_checkpoint(Path(weights), _read)
     if is_official_catseg(found) or is_official_hyperclip(found):
         family = "hyperclip" if is_official_hyperclip(found) else "catseg"
@@ -181,8 +181,6 @@ def segment(
         HypvisionError: no picture, no classes, or no model.
     """
     if isinstance(image, (str, Path)):
-        from hypvision.viz.explain import open_image
-
         image = open_image(image)
     elif isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
@@ -226,9 +224,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> None:
     """``segment`` from parsed arguments; prints the names of the files written."""
-    from hypvision.viz.explain import _output_names, find_images
-    from hypvision.viz.sheet import save_picture
-
     if args.every < 1:
         raise HypvisionError(f"--every must be at least 1, got {args.every}.")
     names = load_classes(parse_classes(args.classes))
@@ -238,7 +233,7 @@ def run(args: Namespace) -> None:
     pictures = find_images([name for name in args.images if Path(name) not in videos])
     model = load_segmenter(args.weights, args.config, args.clip).to(args.device)
     out = Path(args.out)
-    for path, name in zip(tqdm(pictures, unit="image", disable=len(pictures) < 2), _output_names(pictures)):
+    for path, name in zip(tqdm(pictures, unit="image", disable=len(pictures) < 2), output_names(pictures)):
         found = segment(path, names, model)
         for picture, kind in ((found.overlay(), "overlay"), (found.label_image(), "labels")):
             save_picture(picture, out / f"{name}_{kind}.png")

@@ -34,7 +34,7 @@ from hypvision.zoo.sources import find, is_address, resolve
 from hypvision.zoo.trained import parse_arguments
 from hypvision.zoo.weights import read_header, unpack
 
-__all__ = ["add_arguments", "build_model", "find_images", "load_weights", "open_image", "run"]
+__all__ = ["add_arguments", "build_model", "find_images", "load_weights", "open_image", "output_names", "run"]
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 # Arguments of TimmBackbone that are not the network's.
@@ -246,7 +246,7 @@ def open_image(path: str | Path) -> Image.Image:
     return image
 
 
-def _output_names(paths: Sequence[Path]) -> list[str]:
+def output_names(paths: Sequence[Path]) -> list[str]:
     """A name for the results of each picture: its own without suffix, and a number where that is taken."""
     names: dict[str, None] = {}
     for path in paths:
@@ -303,7 +303,7 @@ def run(args: Namespace) -> None:
         size = model.pretrained_cfg["input_size"][1] if is_address(str(args.weights)) else 224
     if args.weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
-    for path, name in zip(tqdm(paths, unit="image", disable=len(paths) < 2), _output_names(paths)):
+    for path, name in zip(tqdm(paths, unit="image", disable=len(paths) < 2), output_names(paths)):
         if hasattr(model, "forward_with_hierarchy"):
             pictures = explain_hierarchy(model, open_image(path), size, args.mean, args.std)
         else:
