@@ -1,0 +1,189 @@
+"""Whole open-vocabulary models at their real size: a training step and a prediction, time and memory.
+
+The configs are those of the paper's trainings (segmentation, detection, panoptic segmentation); weights are random,
+pictures the drawn scenes at the configs' own size. A step is what the engine does with a batch: preprocessing, losses,
+backward, clipping, optimiser. Models of one task are timed in turns, in one process; medians count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import MIB, machine, peak_bytes, write_section
+from tqdm import tqdm
+
+import hypvision
+from hypvision.errors import HypvisionError
+
+INTRODUCTION = "\n## Open-vocabulary models\n\n<!-- open-vocabulary:begin -->\n<!-- open-vocabulary:end -->\n"
+MARKS = ("<!-- open-vocabulary:begin -->", "<!-- open-vocabulary:end -->")
+_NAMES = [
+    "frozen-vitb16_4xb1-80k_coco-stuff164k",
+    "hyperclip-vitb16_4xb1-80k_coco-stuff164k",
+    "catseg-vitb16_4xb1-80k_coco-stuff164k",
+    "frozen-det-vitb16_8xb8-3e_coco48-17",
+    "hyperclip-det-vitb16_8xb8-3e_coco48-17",
+    "frozen-panoptic-vitb16_8xb2-50e_coco116-17",
+    "hyperclip-panoptic-vitb16_8xb2-50e_coco116-17",
+]
+DEFAULT = [Path(__file__).parents[2] / f"configs/hyperclip/{name}.py" for name in _NAMES]
+# Type of the model -> scope, drawn data that stand in for its own, side of the pictures that its configs train on.
+TASKS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "HyperCLIPSegmentor": ("mmseg", dict(type="ColourShapeDataset"), 384),
+    "HyperCLIPDetector": ("mmdet", dict(type="OpenVocabScenesDataset"), 640),
+    "HyperCLIPPanoptic": ("mmdet", dict(type="OpenVocabScenesDataset", panoptic=True), 640),
+}
+
+
+def task_of(config: Path) -> str:
+    """The type of a config's model."""
+    from hypvision.mm.config import load_config  # the other benchmarks do without mmengine
+
+    found = load_config(config).model.get("type")
+    if found not in TASKS:
+        raise HypvisionError(f"'{config}' is no open-vocabulary config: model.type must be {', '.join(TASKS)}.")
+    return found
+
+
+class Case:
+    """A model from a config, with a batch to train on and one to look at.
+
+    Args:
+        config: path of the config.
+        batch: pictures a training step.
+        size: their side in pixels; default: the config's.
+        clip: another CLIP, by name; default: the config's.
+        device: ``"cpu"`` or ``"cuda"``.
+    """
+
+    def __init__(self, config: Path, batch: int, size: int | None, clip: str | None, device: str):
+        from mmengine.dataset import pseudo_collate
+        from mmengine.optim import build_optim_wrapper
+        from mmengine.registry import DATASETS, MODELS, DefaultScope
+        from mmengine.utils import import_modules_from_strings
+
+        from hypvision.mm.config import load_config
+
+        loaded = load_config(config)
+        self.name = config.stem
+        scope, data, default = TASKS[task_of(config)]
+        import_modules_from_strings(["hypvision.mm.openvocab_shapes", *loaded.custom_imports["imports"]])
+        loaded.model.clip.pretrained = None
+        if clip:
+            loaded.model.clip = dict(name=clip)
+        self.size = size or default
+        with DefaultScope.overwrite_default_scope(scope):
+            self.model = MODELS.build(loaded.model).to(device).train()
+            pack = [dict(type="PackSegInputs" if scope == "mmseg" else "PackDetInputs")]
+            drawn = DATASETS.build(
+                dict(**data, split="train", which="base", length=batch, size=self.size, pipeline=pack)
+            )
+            self.wrapper = build_optim_wrapper(self.model, loaded.optim_wrapper)
+        for phase, fixed in self.model.fixed.items():  # as DatasetClassesHook does
+            if not fixed:
+                setattr(self.model, f"{phase}_classes", drawn.metainfo["classes"])
+        self.batch = pseudo_collate([drawn[i] for i in range(batch)])
+
+    def step(self) -> None:
+        """A training step."""
+        self.model.train()
+        self.model.train_step(self.batch, self.wrapper)
+
+    def predict(self) -> None:
+        """The classes of one picture found, with texts that are encoded already."""
+        self.model.eval()
+        with torch.no_grad():
+            self.model.test_step({key: value[:1] for key, value in self.batch.items()})
+
+
+def in_turns(calls: list[Callable[[], object]], repeats: int, device: str, bar: tqdm) -> list[float]:
+    """Median seconds of each call, timed one after the other in every round; one round to warm up."""
+    times: list[list[float]] = [[] for _ in calls]
+    for number in range(repeats + 1):
+        for i, call in enumerate(calls):
+            begin = time.perf_counter()
+            call()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if number:
+                times[i].append(time.perf_counter() - begin)
+            bar.update()
+    return [statistics.median(values) for values in times]
+
+
+def rows(configs: list[Path], args: argparse.Namespace, bar: tqdm) -> list[str]:
+    """A row for each config of one task."""
+    cases = [Case(config, args.batch, args.size, args.clip, args.device) for config in configs]
+    steps = in_turns([case.step for case in cases], args.repeats, args.device, bar)
+    looks = in_turns([case.predict for case in cases], args.repeats, args.device, bar)
+    found = []
+    for case, step, look in zip(cases, steps, looks):
+        peak = peak_bytes(case.step, args.device) / MIB
+        bar.update()
+        count, of_clip = (
+            sum(p.numel() for name, p in case.model.named_parameters() if p.requires_grad and name.startswith(prefix))
+            for prefix in ("", "clip.")
+        )
+        found.append(
+            f"| {case.name} | {case.size} | {count / 1e6:.1f} M | {of_clip / 1e6:.1f} M | {step:.2f} s | "
+            f"{step / steps[0]:.2f}x | {peak:.0f} | {look:.2f} s |"
+        )
+    return found
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--configs", nargs="+", type=Path, metavar="FILE", default=DEFAULT, help="default: seven with ViT-B/16"
+    )
+    parser.add_argument("--batch", type=int, default=1, help="pictures a training step (default: 1)")
+    parser.add_argument("--size", type=int, help="side of the pictures (default: 384 for segmentation, else 640)")
+    parser.add_argument("--clip", metavar="NAME", help="another CLIP than the configs' (random weights)")
+    parser.add_argument("--repeats", type=int, default=3, help="timed calls of each kind (default: 3)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+
+
+def run(args: argparse.Namespace) -> None:
+    for name in ("batch", "size", "repeats", "threads"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise HypvisionError(f"--{name} must be at least 1, got {value}.")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    from mmengine.logging import MMLogger
+
+    MMLogger.get_instance("benchmark").setLevel("ERROR")  # else a line for each parameter
+    groups: dict[str, list[Path]] = {}
+    for config in args.configs:
+        groups.setdefault(task_of(config), []).append(config)
+    lines = [
+        "| config | pixels | trained parameters | of CLIP | training step | / first | peak MiB | one picture |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    with tqdm(total=len(args.configs) * (2 * args.repeats + 3), unit="call") as bar:
+        for configs in groups.values():
+            lines += rows(configs, args, bar)
+    options = "" if args.configs == DEFAULT else f" --configs {' '.join(map(str, args.configs))}"
+    options += f" --clip {args.clip}" if args.clip else ""
+    options += f" --size {args.size}" if args.size else ""
+    command = f"tools/benchmark.py open-vocabulary --batch {args.batch} --repeats {args.repeats}{options}"
+    if args.device == "cpu":
+        command += f" --threads {torch.get_num_threads()}"
+    text = (
+        f"`{command}`\n\n{machine(args.device)}; hypvision {hypvision.__version__}. Medians of {args.repeats}, random "
+        f"weights, float32, {args.batch} picture{'s' if args.batch > 1 else ''} a step; `/ first`: to the first row of "
+        "the task.\n\n" + "\n".join(lines)
+    )
+    print(text)
+    if args.write:
+        write_section(args.write, MARKS, text, INTRODUCTION)
+        print(f"\nWritten to {args.write}")
