@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from hypvision.errors import HypvisionError
-from hypvision.geometry.numerics import tanhc
+from hypvision.geometry.numerics import exact, tanhc
 
 __all__ = ["BlockMap", "CLIP_RADIUS", "block_product", "map_matrices", "map_packed", "map_rows", "map_rows_literal"]
 
@@ -62,7 +62,7 @@ def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
         ``(..., d)``, in the dtype of ``x``; computed in float32 at least.
     """
     wide = torch.promote_types(torch.promote_types(x.dtype, s.dtype), torch.float32)
-    with torch.autocast(x.device.type, enabled=False):
+    with exact(x.device):
         u, s = x.to(wide), s.to(wide)
         root, tiny = math.sqrt(c), torch.finfo(wide).tiny
         y = block_product(u, s)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hypvision.errors import HypvisionError
+from hypvision.geometry.numerics import exact
 
 __all__ = ["ABSENT", "CATSegHead"]
 
@@ -162,7 +163,7 @@ class ClassAttention(nn.Module):
             pad_v = self.v(pad).unflatten(-1, (self.heads, -1))
         if self.attention == "linear":
             # In float32: sums over classes of products of positive numbers.
-            with torch.autocast(x.device.type, enabled=False):
+            with exact(x.device):
                 q, k, v = F.elu(_wide(q)) + 1, F.elu(_wide(k)) + 1, _wide(v)
                 weighted, total = torch.einsum("bthwnd,bthwne->bhwnde", k, v), k.sum(1)
                 if pads:

@@ -35,6 +35,7 @@ from hypvision.clip.blockmap import _INPUT_RADIUS, CLIP_RADIUS, BlockMap, block_
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
+from hypvision.geometry.numerics import exact
 
 __all__ = [
     "HyperCLIPConfig",
@@ -195,7 +196,7 @@ class _TowerAdapter:
         packed = [self.packed(i) for i in range(len(self.owners))]
         dtype = packed[0].dtype
         wide = torch.promote_types(dtype, torch.float32)
-        with torch.autocast(packed[0].device.type, enabled=False):
+        with exact(packed[0].device):
             if config.fused and config.mobius:
                 if packed[0].device.type == "cpu" and config.block >= _SMALL:
                     return self._compute_packed(packed, wide)

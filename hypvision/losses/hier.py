@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
-from hypvision.geometry.numerics import clip_norm
+from hypvision.geometry.numerics import clip_norm, exact
 
 __all__ = ["HIERLoss", "clip_to_ball", "lca_triplet_loss", "mutual_neighbours", "rescale_radii", "sample_triplets"]
 
@@ -385,7 +385,7 @@ class HIERLoss(nn.Module):
         Returns:
             Scalar, float32 or float64. Computed outside autocast.
         """
-        with torch.autocast(x.device.type, enabled=False):
+        with exact(x.device):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
             proxies = self.points().to(x.dtype)
             count = len(x)

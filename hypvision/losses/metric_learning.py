@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError, require
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
+from hypvision.geometry.numerics import exact
 
 from .proxy_anchor import ProxyAnchorLoss
 
@@ -160,6 +161,6 @@ class MetricLoss(nn.Module):
         return x[:, 1:] if isinstance(self.manifold, Lorentz) else x
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
+        with exact(x.device):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
             return self.loss(self.vectors(x), labels)

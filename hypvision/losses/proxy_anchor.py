@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hypvision.geometry.numerics import exact
+
 __all__ = ["ProxyAnchorLoss"]
 
 
@@ -39,7 +41,7 @@ class ProxyAnchorLoss(nn.Module):
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         if labels.numel() and not labels.is_cuda and int(labels.max()) >= len(self.proxies):
             raise ValueError(f"There are {len(self.proxies)} class proxies, but a label is {int(labels.max())}.")
-        with torch.autocast(x.device.type, enabled=False):
+        with exact(x.device):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
             cosine = F.linear(F.normalize(x), F.normalize(self.proxies.to(x.dtype)))
             own = F.one_hot(labels, len(self.proxies)).bool()

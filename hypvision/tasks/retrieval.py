@@ -23,6 +23,7 @@ from torch.autograd import Function
 
 from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter, Euclidean, Lorentz, Manifold, PoincareBall
+from hypvision.geometry.numerics import exact
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
 from hypvision.nn import LorentzLinear
 
@@ -139,7 +140,7 @@ class EmbeddingNeck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.linear(self.norm(x))
-        with torch.autocast(x.device.type, enabled=False):
+        with exact(x.device):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
             if self.geometry == "poincare":
                 return clip_to_ball(x, self.manifold, self.clip_radius, riemannian=not self.manifold.learnable)
