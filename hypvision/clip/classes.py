@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -74,8 +74,10 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
         if str(source) in CLASS_LISTS:
             return tuple((row if isinstance(row, str) else row[1]).strip() for row in _data()[str(source)])
         where, names = f"The class list '{source}'", _read(Path(source).expanduser())
-    else:
+    elif isinstance(source, Iterable):
         names = list(source)
+    else:
+        raise HypvisionError(f"A class list is a list of names or a file, got {type(source).__name__}.")
     if not names:
         raise HypvisionError(f"{where} is empty. Give at least one class name.")
     if wrong := [name for name in names if not isinstance(name, str) or not name.strip()]:
@@ -92,15 +94,23 @@ def _read(path: Path) -> list[Any]:
             f"There is no class list '{path}'. Give names, a .txt or .json file, or one of {', '.join(CLASS_LISTS)}."
         )
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # Windows editors begin a file with a byte order mark
         if path.suffix.lower() != ".json":
             return [line for line in text.splitlines() if line.strip()]
         found = json.loads(text)
+    except UnicodeDecodeError as error:
+        raise HypvisionError(f"The class list '{path}' is not text in UTF-8 ({error}). Save it as UTF-8.") from error
     except (OSError, ValueError) as error:
         raise HypvisionError(f"The class list '{path}' cannot be read: {error}.") from error
     if isinstance(found, dict):
-        pairs = [(value, key) if isinstance(value, int) else (int(key), value) for key, value in found.items()]
-        return [name for _, name in sorted(pairs)]
+        try:
+            pairs = [(value, key) if isinstance(value, int) else (int(key), value) for key, value in found.items()]
+        except ValueError as error:
+            raise HypvisionError(
+                f"The class list '{path}' is a dict with an entry that has no number. Write a list of names, or a dict "
+                "from names to numbers."
+            ) from error
+        return [name for _, name in sorted(pairs, key=lambda pair: pair[0])]
     if not isinstance(found, list):
         raise HypvisionError(f"The class list '{path}' holds a {type(found).__name__}. Write a list of names.")
     return found
@@ -118,5 +128,5 @@ def prompts(name: str, templates: Sequence[str], synonyms: str = "first") -> lis
     Returns:
         For each synonym a sentence for each template.
     """
-    words = [part.strip() for part in name.split(", ")]
+    words = [part.strip() for part in name.split(", ") if part.strip()]
     return [[template.format(word) for template in templates] for word in (words if synonyms == "mean" else words[:1])]

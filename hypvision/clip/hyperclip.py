@@ -42,6 +42,7 @@ __all__ = [
     "adapter_state_dict",
     "clip_report",
     "config_of",
+    "freeze_unused",
     "inject",
     "is_injected",
     "load_adapter",
@@ -105,10 +106,17 @@ class HyperCLIPConfig:
             raise HypvisionError(f"HyperCLIP: projections is {self.projections!r}; use some of the letters q, k, v.")
         if not (self.text or self.vision):
             raise HypvisionError("HyperCLIP: with text=False and vision=False nothing would be adapted.")
+        for name in ("c_text", "c_vision"):
+            if not getattr(self, name) > 0:
+                raise HypvisionError(
+                    f"HyperCLIP: {name} is {getattr(self, name)}; a curvature is above 0. For none use "
+                    "geometry='euclidean'."
+                )
         for name in ("text_layers", "vision_layers"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, tuple(value))
+                value = (value,) if isinstance(value, int) else tuple(value)
+                object.__setattr__(self, name, value)
 
     def curvature(self, kind: str) -> float:
         """Of the tower ``"text"`` or ``"vision"``."""
@@ -414,6 +422,8 @@ def inject(model: nn.Module, config: HyperCLIPConfig | None = None, freeze: bool
         if not getattr(config, tower.kind):
             continue
         numbers = config.layers(tower.kind, len(tower.blocks))
+        if not numbers:
+            continue
         owners = [tower.owner(tower.blocks[number]) for number in numbers]
         classes = [_adapted_class(owner, config.form) for owner in owners]
         maps = [_make_maps(config, tower, owner, kind.packed_name) for owner, kind in zip(owners, classes)]
@@ -540,8 +550,20 @@ def value_input(block: nn.Module, tower: Tower, x: Tensor) -> Tensor:
     owner = tower.owner(block)
     if isinstance(owner, _Adapted) and owner.hyperclip[0].config.form == "feature":
         adapter, index = owner.hyperclip
-        return adapter.features(index, x)[2]
+        return adapter.maps[index]["v"](x) if "v" in adapter.maps[index] else x
     return x
+
+
+def freeze_unused(model: nn.Module) -> None:
+    """Stop the gradients of blocks that a dense prediction never meets: in the feature form q and k of the last image
+    block, whose dense path is that of v alone. In the weight form theirs are zeros."""
+    for tower, adapter in _adapters(model):
+        if tower.kind == "vision" and tower.family == "open_clip" and adapter.config.form == "feature":
+            last = tower.owner(tower.blocks[-1])
+            if last in adapter.owners:
+                maps = adapter.maps[adapter.owners.index(last)]
+                for letter in {"q", "k"} & set(maps):
+                    maps[letter].weights.requires_grad_(False)
 
 
 def refresh(model: nn.Module, kind: str | None = None) -> None:
@@ -570,7 +592,7 @@ def summary(model: nn.Module) -> str:
     )
     text = (
         f"HyperCLIP ({config.geometry}, {config.form} form): {count:,} of {total:,} parameters "
-        f"({100 * count / total:.1f} %), {config.block} x {config.block} blocks on {', '.join(config.projections)} of "
+        f"({100 * count / total:.2g} %), {config.block} x {config.block} blocks on {', '.join(config.projections)} of "
         f"{' and '.join(parts)}"
     )
     return text + (f"; {rest:,} others train, too" if rest else "")
@@ -580,14 +602,19 @@ def merge(model: nn.Module) -> nn.Module:
     """Write the adapted weights into the projections and take the adapter off: a plain open_clip model, in place.
 
     Raises:
-        HypvisionError: not injected; or the feature form, or a last block that is adapted on the dense path only, which
-            plain weights cannot express.
+        HypvisionError: not injected; or the feature form, or a last image block that is adapted on the dense path only
+            (``official_cls_quirk``), which plain weights cannot express.
     """
     config = config_of(model)
     if config.form == "feature":
         raise HypvisionError(
             "The feature form cannot be merged: away from the clip it equals the weight form with transposed blocks. "
             "Train with form='weight' for a mergeable adapter."
+        )
+    if any(owner.dense_only for _, adapter in _adapters(model) for owner in adapter.owners):
+        raise HypvisionError(
+            "With official_cls_quirk the last image block has two sets of weights, so it cannot be merged. For the "
+            "dense path alone inject a base model without the quirk, load adapter_state_dict into it, and merge that."
         )
     with torch.no_grad():
         for _, adapter in _adapters(model):
@@ -621,11 +648,18 @@ def remove(model: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def _fingerprint(model: nn.Module) -> dict[str, Any]:
-    """What tells one base model from another: sizes, and the mean size of the weights that are adapted."""
+    """What tells one base model from another: sizes, the mean size of the weights that are adapted, and some of them
+    (two random initialisations have the same mean size)."""
     found = {}
     for tower, adapter in _adapters(model):
         sizes = [adapter.packed(i).float().abs().mean() for i in range(len(adapter.owners))]
-        found[tower.kind] = dict(width=tower.width, depth=len(tower.blocks), mean_abs=float(torch.stack(sizes).mean()))
+        some = adapter.packed(0).float().flatten()
+        found[tower.kind] = dict(
+            width=tower.width,
+            depth=len(tower.blocks),
+            mean_abs=float(torch.stack(sizes).mean()),
+            sample=some[:: len(some) // 16][:16].tolist(),
+        )
     return found
 
 
@@ -665,8 +699,12 @@ def load_adapter(model: nn.Module, path: str | Path, strict: bool = True) -> nn.
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, ValueError) as error:
         raise HypvisionError(f"The adapter '{path}' cannot be read: {error}. Copy it again.") from error
-    if not isinstance(about, Mapping):
-        raise HypvisionError(f"'{path}' is not an adapter of HyperCLIP: it lacks its configuration. Use save_adapter.")
+    known = {field.name for field in fields(HyperCLIPConfig)}
+    if not isinstance(about, Mapping) or not {"base", "config"} <= set(about) or set(about["config"]) - known:
+        raise HypvisionError(
+            f"'{path}' is not an adapter of HyperCLIP: it lacks its configuration, or has one of another version. Use "
+            "save_adapter."
+        )
     _check_sizes(model, about["base"], path)
     inject(model, HyperCLIPConfig(**about["config"]))
     try:
@@ -702,4 +740,11 @@ def _check_base(own: Mapping[str, Any], base: Mapping[str, Any], path: Path) -> 
                 f"The adapter '{path}' was trained on other weights: the {kind} projections of its base model have a "
                 f"mean size of {found['mean_abs']:.5f}, this model's {own[kind]['mean_abs']:.5f}. Load the same "
                 "pretrained weights first, or pass strict=False."
+            )
+        # As exact as bfloat16, in which either model may be.
+        sample = torch.tensor(found.get("sample", own[kind]["sample"]))
+        if not torch.allclose(torch.tensor(own[kind]["sample"]), sample, rtol=1e-2, atol=1e-2 * found["mean_abs"]):
+            raise HypvisionError(
+                f"The adapter '{path}' was trained on other weights: the {kind} projections of its base model begin "
+                "differently. Load the same pretrained weights first, or pass strict=False."
             )

@@ -40,6 +40,9 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     if mode not in TUNING:
         raise HypvisionError(f"There is no tuning '{mode}'. Use one of {', '.join(TUNING)}.")
     model.requires_grad_(mode == "full")
+    for parameter in model.parameters():
+        if (hook := parameter.__dict__.pop("hyperclip_keys", None)) is not None:
+            hook.remove()  # of an earlier "attention"
     if mode == "hyperbolic":
         for parameter in hyperclip.trainable_parameters(model):
             parameter.requires_grad_(True)
@@ -48,7 +51,7 @@ def set_tuning(model: nn.Module, mode: str) -> None:
             for block in tower.blocks:
                 weight = tower.owner(block)._parameters[tower.packed_name]
                 weight.requires_grad_(True)
-                weight.register_hook(_without_keys)
+                weight.hyperclip_keys = weight.register_hook(_without_keys)
 
 
 def _without_keys(grad: Tensor) -> Tensor:
@@ -99,6 +102,8 @@ class CLIPParts(nn.Module):
             self.clip = clip
             if tokenizer is None or mean is None or std is None:
                 raise HypvisionError("With a ready CLIP model give its tokenizer, mean and std, too (see create_clip).")
+        if synonyms not in ("first", "mean"):
+            raise HypvisionError(f"synonyms is {synonyms!r}; use 'first' or 'mean'.")
         self.tokenizer = tokenizer
         if adapter is not None or tune == "hyperbolic":
             if tune != "hyperbolic":
@@ -107,6 +112,12 @@ class CLIPParts(nn.Module):
                 )
             hyperclip.inject(self.clip, **(adapter or {}))
         set_tuning(self.clip, tune)
+        # What no dense prediction uses would get no gradient, which stops distributed training.
+        for unused in (getattr(self.clip, "logit_scale", None), getattr(self.clip, "logit_bias", None)):
+            if unused is not None:
+                unused.requires_grad_(False)
+        if adapter is not None or tune == "hyperbolic":
+            hyperclip.freeze_unused(self.clip)
         self.templates, self.synonyms = _templates(templates), synonyms
         self.register_buffer("mean", torch.tensor(tuple(mean))[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(tuple(std))[:, None, None], persistent=False)
@@ -192,9 +203,15 @@ def _templates(templates: str | Sequence[str]) -> tuple[str, ...]:
             if "{}" not in templates:
                 known = ", ".join(TEMPLATES)
                 raise HypvisionError(f"There are no prompt templates '{templates}'. Use {known}, or a text with {{}}.")
-            return (templates,)
+            return _templates([templates])
         return TEMPLATES[templates]
     found = tuple(templates)
-    if not found or any("{}" not in template for template in found):
-        raise HypvisionError(f"Every prompt template needs a {{}} for the class name, got {list(found)}.")
+    if not found or not all(_takes_a_name(template) for template in found):
+        raise HypvisionError(
+            f"Every prompt template needs one {{}} for the class name and no other braces, got {list(found)}."
+        )
     return found
+
+
+def _takes_a_name(template: str) -> bool:
+    return template.count("{}") == 1 and not set("{}") & set(template.replace("{}", ""))

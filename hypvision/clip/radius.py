@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hypvision.clip import hyperclip
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.segment import SHIPPED
+from hypvision.clip.segment import SHIPPED, to_rgb
 from hypvision.clip.towers import encode_dense, encode_text, find_towers
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
@@ -76,8 +76,9 @@ def text_radii(
 @torch.no_grad()
 def image_radii(clip: CLIPBundle, images: Tensor, patches: bool = False, **how) -> Tensor:
     """Radii of images (B, 3, H, W), RGB from 0 to 255: (B,), or those of their patches (B, h, w)."""
-    mean, std = (torch.tensor(value)[:, None, None] for value in (clip.mean, clip.std))
-    x = (images.float() - mean) / std
+    device = next(clip.model.parameters()).device
+    mean, std = (torch.tensor(value, device=device)[:, None, None] for value in (clip.mean, clip.std))
+    x = (images.to(device).float() - mean) / std
     if patches:
         return hyperbolic_radius(encode_dense(clip.model, x)[0].permute(0, 2, 3, 1), **how)
     return hyperbolic_radius(clip.model.encode_image(x), **how)
@@ -176,7 +177,7 @@ def _measure(
     if images:
         side = clip.model.visual.image_size
         size = (side, side) if isinstance(side, int) else tuple(side)
-        pictures = [open_image(path).convert("RGB").resize(size[::-1]) for path in find_images(images)]
+        pictures = [to_rgb(open_image(path)).resize(size[::-1]) for path in find_images(images)]
         batch = torch.stack([torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in pictures])
         found[f"images {when}"] = image_radii(clip, batch, convention=convention)
         found[f"patches {when}"] = image_radii(clip, batch, patches=True, convention=convention)

@@ -6,6 +6,7 @@ For each picture ``NAME_labels.png`` (class numbers; 255, or 65535 with more tha
 
 from __future__ import annotations
 
+import glob
 import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 from tqdm import tqdm
 
@@ -156,6 +157,25 @@ def _options_of(config: str | Path) -> dict[str, Any]:
     return model
 
 
+def to_rgb(image: Image.Image) -> Image.Image:
+    """A picture as it is shown: RGB of 8 bits, turned as the camera says.
+
+    Raises:
+        HypvisionError: its pixels are not integers of at most 16 bits.
+    """
+    image = ImageOps.exif_transpose(image)
+    if image.mode == "I" or image.mode.startswith("I;16"):  # Pillow's own conversion makes all above 255 white
+        values = np.array(image)
+        if values.min() >= 0 and values.max() <= 65535:
+            return Image.fromarray((values // 257).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise HypvisionError(
+            f"A picture has pixels of Pillow's mode {image.mode}, whose white and black are not known. Save it with 8 "
+            "or 16 bits a channel."
+        )
+    return image.convert("RGB")
+
+
 @lru_cache(maxsize=1)
 def _default(weights: str | None, config: str | None, clip: str | None) -> OpenVocabSegmenter:
     return load_segmenter(weights, config, clip)
@@ -180,16 +200,20 @@ def segment(
     Raises:
         HypvisionError: no picture, no classes, or no model.
     """
+    name = "The picture"
     if isinstance(image, (str, Path)):
-        image = open_image(image)
-    elif isinstance(image, np.ndarray):
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        name, image = f"The picture '{image}'", open_image(image)
+    elif not isinstance(image, Image.Image):
+        if not isinstance(image, np.ndarray):
+            raise HypvisionError(f"An image is a path, a PIL image or an array, got {type(image).__name__}.")
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
             raise HypvisionError(f"An image array must be uint8 (H, W, 3), got {image.dtype} {image.shape}.")
         image = Image.fromarray(image)
-    image = image.convert("RGB")
+    image = to_rgb(image)
     names = load_classes(classes)
     if model is None:
         model = _default(*(None if value is None else str(value) for value in (weights, config, clip)))
+    model.check_size(image.size[::-1], name)
     model.set_classes(names)
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
     return Segmentation(model.predict([pixels])[0].cpu().numpy(), names, image)
@@ -200,7 +224,7 @@ def segment(
 
 def parse_classes(text: str) -> str | list[str]:
     """``"cat, dog"`` as a list; the name of a known list or a file as it is."""
-    if text in CLASS_LISTS or Path(text).suffix in (".txt", ".json"):
+    if text in CLASS_LISTS or Path(text).suffix.lower() in (".txt", ".json"):
         return text
     return [name.strip() for name in text.split(",") if name.strip()]
 
@@ -227,10 +251,7 @@ def run(args: Namespace) -> None:
     if args.every < 1:
         raise HypvisionError(f"--every must be at least 1, got {args.every}.")
     names = load_classes(parse_classes(args.classes))
-    videos = [Path(name) for name in args.images if Path(name).suffix.lower() in VIDEOS]
-    if missing := [path for path in videos if not path.is_file()]:
-        raise HypvisionError(f"There is no video '{missing[0]}'. Check the path.")
-    pictures = find_images([name for name in args.images if Path(name) not in videos])
+    pictures, videos = _inputs(args.images)
     model = load_segmenter(args.weights, args.config, args.clip).to(args.device)
     out = Path(args.out)
     for path, name in zip(tqdm(pictures, unit="image", disable=len(pictures) < 2), output_names(pictures)):
@@ -238,19 +259,36 @@ def run(args: Namespace) -> None:
         for picture, kind in ((found.overlay(), "overlay"), (found.label_image(), "labels")):
             save_picture(picture, out / f"{name}_{kind}.png")
             tqdm.write(str(out / f"{name}_{kind}.png"))
-    for path in videos:
-        print(_segment_video(path, names, model, out, args.every))
+    for path, name in zip(videos, output_names(videos)):
+        print(_segment_video(path, out / f"{name}_overlay.mp4", names, model, args.every))
+
+
+def _inputs(names: Sequence[str]) -> tuple[list[Path], list[Path]]:
+    """Pictures and videos that paths, folders (their pictures) and glob patterns name."""
+    videos: dict[Path, None] = {}
+    rest: list[str | Path] = []
+    for name in names:
+        path = Path(name).expanduser()
+        found = [path]
+        if not path.exists() and glob.has_magic(str(path)):
+            found = [match for match in map(Path, sorted(glob.glob(str(path), recursive=True))) if match.is_file()]
+        clips = [match for match in found if match.suffix.lower() in VIDEOS and not match.is_dir()]
+        if missing := [match for match in clips if not match.is_file()]:
+            raise HypvisionError(f"There is no video '{missing[0]}'. Check the path.")
+        videos.update(dict.fromkeys(clips))
+        rest += [match for match in found if match not in clips] if clips else [name]
+    return find_images(rest), list(videos)
 
 
 def _segment_video(
-    path: Path, names: Sequence[str], model: OpenVocabSegmenter, out: Path, every: int
+    path: Path, target: Path, names: Sequence[str], model: OpenVocabSegmenter, every: int
 ) -> Path:  # pragma: no cover - the test runs where OpenCV has a codec
     cv2 = require("cv2", "mm")
     reader = cv2.VideoCapture(str(path))
     if not reader.isOpened():
         raise HypvisionError(f"The video '{path}' cannot be read. Convert it to .mp4 (H.264) first.")
-    out.mkdir(parents=True, exist_ok=True)
-    target, temporary = out / f"{path.stem}_overlay.mp4", out / f".{path.stem}_overlay.tmp.mp4"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.stem}.tmp.mp4")
     rate, writer, number = reader.get(cv2.CAP_PROP_FPS) or 25.0, None, 0
     try:
         with tqdm(total=int(reader.get(cv2.CAP_PROP_FRAME_COUNT)) or None, unit="frame") as bar:

@@ -109,6 +109,11 @@ class SegmenterParts(CLIPParts):
         self.build_clip(clip, adapter, tune, classes, templates, synonyms, tokenizer, mean, std)
         if inference not in ("slide", "whole"):
             raise HypvisionError(f"inference is {inference!r}; use 'slide' or 'whole'.")
+        if not 0 <= overlap < 1:
+            raise HypvisionError(f"overlap={overlap} is the share that windows have in common: from 0 to below 1.")
+        for option, pixels in dict(resolution=resolution, crop=crop, slide=slide).items():
+            if pixels < 1:
+                raise HypvisionError(f"{option}={pixels} is a number of pixels; give at least 1.")
         tower = vision_tower(self.clip)
         patch = patch_size(self.clip)
         if resolution % patch[0] or resolution % patch[1]:
@@ -119,6 +124,9 @@ class SegmenterParts(CLIPParts):
             )
         depth = len(tower.blocks)
         self.hooks = tuple(hooks) if hooks is not None else (max(0, depth // 3 - 1), max(0, 2 * depth // 3 - 1))
+        for option, pair in dict(hooks=self.hooks, upsample=upsample).items():
+            if len(pair) != 2 or (option == "upsample" and any(pair) != all(pair)):
+                raise HypvisionError(f"{option}={tuple(pair)}: give two numbers, for the shallower map and the deeper.")
         options = dict(head or {})
         kind = options.pop("type", "catseg")
         if kind not in ("catseg", "similarity"):
@@ -144,17 +152,25 @@ class SegmenterParts(CLIPParts):
         Raises:
             HypvisionError: an image smaller than a patch; no classes.
         """
-        rows, columns = patch_size(self.clip)
-        if images.shape[-2] < rows or images.shape[-1] < columns:
-            raise HypvisionError(
-                f"An image has {images.shape[-2]} x {images.shape[-1]} pixels, less than one patch of {rows} x "
-                f"{columns}. Give a larger one."
-            )
+        self.check_size(images.shape[-2:])
         x = (images.float() - self.mean) / self.std
         size = (self.resolution, self.resolution)
         if x.shape[-2:] != size:
             x = F.interpolate(x, size, mode="bilinear", align_corners=False)
         return self._normalised_logits(x, self.encode_classes(classes))
+
+    def check_size(self, size: Sequence[int], name: str = "An image") -> None:
+        """Complain of a picture of another (height, width) than CLIP can see anything in.
+
+        Raises:
+            HypvisionError: a side is shorter than a patch.
+        """
+        rows, columns = patch_size(self.clip)
+        if size[0] < rows or size[1] < columns:
+            raise HypvisionError(
+                f"{name} has {size[0]} x {size[1]} pixels, less than one patch of {rows} x {columns}. Give a larger "
+                "one."
+            )
 
     def _normalised_logits(self, x: Tensor, text: Tensor) -> Tensor:
         guided = self.upsample1 is not None
@@ -181,10 +197,14 @@ class SegmenterParts(CLIPParts):
 
         Returns:
             For each image int64 (H, W); with ``scores`` pairs.
+
+        Raises:
+            HypvisionError: an image smaller than a patch; no classes.
         """
         text = self.encode_classes()
         found: list[Any] = []
         for number, image in enumerate(images):
+            self.check_size(image.shape[-2:])
             image = image.to(self.mean.device).float()
             size = tuple(sizes[number]) if sizes is not None else tuple(image.shape[-2:])
             parts = self._slide(image, text) if self.inference == "slide" else self._whole(image, text)

@@ -116,8 +116,6 @@ class Vocabulary(CLIPParts):
             hooks: numbers of CLIP's blocks that it is given; default: four, evenly spaced, the last one included.
             checkpointing: less memory in training, more work.
         """
-        # A head has a temperature of its own; a parameter without a gradient would stop distributed training.
-        self.clip.logit_scale.requires_grad_(False)
         tower = vision_tower(self.clip)
         depth = len(tower.blocks)
         self.checkpointing = checkpointing

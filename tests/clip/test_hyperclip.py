@@ -270,6 +270,13 @@ def test_official_quirks():
         tuned = encode_dense(model, images)[0]
         assert not torch.allclose(tuned, dense, atol=1e-3)
         assert torch.allclose(tuned, encode_dense(usual, images)[0], atol=1e-6)
+    # What it computes is not that of any plain weights.
+    with pytest.raises(HypvisionError, match="two sets of weights"):
+        hyperclip.merge(model)
+    blocks = hyperclip.adapter_state_dict(model)
+    plain = hyperclip.inject(clip_models.openai_clip(), **options)
+    plain.load_state_dict(blocks, strict=False)
+    assert torch.allclose(encode_dense(hyperclip.merge(plain), images)[0], tuned, atol=1e-5)
 
 
 def test_counts_and_names():
@@ -320,6 +327,17 @@ def test_adapters_of_other_models_are_refused(tmp_path):
     save_file({"a": torch.ones(1)}, tmp_path / "plain.safetensors")
     fails("is not an adapter", clip_models.openai_clip(), tmp_path / "plain.safetensors")
     fails("carries a HyperCLIP adapter already", model)
+    for content in ("{}", '{"config": {"rank": 1}, "base": {}}'):
+        save_file({"a": torch.ones(1)}, tmp_path / "plain.safetensors", metadata={"hyperclip": content})
+        fails("is not an adapter", clip_models.openai_clip(), tmp_path / "plain.safetensors")
+    # As two random initialisations: of the same sizes, with nothing else in common.
+    half = hyperclip.save_adapter(
+        hyperclip.inject(clip_models.openai_clip().bfloat16(), block=16), tmp_path / "b.safetensors"
+    )
+    hyperclip.load_adapter(clip_models.openai_clip(), half)
+    for parameter in (other := clip_models.openai_clip()).parameters():
+        parameter.data.neg_()
+    fails("begin differently", other, half)
 
 
 def test_mistakes_are_explained(tmp_path):
@@ -338,6 +356,8 @@ def test_mistakes_are_explained(tmp_path):
     fails("use some of the letters", hyperclip.inject, model, projections="qo")
     fails("form is 'both'", hyperclip.inject, model, form="both")
     fails("nothing would be adapted", hyperclip.inject, model, text=False, vision=False)
+    fails("no transformer tower", hyperclip.inject, model, text_layers=(), vision_layers=())
+    fails("For none use geometry='euclidean'", hyperclip.inject, model, c_text=0)
     fails("no transformer tower", hyperclip.inject, torch.nn.Linear(2, 2))
     fails("written as .safetensors", hyperclip.save_adapter, hyperclip.inject(model, block=16), tmp_path / "a.pth")
 

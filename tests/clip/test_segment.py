@@ -42,9 +42,32 @@ def test_function_takes_any_picture_and_any_classes(photos):
         ("must be uint8", (array.astype(float), ["cat"])),
         ("There is no picture", ("none.png", ["cat"])),
         ("is empty", (array, [])),
+        ("got Tensor", (torch.zeros(3, 40, 50), ["cat"])),
+        ("must be uint8", (array[:0], ["cat"])),
+        ("The picture has 15 x 50 pixels, less than one patch of 16 x 16", (array[:15], ["cat"])),
     ):
         with pytest.raises(HypvisionError, match=match):
             segment(*arguments, model)
+
+
+def test_pictures_are_seen_as_they_are_shown(tmp_path):
+    """16 bits keep their shades; a camera's note on the orientation is followed; alpha, grey and CMYK are RGB."""
+    grey = np.linspace(0, 255, 48 * 32).reshape(48, 32).astype(np.uint8)
+    Image.fromarray(grey).save(tmp_path / "8.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "16.png")
+    model = build()
+    seen = {name: segment(tmp_path / f"{name}.png", ["cat"], model).image for name in ("8", "16")}
+    assert np.array_equal(np.array(seen["8"]), np.array(seen["16"])) and seen["16"].mode == "RGB"
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    Image.fromarray(grey).save(tmp_path / "turned.png", exif=exif)
+    turned = segment(tmp_path / "turned.png", ["cat"], model)
+    assert turned.labels.shape == (32, 48) and np.array_equal(np.array(turned.image)[..., 0], np.rot90(grey, -1))
+    for mode in ("RGBA", "CMYK", "P", "LA", "1"):
+        assert segment(Image.fromarray(grey).convert(mode), ["cat"], model).image.mode == "RGB"
+    Image.fromarray(grey.astype(np.float32)).save(tmp_path / "float.tif")
+    with pytest.raises(HypvisionError, match="mode F, whose white and black are not known"):
+        segment(tmp_path / "float.tif", ["cat"], model)
 
 
 def test_shipped_clip_has_learned_something():
@@ -119,8 +142,18 @@ def test_video(photos, tmp_path):
     assert main(["segment", str(tmp_path / "a.mp4"), *arguments]) == 0
     reader = cv2.VideoCapture(str(tmp_path / "out/a_overlay.mp4"))
     assert reader.get(cv2.CAP_PROP_FRAME_COUNT) == 2
+    # A pattern finds both kinds; videos of one name in two folders keep apart.
+    (tmp_path / "more").mkdir()
+    (tmp_path / "a.mp4").rename(tmp_path / "more/0.mp4")
+    (tmp_path / "more/1.avi").write_bytes((tmp_path / "more/0.mp4").read_bytes())
+    (tmp_path / "0.MP4").write_bytes((tmp_path / "more/0.mp4").read_bytes())
+    (tmp_path / "more/0.png").write_bytes((photos / "0.png").read_bytes())
+    assert main(["segment", str(tmp_path / "more/*"), str(tmp_path / "0.MP4"), *arguments]) == 0
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written >= {"0_overlay.mp4", "0-2_overlay.mp4", "1_overlay.mp4", "0_labels.png"}
     (tmp_path / "bad.mp4").write_bytes(b"no video")
-    assert main(["segment", str(tmp_path / "bad.mp4"), *arguments]) == 2
+    for name in ("bad.mp4", "none.mp4", "none*.mp4"):
+        assert main(["segment", str(tmp_path / name), *arguments]) == 2
 
 
 def test_trained_weights_come_back(tmp_path, capsys, photos):

@@ -10,6 +10,7 @@ from hyperclip_reference import literal_loss
 
 from hypvision.clip import hyperclip
 from hypvision.clip.classes import CLASS_LISTS, load_classes, official_ids, prompts
+from hypvision.clip.parts import set_tuning
 from hypvision.clip.segmenter import OpenVocabSegmenter, segmentation_loss
 from hypvision.clip.towers import encode_dense
 from hypvision.errors import HypvisionError
@@ -220,6 +221,24 @@ def test_other_tunings(tune):
         assert "visual.conv1.weight" in changed and "token_embedding.weight" in changed
 
 
+@pytest.mark.parametrize("options", [dict(tune="full"), dict(tune="attention"), dict(form="feature"), dict()])
+def test_whatever_trains_gets_a_gradient(options):
+    """Otherwise distributed training stops."""
+    tune, form = options.get("tune", "hyperbolic"), options.get("form", "weight")
+    adapter = dict(block=16, form=form) if tune == "hyperbolic" else None
+    model = build(adapter=adapter, tune=tune).train()
+    model(picture(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).backward()
+    assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def test_a_tuning_leaves_nothing_of_the_one_before():
+    model = clip_models.openai_clip()
+    for mode in ("attention", "full"):
+        set_tuning(model, mode)
+    model.encode_image(clip_models.pictures(model)).square().sum().backward()
+    assert all(part.any() for part in model.visual.transformer.resblocks[0].attn.in_proj_weight.grad.chunk(3))
+
+
 def test_checkpointing_and_amp():
     gradients = []
     for checkpointing in (False, True):
@@ -257,7 +276,8 @@ def test_class_lists(tmp_path):
     (tmp_path / "a.json").write_text('["cat", "dog"]')
     (tmp_path / "b.json").write_text('{"dog": 1, "cat": 0}')
     (tmp_path / "c.json").write_text('{"1": "dog", "0": "cat"}')
-    for name in ("a.txt", "a.json", "b.json", "c.json"):
+    (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbfcat\r\ndog\r\n")  # with a byte order mark
+    for name in ("a.txt", "a.json", "b.json", "c.json", "windows.txt"):
         assert load_classes(tmp_path / name) == ("cat", "dog")
 
 
@@ -275,13 +295,27 @@ def test_mistakes_are_explained(tmp_path):
     fails("entry 3, which is not a name", load_classes, ["cat", 3])
     fails("There is no class list 'none.txt'. Give names", load_classes, "none.txt")
     fails("cannot be read", load_classes, tmp_path / "bad.json")
+    (tmp_path / "latin.txt").write_bytes("Stra\xdfe".encode("latin-1"))
+    fails("is not text in UTF-8", load_classes, tmp_path / "latin.txt")
+    for content in ('{"cat": "x"}', '{"classes": ["cat"]}'):
+        (tmp_path / "bad.json").write_text(content)
+        fails("an entry that has no number", load_classes, tmp_path / "bad.json")
+    fails("got NoneType", load_classes, None)
     fails("no table of ids", official_ids, "voc20")
     fails("Call set_classes", build(classes=None).predict, [picture()])
     fails("10 x 70 pixels, less than one patch of 16 x 16", build().logits, torch.zeros(1, 3, 10, 70))
+    for inference in ("slide", "whole"):
+        fails("10 x 70 pixels, less than one patch", build(inference=inference).predict, [picture(10, 70)])
+    for option, value in (("overlap", 1.0), ("crop", 0), ("slide", 0), ("resolution", 0)):
+        fails(f"{option}={value}", build, **{option: value})
+    fails("give two numbers", build, hooks=(0,))
+    fails("give two numbers", build, upsample=(0, 128))
+    fails("use 'first' or 'mean'", build, synonyms="last")
     fails("no multiple of the patch of 16 x 16 pixels. Use 64", build, resolution=70)
     fails("no tuning 'lora'", build, adapter=None, tune="lora")
     fails("trains with tune='hyperbolic'", build, tune="full")
     fails("use 'slide' or 'whole'", build, inference="both")
     fails("no prompt templates 'nice'", build, templates="nice")
-    fails("needs a {}", build, templates=["a cat"])
+    for template in ("a cat", "a {} {", "{} and {}", "a {x} {}"):
+        fails("needs one {}", build, templates=[template])
     fails("give its tokenizer", OpenVocabSegmenter, clip_models.openai_clip())
