@@ -11,6 +11,7 @@ pytest.importorskip("mmengine")
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from retrieval_layouts import write_cars, write_cub, write_folder, write_inshop, write_sop
 
+from hypvision.data.shapes import TAXONOMY
 from hypvision.mm.config import load_config
 from hypvision.mm.engine import test as run_test
 from hypvision.mm.engine import train
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[2] / "configs" / "lhier"
 CONFIGS = sorted(path.name for path in ROOT.glob("*.py"))
 QUICK = ("lhier_dino-small_2xb90-100e_cub200.py", "hier_deit-small_2xb90-150e_inshop.py")
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FOLDERS = ("cifar10", "shapes")
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*published are"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -33,20 +35,24 @@ def data(tmp_path_factory):
     write_inshop(root / "inshop")
     write_folder(root / "cifar10/train", CIFAR, images=8)
     write_folder(root / "cifar10/test", CIFAR, images=8)
+    # Six instances of each shape: the folders are named as `hypvision make-data --level instance` does.
+    shapes = TAXONOMY.classes["instance"][: 6 * len(TAXONOMY.classes["shape"])]
+    write_folder(root / "shapes/train", shapes, images=8)
+    write_folder(root / "shapes/val", shapes, images=8)
     return root
 
 
 def tiny(name, data, **options):
     """A few small pictures, random weights, no worker processes."""
-    key = next(k for k in ("cub200", "cars196", "sop", "inshop", "cifar10") if k in name)
+    key = next(k for k in ("cub200", "cars196", "sop", "inshop", "cifar10", "shapes") if k in name)
     if key == "cars196" and not (data / key).exists():
         pytest.importorskip("scipy")
         write_cars(data / key)
     config = load_config(ROOT / name, {"data_root": str(data / key), "model.backbone.pretrained": False, **options})
     for loader in (config.train_dataloader, config.val_dataloader, config.test_dataloader):
-        loader.update(num_workers=0, persistent_workers=False, batch_size=8 if key != "cifar10" else 24)
+        loader.update(num_workers=0, persistent_workers=False, batch_size=24 if key in FOLDERS else 8)
         loader.dataset.transform.input_size = 32
-    if key == "cifar10":
+    if key in FOLDERS:
         config.train_dataloader.batch_sampler.m = 4
     if config.model.backbone.model_name.startswith(("vit", "deit")):
         config.model.backbone.update(img_size=32, depth=2)

@@ -1,34 +1,8 @@
 # CUB-200-2011: data/CUB_200_2011/{images,images.txt,image_class_labels.txt,classes.txt}.
+_base_ = ["./retrieval.py"]
 data_root = "data/CUB_200_2011"
-
-train_dataloader = dict(
-    batch_size=90,
-    num_workers=8,
-    dataset=dict(
-        type="CUB200",
-        root=data_root,
-        split="train",
-        transform=dict(input_size=224, is_training=True, scale=(0.2, 1.0), color_jitter=None, interpolation="bicubic"),
-    ),
-    sampler=dict(type="DefaultSampler", shuffle=True),
-    batch_sampler=dict(type="MPerClassBatchSampler", m=2, replace=True, short_classes="repeat"),
-    collate_fn=dict(type="default_collate"),
-    pin_memory=True,
-)
-val_dataloader = dict(
-    batch_size=128,
-    num_workers=8,
-    persistent_workers=True,
-    dataset=dict(
-        type="CUB200",
-        root=data_root,
-        split="test",
-        transform=dict(input_size=224, crop_pct=0.875, interpolation="bicubic"),
-    ),
-    sampler=dict(type="DefaultSampler", shuffle=False),
-    collate_fn=dict(type="default_collate"),
-    pin_memory=True,
-)
+train_dataloader = dict(dataset=dict(type="CUB200", root=data_root))
+val_dataloader = dict(dataset=dict(type="CUB200", root=data_root))
 test_dataloader = val_dataloader
-val_evaluator = dict(type="RetrievalMetric", recall=(1, 2, 4, 8))
+val_evaluator = dict(recall=(1, 2, 4, 8))
 test_evaluator = val_evaluator
