@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_boxes, region_logits
+from hypvision.files import replacing
 from hypvision.mm.det_datasets import CocoDataset
 from hypvision.mm.vocabulary import DatasetClassesHook, OpenVocabMaps, Vocabulary, groups_of, held_out, preprocessing
 from hypvision.viz.palette import palette
@@ -252,7 +254,9 @@ class OpenVocabCocoMetric(CocoMetric):
 
     Args:
         groups: lists of class names by group, e.g. ``dict(base="coco48", novel="coco17")``.
-        kwargs: of mmdet's ``CocoMetric``; without ``ann_file`` the ground truth is that of the samples.
+        kwargs: of mmdet's ``CocoMetric``; without ``ann_file`` the ground truth is that of the samples. With
+            ``outfile_prefix`` the detections are written as ``PREFIX.bbox.json`` and ``PREFIX.segm.json``, in COCO's
+            format.
     """
 
     default_prefix = "ov"
@@ -274,6 +278,11 @@ class OpenVocabCocoMetric(CocoMetric):
         found: dict[str, float] = {}
         for metric in self.metrics:
             detections = _detections(predictions, ids, metric)
+            if self.outfile_prefix is not None:
+                with replacing(Path(f"{self.outfile_prefix}.{metric}.json")) as temporary:
+                    temporary.write_text(json.dumps(detections, default=bytes.decode), encoding="utf-8")
+            if self.format_only:
+                continue
             precision = _precision(reference, detections, ids, [item["img_id"] for item in truth], metric)
             prefix = "" if metric == "bbox" else f"{metric}_"
             found[f"{prefix}AP50"] = _percent(precision[0])

@@ -116,6 +116,12 @@ def test_average_precision_by_hand():
     assert groups_of(("a", "b"), None) == {}
 
 
+def test_detections_are_written_in_coco_s_format(tmp_path):
+    measure([[(1, [2, 3, 10, 9], 0.5)], []], [[], []], outfile_prefix=str(tmp_path / "new/found"))
+    expected = dict(image_id=0, category_id=1, bbox=[2.0, 3.0, 8.0, 6.0], score=0.5)
+    assert json.loads((tmp_path / "new/found.bbox.json").read_text()) == [expected]
+
+
 @pytest.fixture(scope="module")
 def coco(tmp_path_factory):
     """Six scenes under COCO's names."""
