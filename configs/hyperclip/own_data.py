@@ -6,7 +6,7 @@ classes = ["cat", "dog", "grass"]
 train_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="LoadWideAnnotations"),
-    dict(type="Resize", scale=(1333, 384), keep_ratio=True, backend="pillow"),
+    dict(type="ResizeWide", scale=(1333, 384), keep_ratio=True, backend="pillow"),
     dict(type="RandomCrop", crop_size=(384, 384), cat_max_ratio=1.0),
     dict(type="RandomFlip", prob=0.5),
     dict(type="PackSegInputs"),

@@ -6,6 +6,7 @@ neither names nor weights change. Segmentation, detection and panoptic segmentat
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,7 @@ class CLIPParts(nn.Module):
         if self._text is None or self._text[0] != key:
             with torch.inference_mode(False), torch.no_grad():
                 self._text = (key, self._encode_classes(names))
+            _warn_of_equal(names, self._text[1])
         return self._text[1]
 
     def _encode_classes(self, names: Sequence[str]) -> Tensor:
@@ -195,6 +197,18 @@ class CLIPParts(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_text": None}
+
+
+def _warn_of_equal(names: Sequence[str], text: Tensor) -> None:
+    mean = F.normalize(text.float().mean(1), dim=-1)
+    first, second = torch.nonzero((mean @ mean.T > 1 - 1e-6).triu(1), as_tuple=True)
+    if len(first):
+        pair = f"'{names[int(first[0])]}' from '{names[int(second[0])]}'"
+        warnings.warn(
+            f"CLIP cannot tell {pair}: their texts have the same embedding ({len(first)} such pairs). They are the "
+            "same word, or words that it was never taught, as most are for 'shapes-s8', which knows drawn shapes only.",
+            stacklevel=3,
+        )
 
 
 def _templates(templates: str | Sequence[str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from mmcv.transforms import Resize
 from mmengine.model import BaseDataPreprocessor
 from mmengine.structures import PixelData
 from mmseg.datasets import BaseSegDataset
@@ -36,6 +37,7 @@ __all__ = [
     "OpenVocabIoUMetric",
     "OpenVocabPreProcessor",
     "OpenVocabSegDataset",
+    "ResizeWide",
 ]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
@@ -95,7 +97,8 @@ class HyperCLIPSegmentor(SegmenterParts, Vocabulary, BaseSegmentor):
         init_cfg: dict | None = None,
         **options: Any,
     ):
-        BaseSegmentor.__init__(self, data_preprocessor=data_preprocessor or OpenVocabPreProcessor(), init_cfg=init_cfg)
+        preprocessor = data_preprocessor or OpenVocabPreProcessor(seg_pad_val=ignore_index)
+        BaseSegmentor.__init__(self, data_preprocessor=preprocessor, init_cfg=init_cfg)
         self.build(clip, **options)
         self.set_vocabularies(train_classes, test_classes)
         self.background_from, self.ignore_index = background_from, ignore_index
@@ -163,10 +166,25 @@ class LoadWideAnnotations(LoadAnnotations):
             table = np.arange(max(int(labels.max()), *results["label_map"]) + 1, dtype=np.int32)
             for old, new in results["label_map"].items():
                 table[old] = new
-            labels = table[labels]
-        # mmcv resizes with Pillow in 8 bits only, so 8 bits are kept where they hold the labels.
-        results["gt_seg_map"] = labels.astype(np.uint8) if labels.max(initial=0) <= 255 else labels
+            labels = np.where(labels < 0, labels, table[labels.clip(min=0)])  # a negative one is wrong, and stays so
+        # mmcv resizes with Pillow in 8 bits only, so 8 bits are kept where they hold the labels; else see ResizeWide.
+        narrow = labels.min(initial=0) >= 0 and labels.max(initial=0) <= 255
+        results["gt_seg_map"] = labels.astype(np.uint8) if narrow else labels
         results["seg_fields"].append("gt_seg_map")
+
+
+@TRANSFORMS.register_module()
+class ResizeWide(Resize):
+    """mmcv's Resize, also for label maps of more than 8 bits, which it refuses with Pillow as the backend."""
+
+    def _resize_seg(self, results: dict[str, Any]) -> None:
+        labels = results.get("gt_seg_map")
+        if labels is None or labels.dtype == np.uint8:
+            super()._resize_seg(results)
+        else:
+            size = results["img_shape"][1::-1]
+            image = Image.fromarray(labels.astype(np.int32))
+            results["gt_seg_map"] = np.array(image.resize(size, Image.Resampling.NEAREST))
 
 
 @DATASETS.register_module()
@@ -193,6 +211,12 @@ class OpenVocabSegDataset(BaseSegDataset):
         **kwargs: Any,
     ):
         names = load_classes(classes)
+        if 0 <= ignore_index < len(names):
+            raise HypvisionError(
+                f"ignore_index={ignore_index} is the label of {names[ignore_index]!r}, so that its pixels would be "
+                f"ignored. With {len(names)} classes give another ignore_index, such as 65535, to the data set, the "
+                "model and the metric."
+            )
         if unknown := [name for name in ignore_classes if name not in names]:
             raise HypvisionError(f"ignore_classes has {unknown[0]!r}, which is not in the class list.")
         kept = [name for name in names if name not in set(ignore_classes)]

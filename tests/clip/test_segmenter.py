@@ -1,6 +1,7 @@
 """The whole segmenter on tiny CLIPs: class lists, text cache, loss, sliding and whole inference, mistakes."""
 
 import copy
+import warnings
 
 import clip_models
 import pytest
@@ -200,6 +201,18 @@ def test_templates_and_synonyms():
     assert torch.allclose(text[1, 0], single[2, 0], atol=1e-5)
     assert model.predict([picture()])[0].shape == (50, 70)
     assert prompts("wall, rock", ["a {}"]) == [["a wall"]]
+
+
+def test_words_that_clip_was_never_taught_are_told():
+    model = OpenVocabSegmenter(
+        dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), tune="frozen", head=dict(type="similarity"),
+        resolution=64, crop=64, slide=64, classes=["disk", "zebra", "ring", "cat"],
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="cannot tell 'zebra' from 'cat'.*1 such pairs"):
+        model.encode_classes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.encode_classes(["disk", "ring", "zebra"])
 
 
 @pytest.mark.parametrize("tune", ["attention", "full", "frozen"])

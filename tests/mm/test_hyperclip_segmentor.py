@@ -21,6 +21,7 @@ from hypvision.mm.hyperclip import (
     OpenVocabIoUMetric,
     OpenVocabPreProcessor,
     OpenVocabSegDataset,
+    ResizeWide,
 )
 
 HEAD = dict(
@@ -146,10 +147,25 @@ def test_labels_beyond_8_bits(tmp_path):
     assert LoadWideAnnotations().transform(results)["gt_seg_map"].tolist() == [[255, 0], [1, 254]]
     results = dict(seg_map_path=str(tmp_path / "b.png"), seg_fields=[], label_map={1: 255, 2: 1})
     assert LoadWideAnnotations().transform(results)["gt_seg_map"].tolist() == [[0, 255], [1, 255]]
+    # A negative label is none of 8 bits, and no map makes it right.
+    Image.fromarray(np.array([[-2, 1]], dtype=np.int32)).save(tmp_path / "d.tif")
+    results = dict(seg_map_path=str(tmp_path / "d.tif"), seg_fields=[], label_map={1: 0, 2: 255})
+    assert LoadWideAnnotations().transform(results)["gt_seg_map"].tolist() == [[-2, 0]]
     Image.new("RGB", (4, 4)).save(tmp_path / "c.png")
     for name, match in (("c.png", "is a coloured picture"), ("d.png", "There is no label map")):
         with pytest.raises(HypvisionError, match=match):
             LoadWideAnnotations().transform(dict(seg_map_path=str(tmp_path / name), seg_fields=[]))
+
+
+@pytest.mark.parametrize("keep_ratio", [True, False])
+def test_wide_labels_are_resized_as_narrow_ones(keep_ratio):
+    labels = np.random.default_rng(0).integers(0, 255, (37, 53)).astype(np.uint8)
+    found = []
+    for offset, kind in ((0, np.uint8), (1000, np.int32)):
+        results = dict(img=np.zeros((37, 53, 3), np.uint8), gt_seg_map=labels.astype(kind) + kind(offset))
+        resize = ResizeWide((90, 60), keep_ratio=keep_ratio, backend="pillow")
+        found.append(resize.transform(results)["gt_seg_map"].astype(np.int64) - offset)
+    assert found[0].shape == ((60, 86) if keep_ratio else (60, 90)) and np.array_equal(*found)
 
 
 def dataset(folder, **changes):
@@ -168,6 +184,7 @@ def test_data_set(folder, tmp_path):
         ("is empty", dict(classes=[])),
         ("more than once", dict(classes=["cat", "cat"])),
         ("ignore_classes has 'cow'", dict(ignore_classes=["cow"])),
+        ("ignore_index=2 is the label of 'grass'", dict(ignore_index=2)),
         ("There are no pictures in", dict(data_root=str(tmp_path))),
         ("has no label map; expected .*0.tif", dict(seg_map_suffix=".tif")),
     ):
