@@ -698,7 +698,10 @@ def load_adapter(model: nn.Module, path: str | Path, strict: bool = True) -> nn.
             about = json.loads((file.metadata() or {}).get("hyperclip", "null"))
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, ValueError) as error:
-        raise HypvisionError(f"The adapter '{path}' cannot be read: {error}. Copy it again.") from error
+        advice = "Copy it again."
+        if path.suffix in (".pth", ".pt"):
+            advice = "A checkpoint of a training is none: load it by clip.load_segmenter, and save_adapter its clip."
+        raise HypvisionError(f"The adapter '{path}' cannot be read: {error}. {advice}") from error
     known = {field.name for field in fields(HyperCLIPConfig)}
     if not isinstance(about, Mapping) or not {"base", "config"} <= set(about) or set(about["config"]) - known:
         raise HypvisionError(

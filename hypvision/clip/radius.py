@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hypvision.clip import hyperclip
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.segment import SHIPPED, to_rgb
+from hypvision.clip.segment import clip_options, to_rgb
 from hypvision.clip.towers import encode_dense, encode_text, find_towers
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
@@ -139,8 +139,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> None:
     """``radius`` from parsed arguments: prints statistics, writes them and a picture."""
-    name, _, tag = args.clip.partition(":")
-    clip = create_clip(name, tag or (SHIPPED if name == "shapes-s8" else None))
+    clip = create_clip(**clip_options(args.clip))
     lists = {str(source): load_classes(source) for source in args.classes}
     radii = _measure(clip, lists, args.images, args.convention, "before")
     sweep: dict[float, float] = {}
@@ -177,7 +176,9 @@ def _measure(
     if images:
         side = clip.model.visual.image_size
         size = (side, side) if isinstance(side, int) else tuple(side)
-        pictures = [to_rgb(open_image(path)).resize(size[::-1]) for path in find_images(images)]
+        pictures = [
+            to_rgb(open_image(path), f"The picture '{path}'").resize(size[::-1]) for path in find_images(images)
+        ]
         batch = torch.stack([torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in pictures])
         found[f"images {when}"] = image_radii(clip, batch, convention=convention)
         found[f"patches {when}"] = image_radii(clip, batch, patches=True, convention=convention)

@@ -77,6 +77,19 @@ class Segmentation(NamedTuple):
         return Image.fromarray(self.labels.astype(np.uint8 if len(self.classes) <= 255 else np.uint16))
 
 
+def clip_options(text: str) -> dict[str, str]:
+    """``NAME:PRETRAINED`` as arguments of :func:`~hypvision.clip.models.create_clip`.
+
+    Raises:
+        HypvisionError: it does not say which weights, and none ship.
+    """
+    name, _, tag = text.partition(":")
+    pretrained = tag or (SHIPPED if name == "shapes-s8" else None)
+    if pretrained is None:
+        raise HypvisionError(f"Say which weights of '{name}' to use, e.g. --clip {name}:openai.")
+    return dict(name=name, pretrained=pretrained)
+
+
 def load_segmenter(
     weights: str | Path | None = None, config: str | Path | None = None, clip: str | None = None
 ) -> OpenVocabSegmenter:
@@ -93,12 +106,9 @@ def load_segmenter(
         HypvisionError: files that are missing or do not fit; weights that cannot be downloaded.
     """
     if weights is None:
-        name, _, tag = (clip or "ViT-B-16:openai").partition(":")
-        pretrained = tag or (SHIPPED if name == "shapes-s8" else None)
-        if pretrained is None:
-            raise HypvisionError(f"Say which weights of '{name}' to use, e.g. --clip {name}:openai.")
-        options: dict[str, Any] = dict(clip=dict(name=name, pretrained=pretrained), head=dict(type="similarity"))
-        if name == "shapes-s8":
+        clip = clip or "ViT-B-16:openai"
+        options: dict[str, Any] = dict(clip=clip_options(clip), head=dict(type="similarity"))
+        if options["clip"]["name"] == "shapes-s8":
             options.update(resolution=96, crop=96, slide=96)
         return OpenVocabSegmenter(tune="frozen", **options).eval()
     if clip is not None:
@@ -157,8 +167,8 @@ def _options_of(config: str | Path) -> dict[str, Any]:
     return model
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """A picture as it is shown: RGB of 8 bits, turned as the camera says.
+def to_rgb(image: Image.Image, name: str = "A picture") -> Image.Image:
+    """A picture as it is shown: RGB of 8 bits, turned as the camera says; ``name`` is for the message.
 
     Raises:
         HypvisionError: its pixels are not integers of at most 16 bits.
@@ -170,7 +180,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
             return Image.fromarray((values // 257).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
         raise HypvisionError(
-            f"A picture has pixels of Pillow's mode {image.mode}, whose white and black are not known. Save it with 8 "
+            f"{name} has pixels of Pillow's mode {image.mode}, whose white and black are not known. Save it with 8 "
             "or 16 bits a channel."
         )
     return image.convert("RGB")
@@ -209,7 +219,7 @@ def segment(
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
             raise HypvisionError(f"An image array must be uint8 (H, W, 3), got {image.dtype} {image.shape}.")
         image = Image.fromarray(image)
-    image = to_rgb(image)
+    image = to_rgb(image, name)
     names = load_classes(classes)
     if model is None:
         model = _default(*(None if value is None else str(value) for value in (weights, config, clip)))
@@ -248,6 +258,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> None:
     """``segment`` from parsed arguments; prints the names of the files written."""
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        raise HypvisionError(f"--device {args.device}: there is no GPU that PyTorch can use. Take --device cpu.")
     if args.every < 1:
         raise HypvisionError(f"--every must be at least 1, got {args.every}.")
     names = load_classes(parse_classes(args.classes))

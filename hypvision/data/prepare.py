@@ -17,6 +17,7 @@ import json
 import shutil
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from hypvision.errors import HypvisionError, require
 
 __all__ = ["PREPARED", "ade847_labels", "add_arguments", "prepare", "run", "voc_labels"]
 
-Item = tuple[str, Path, Callable[[], np.ndarray]]  # name, picture, its labels
+Item = tuple[str, Path, Path, Callable[[], np.ndarray]]  # name, picture, file of its labels, the labels
 
 
 def ade847_labels(image: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -56,6 +57,17 @@ def _need(path: Path) -> Path:
     return path
 
 
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except HypvisionError:
+        raise
+    except Exception as error:  # the readers raise whatever the bytes make them stumble over
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise HypvisionError(f"'{path}' cannot be read ({text}). Replace it by an intact copy.") from error
+
+
 def _ade847(source: Path) -> Iterator[Item]:
     from hypvision.clip.classes import official_ids
 
@@ -69,19 +81,21 @@ def _ade847(source: Path) -> Iterator[Item]:
 
     for path in sorted(folder.rglob("*.jpg")):
         seg = _need(path.with_name(f"{path.stem}_seg.png"))
-        yield path.stem, path, lambda seg=seg: labels(seg)
+        yield path.stem, path, seg, lambda seg=seg: labels(seg)
 
 
 def _pc59(source: Path) -> Iterator[Item]:
     from hypvision.clip.classes import official_ids
 
     masks: Any = require("pycocotools.mask", "mm")
-    content = json.loads(_need(source / "trainval_merged.json").read_text())
+    with _reading(source / "trainval_merged.json"):
+        content = json.loads(_need(source / "trainval_merged.json").read_text())
+        images, annotations = content["images"], content["annos" if "annos" in content else "annotations"]
     ids = official_ids("pc59")
     table = np.full(max(ids) + 1, 255, dtype=np.uint8)
     table[ids[1:]] = np.arange(len(ids) - 1)
     by_image: dict[Any, list[dict]] = {}
-    for annotation in content["annos" if "annos" in content else "annotations"]:
+    for annotation in annotations:
         by_image.setdefault(annotation["image_id"], []).append(annotation)
 
     def labels(item: dict) -> np.ndarray:
@@ -95,10 +109,11 @@ def _pc59(source: Path) -> Iterator[Item]:
             painted[masks.decode(mask).astype(bool)] = annotation["category_id"]
         return table[np.where(painted < len(table), painted, 0)]
 
-    for item in content["images"]:
+    for item in images:
         if item.get("phase", "val") == "val":
             name = Path(item["file_name"]).stem
-            yield name, _need(source / "JPEGImages" / f"{name}.jpg"), lambda item=item: labels(item)
+            picture = _need(source / "JPEGImages" / f"{name}.jpg")
+            yield name, picture, source / "trainval_merged.json", lambda item=item: labels(item)
 
 
 def _pc459(source: Path) -> Iterator[Item]:
@@ -112,7 +127,7 @@ def _pc459(source: Path) -> Iterator[Item]:
 
     for name in _need(source / "pascalcontext_val.txt").read_text().split():
         path = _need(source / "trainval" / f"{name}.mat")
-        yield name, _need(source / "JPEGImages" / f"{name}.jpg"), lambda path=path: labels(path)
+        yield name, _need(source / "JPEGImages" / f"{name}.jpg"), path, lambda path=path: labels(path)
 
 
 def _voc(background: bool) -> Callable[[Path], Iterator[Item]]:
@@ -123,6 +138,7 @@ def _voc(background: bool) -> Callable[[Path], Iterator[Item]]:
             yield (
                 name,
                 _need(source / "JPEGImages" / f"{name}.jpg"),
+                path,
                 lambda path=path: voc_labels(np.array(Image.open(path)), background),
             )
 
@@ -151,7 +167,7 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
         Number of pictures.
 
     Raises:
-        HypvisionError: unknown name, a file that is missing, or labels out of range.
+        HypvisionError: unknown name, no pictures, a file that is missing or damaged, or labels out of range.
     """
     if name not in PREPARED:
         raise HypvisionError(f"There is nothing to prepare for '{name}'. Known: {', '.join(PREPARED)}.")
@@ -160,13 +176,16 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
     images, annotations = out / "images/validation", out / "annotations/validation"
     for folder in (images, annotations):
         folder.mkdir(parents=True, exist_ok=True)
-    count = 0
-    for stem, picture, labels in tqdm(list(items(source)), desc=name, unit="img", disable=None):
+    found = list(items(source))
+    if not found:
+        raise HypvisionError(f"'{source}' lists no pictures of {name}. Check SOURCE: it may not be complete.")
+    for stem, picture, place, labels in tqdm(found, desc=name, unit="img", disable=None):
         target = annotations / f"{stem}{suffix}"
         if not target.exists():
-            _write(picture, labels(), images / f"{stem}.jpg", target, limit)
-        count += 1
-    return count
+            with _reading(place):
+                values = labels()
+            _write(picture, values, images / f"{stem}.jpg", target, limit)
+    return len(found)
 
 
 def _write(picture: Path, labels: np.ndarray, image_path: Path, label_path: Path, limit: int | None) -> None:
@@ -176,7 +195,8 @@ def _write(picture: Path, labels: np.ndarray, image_path: Path, label_path: Path
     if limit is not None and short > limit:
         cv2 = require("cv2", "mm")
         size = tuple(round(side * limit / short) for side in labels.shape[::-1])
-        image = np.array(Image.open(picture).convert("RGB"))
+        with _reading(picture):
+            image = np.array(Image.open(picture).convert("RGB"))
         image = cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
         labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST)
         Image.fromarray(image).save(temporary, format="JPEG", quality=95)

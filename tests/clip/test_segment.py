@@ -171,10 +171,27 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
     names = ["disk", "ring", "house"]
     first, second = (segment(photos / "0.png", names, which).labels for which in (model, again))
     assert (first == second).all()
+    # Its adapter fits a CLIP with the same frozen weights.
+    with torch.no_grad():
+        for parameter in hyperclip.trainable_parameters(again.clip):
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    path = hyperclip.save_adapter(again.clip, tmp_path / "adapter.safetensors")
+    base = create_clip("shapes-s8")
+    base.model.load_state_dict(model.clip.state_dict(), strict=False)
+    hyperclip.load_adapter(base.model, path)
+    again.set_classes(names)
+    own = text_radii(base, names, convention="half")
+    assert torch.allclose(own, text_radii(base._replace(model=again.clip), names, convention="half"))
     with pytest.raises(HypvisionError, match="of another size .hyperclip-width128-patch8.. Give its config"):
         load_segmenter(tmp_path / "weights.safetensors")
     with pytest.raises(HypvisionError, match="Leave out one"):
         load_segmenter(tmp_path / "weights.safetensors", clip="shapes-s8")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_a_device_that_is_not_there_is_told(photos, capsys):
+    arguments = ["--classes", "disk", "--clip", "shapes-s8", "--device", "cuda"]
+    assert main(["segment", str(photos), *arguments]) == 2 and "Take --device cpu" in capsys.readouterr().err
 
 
 def test_offline_is_told(monkeypatch):
@@ -261,3 +278,10 @@ def test_radius_command(tmp_path, photos, capsys):
     assert "text voc20 before: mean" in printed and "patches after" in printed and "S x 0.9" in printed
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["radius.json", "radius.png"]
     assert clip_models.VOCABULARY == 100
+    torch.save(model.state_dict(), tmp_path / "model.pth")
+    for wrong, match in (
+        (["--clip", "ViT-B-32"], "Say which weights of 'ViT-B-32'"),
+        (["--clip", "shapes-s8", "--adapter", str(tmp_path / "model.pth")], "save_adapter its clip"),
+    ):
+        assert main(["radius", *wrong, "--classes", "voc20", "--out", str(tmp_path / "out")]) == 2
+        assert match in capsys.readouterr().err

@@ -92,3 +92,27 @@ def test_mistakes_are_explained(tmp_path):
         prepare("voc20", tmp_path / "none", tmp_path / "out")
     with pytest.raises(HypvisionError, match="val.txt' does not exist"):
         prepare("voc20", tmp_path, tmp_path / "out")
+
+
+def test_damaged_files_are_named(tmp_path):
+    def fails(match, name):
+        with pytest.raises(HypvisionError, match=match):
+            prepare(name, tmp_path, tmp_path / "out")
+
+    (tmp_path / "images/ADE/validation").mkdir(parents=True)
+    fails("lists no pictures of ade847", "ade847")
+    for folder in ("ImageSets/Segmentation", "SegmentationClassAug", "trainval"):
+        (tmp_path / folder).mkdir(parents=True)
+    photo(tmp_path / "JPEGImages/x.jpg")
+    for name in (
+        "ImageSets/Segmentation/val.txt",
+        "pascalcontext_val.txt",
+        "SegmentationClassAug/x.png",
+        "trainval/x.mat",
+    ):
+        (tmp_path / name).write_text("x\n")
+    fails("SegmentationClassAug/x.png' cannot be read .UnidentifiedImageError", "voc20")
+    fails("trainval/x.mat' cannot be read", "pc459")
+    for content in ("{", "{}"):
+        (tmp_path / "trainval_merged.json").write_text(content)
+        fails("trainval_merged.json' cannot be read", "pc59")
