@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from hypvision.clip import hyperclip
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.segment import clip_options, to_rgb
+from hypvision.clip.segment import clip_options, read_picture
 from hypvision.clip.towers import encode_dense, encode_text, find_towers
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
-from hypvision.viz.explain import find_images, open_image
+from hypvision.viz.explain import find_images
 
 __all__ = ["add_arguments", "hyperbolic_radius", "image_radii", "radius_penalty", "radius_statistics", "run",
            "scale_sweep", "text_radii"]  # fmt: skip
@@ -176,9 +176,7 @@ def _measure(
     if images:
         side = clip.model.visual.image_size
         size = (side, side) if isinstance(side, int) else tuple(side)
-        pictures = [
-            to_rgb(open_image(path), f"The picture '{path}'").resize(size[::-1]) for path in find_images(images)
-        ]
+        pictures = [read_picture(path).resize(size[::-1]) for path in find_images(images)]
         batch = torch.stack([torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in pictures])
         found[f"images {when}"] = image_radii(clip, batch, convention=convention)
         found[f"patches {when}"] = image_radii(clip, batch, patches=True, convention=convention)

@@ -167,6 +167,23 @@ def _options_of(config: str | Path) -> dict[str, Any]:
     return model
 
 
+def read_picture(image: str | Path | Image.Image | np.ndarray) -> Image.Image:
+    """The RGB picture of a path, a PIL image, or an RGB array uint8 (H, W, 3).
+
+    Raises:
+        HypvisionError: it is none of these, or cannot be read.
+    """
+    if isinstance(image, (str, Path)):
+        return to_rgb(open_image(image), f"The picture '{image}'")
+    if isinstance(image, Image.Image):
+        return to_rgb(image)
+    if not isinstance(image, np.ndarray):
+        raise HypvisionError(f"An image is a path, a PIL image or an array, got {type(image).__name__}.")
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+        raise HypvisionError(f"An image array must be uint8 (H, W, 3), got {image.dtype} {image.shape}.")
+    return Image.fromarray(image)
+
+
 def to_rgb(image: Image.Image, name: str = "A picture") -> Image.Image:
     """A picture as it is shown: RGB of 8 bits, turned as the camera says; ``name`` is for the message.
 
@@ -210,16 +227,8 @@ def segment(
     Raises:
         HypvisionError: no picture, no classes, or no model.
     """
-    name = "The picture"
-    if isinstance(image, (str, Path)):
-        name, image = f"The picture '{image}'", open_image(image)
-    elif not isinstance(image, Image.Image):
-        if not isinstance(image, np.ndarray):
-            raise HypvisionError(f"An image is a path, a PIL image or an array, got {type(image).__name__}.")
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-            raise HypvisionError(f"An image array must be uint8 (H, W, 3), got {image.dtype} {image.shape}.")
-        image = Image.fromarray(image)
-    image = to_rgb(image, name)
+    name = f"The picture '{image}'" if isinstance(image, (str, Path)) else "The picture"
+    image = read_picture(image)
     names = load_classes(classes)
     if model is None:
         model = _default(*(None if value is None else str(value) for value in (weights, config, clip)))

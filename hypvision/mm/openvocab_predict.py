@@ -16,6 +16,7 @@ import torch
 from mmdet.structures import DetDataSample
 from PIL import Image
 
+from hypvision.clip.segment import read_picture
 from hypvision.errors import HypvisionError
 from hypvision.mm.checkpoint import check_compatible, load_checkpoint_file
 from hypvision.mm.config import load_config
@@ -72,7 +73,7 @@ def look(
 
     Args:
         model: of :func:`load_openvocab`.
-        image: path, RGB array (H, W, 3), or PIL picture.
+        image: path, RGB array uint8 (H, W, 3), or PIL picture.
         classes: what to look for; anything that :func:`hypvision.clip.classes.load_classes` takes. None: as before.
         things: for panoptic models: classes of which every object is a segment of its own; None: all.
         size: the longer side that the picture is resized to; None: as it is.
@@ -86,19 +87,13 @@ def look(
     """
     if classes is not None:
         model.set_test_classes(classes, *(() if things is None else (things,)))
-    if isinstance(image, (str, Path)):
-        try:
-            with Image.open(image) as opened:
-                image = opened.convert("RGB")
-        except (OSError, ValueError) as error:
-            raise HypvisionError(f"The picture '{image}' cannot be read: {error}.") from error
-    picture = image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image, dtype=np.uint8))
+    picture = read_picture(image)
     width, height = picture.size
     scale = 1.0 if size is None else size / max(width, height)
     new = (max(1, round(width * scale)), max(1, round(height * scale)))
     if new != picture.size:
         picture = picture.resize(new, Image.Resampling.BILINEAR)
-    pixels = torch.from_numpy(np.array(picture.convert("RGB"))[..., ::-1].copy()).permute(2, 0, 1)
+    pixels = torch.from_numpy(np.array(picture)[..., ::-1].copy()).permute(2, 0, 1)
     meta = dict(
         img_id=0,
         ori_shape=(height, width),

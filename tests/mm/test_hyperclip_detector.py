@@ -239,6 +239,12 @@ def check_any_picture(trained, folder):
     assert (found.bboxes >= 0).all() and (found.bboxes[:, 2] <= 120).all() and (found.bboxes[:, 3] <= 40).all()
     again = look(model, pixels, size=96).pred_instances
     assert torch.allclose(found.bboxes, again.bboxes) and torch.equal(found.labels, again.labels)
+    for wrong in (pixels / 255.0, pixels[..., 0]):
+        with pytest.raises(HypvisionError, match="must be uint8"):
+            look(model, wrong)
+    Image.fromarray(pixels[..., 0].astype(np.uint16) * 257).save(folder / "16.png")
+    deep, grey = (look(model, x, size=96).pred_instances for x in (folder / "16.png", Image.fromarray(pixels[..., 0])))
+    assert torch.equal(deep.bboxes, grey.bboxes)
     (folder / "b.png").write_text("no picture")
     with pytest.raises(HypvisionError, match="cannot be read"):
         look(model, folder / "b.png")
