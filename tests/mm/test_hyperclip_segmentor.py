@@ -78,6 +78,7 @@ def config(folder, **changes):
         optim_wrapper=dict(type="OptimWrapper", optimizer=dict(type="AdamW", lr=1e-3)),
         default_hooks=dict(checkpoint=dict(type="CheckpointHook", by_epoch=False, interval=2)),
         log_processor=dict(by_epoch=False),
+        randomness=dict(seed=0),
         env_cfg=dict(dist_cfg=dict(backend="gloo")),
     )
     return Config(content, filename=None)
