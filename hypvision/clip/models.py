@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
@@ -22,7 +23,17 @@ from hypvision.zoo.records import Record
 from hypvision.zoo.sources import find, resolve
 from hypvision.zoo.weights import read_weights
 
-__all__ = ["ARCHITECTURES", "CLIPBundle", "MEAN", "STD", "build_model", "create_clip", "expand_tokens", "trim_tokens"]
+__all__ = [
+    "ARCHITECTURES",
+    "CLIPBundle",
+    "MEAN",
+    "STD",
+    "build_model",
+    "create_clip",
+    "expand_tokens",
+    "pretrained_tags",
+    "trim_tokens",
+]
 
 MEAN = (122.7709383, 116.7460125, 104.09373615)
 """Of RGB from 0 to 255, as OpenAI's CLIP was trained."""
@@ -86,30 +97,53 @@ def create_clip(name: str = "ViT-B-16", pretrained: str | Path | None = None, **
         model = open_clip.model.CLIP(**ARCHITECTURES[name])
         tokenizer = open_clip.SimpleTokenizer(context_length=model.context_length)
     else:
-        if name not in open_clip.list_models():
-            known = [*open_clip.list_models(), *ARCHITECTURES]
-            close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-            hint = f" Did you mean {' or '.join(close)}?" if close else ""
-            raise HypvisionError(f"There is no CLIP model '{name}'.{hint} open_clip.list_models() lists all.")
-        tags = open_clip.list_pretrained_tags_by_model(name)
+        tags = pretrained_tags(name)
         if pretrained is not None and not is_file and pretrained not in tags:
             raise HypvisionError(f"'{name}' has no weights '{pretrained}'. It has {', '.join(tags) or 'none'}.")
         if pretrained == "openai":
             options.setdefault("force_quick_gelu", True)
         try:
-            model = open_clip.create_model(name, None if is_file else pretrained, **options)
+            with _quiet():
+                model = open_clip.create_model(name, None if is_file else pretrained, **options)
             tokenizer = open_clip.get_tokenizer(name)
         except (OSError, RuntimeError, ImportError) as error:
             raise HypvisionError(
                 f"The weights or the tokenizer of '{name}' ({pretrained or 'random weights'}) cannot be fetched: "
-                f"{str(error).splitlines()[0]}. With a network they are downloaded once and kept. Without one, "
-                "download them elsewhere and give the path of the file, or use 'shapes-s8', which ships."
+                f"{str(error).splitlines()[0].rstrip('.')}. With a network they are downloaded once and kept. Without "
+                "one, download them elsewhere and give the path of the file, or use 'shapes-s8', which ships."
             ) from error
     if is_file:
         _load(model, path)
     mean, std = getattr(model.visual, "image_mean", None), getattr(model.visual, "image_std", None)
     scale = tuple(255.0 * value for value in mean) if mean else MEAN
     return CLIPBundle(model.eval(), tokenizer, scale, tuple(255.0 * value for value in std) if std else STD)
+
+
+def pretrained_tags(name: str) -> list[str]:
+    """open_clip's names of the weights of a CLIP model.
+
+    Raises:
+        HypvisionError: there is no such model.
+    """
+    open_clip = require("open_clip", "clip")
+    known = [*open_clip.list_models(), *ARCHITECTURES]
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise HypvisionError(f"There is no CLIP model '{name}'.{hint} open_clip.list_models() lists all.")
+    return open_clip.list_pretrained_tags_by_model(name)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without open_clip's words on the root logger about weights that are not loaded, or could not be: we say it."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        root.setLevel(before)
 
 
 def _from_zoo(name: str, address: str) -> Path:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hypvision.clip import hyperclip
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.segment import clip_options, read_picture
+from hypvision.clip.segment import clip_options, parse_classes, read_picture
 from hypvision.clip.towers import encode_dense, encode_text, find_towers
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
@@ -130,7 +130,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``radius``."""
     parser.add_argument("--clip", default="ViT-B-16:openai", metavar="NAME[:TAG]", help="the CLIP before tuning")
     parser.add_argument("--adapter", metavar="FILE", help="a saved HyperCLIP adapter: the CLIP after tuning")
-    parser.add_argument("--classes", nargs="+", default=["coco171"], metavar="LIST", help="known lists or files")
+    parser.add_argument(
+        "--classes", nargs="+", default=["coco171"], metavar="LIST", help='known lists, files, or "cat, dog"'
+    )
     parser.add_argument("--images", nargs="+", default=[], metavar="IMAGE", help="pictures, whose patches are measured")
     parser.add_argument("--convention", choices=["metric2", "half"], default="metric2", help="with the factor 2 or not")
     parser.add_argument("--sweep", nargs="+", type=float, default=[], metavar="S", help="scale the adapter by these")
@@ -140,7 +142,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> None:
     """``radius`` from parsed arguments: prints statistics, writes them and a picture."""
     clip = create_clip(**clip_options(args.clip))
-    lists = {str(source): load_classes(source) for source in args.classes}
+    lists = {str(source): load_classes(parse_classes(source)) for source in args.classes}
     radii = _measure(clip, lists, args.images, args.convention, "before")
     sweep: dict[float, float] = {}
     if args.adapter:

@@ -22,6 +22,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from hypvision.clip.classes import CLASS_LISTS, load_classes
+from hypvision.clip.models import pretrained_tags
 from hypvision.clip.segmenter import OpenVocabSegmenter
 from hypvision.errors import HypvisionError, require
 from hypvision.viz.explain import find_images, open_image, output_names
@@ -86,7 +87,10 @@ def clip_options(text: str) -> dict[str, str]:
     name, _, tag = text.partition(":")
     pretrained = tag or (SHIPPED if name == "shapes-s8" else None)
     if pretrained is None:
-        raise HypvisionError(f"Say which weights of '{name}' to use, e.g. --clip {name}:openai.")
+        tags = pretrained_tags(name)
+        if not tags:
+            raise HypvisionError(f"'{name}' has no published weights. Give a file: --clip {name}:FILE.")
+        raise HypvisionError(f"Say which weights of '{name}' to use: --clip {name}:TAG, with one of {', '.join(tags)}.")
     return dict(name=name, pretrained=pretrained)
 
 

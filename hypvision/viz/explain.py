@@ -212,7 +212,9 @@ def find_images(names: Iterable[str | Path]) -> list[Path]:
             files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
             if not files:
                 kinds = " ".join(sorted(SUFFIXES))
-                raise HypvisionError(f"The folder '{name}' has no pictures ({kinds}). Give another folder or a file.")
+                deeper = next((file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES), None)
+                advice = f"Those below it: '{path}/**/*{deeper.suffix}'" if deeper else "Give another folder or a file"
+                raise HypvisionError(f"The folder '{name}' has no pictures ({kinds}). {advice}.")
         elif path.is_file():
             files = [path]
         else:

@@ -15,6 +15,7 @@ from hypvision.clip.models import create_clip, expand_tokens, trim_tokens
 from hypvision.clip.radius import hyperbolic_radius, radius_penalty, radius_statistics, scale_sweep, text_radii
 from hypvision.data.shapes import COLOURS, TAXONOMY, make_object
 from hypvision.errors import HypvisionError
+from hypvision.viz.explain import find_images
 from hypvision.zoo.weights import write_weights
 
 SHIPPED = "zoo:shapes-s8.captions"
@@ -112,7 +113,8 @@ def test_command(photos, tmp_path, capsys):
         ("There is no picture", ["none.png", *common]),
         ("more than once", [str(photos), "--classes", "a, a", *common[2:]]),
         ("There is no video", ["none.mp4", *common]),
-        ("Say which weights", [str(photos), "--classes", "a", "--clip", "ViT-B-16"]),
+        ("with one of openai", [str(photos), "--classes", "a", "--clip", "ViT-B-16"]),
+        ("Did you mean shapes-s8", [str(photos), "--classes", "a", "--clip", "shapes-s9"]),
         ("There is no checkpoint", [str(photos), "--classes", "a", "--weights", "none.pth"]),
         ("at least 1", [str(photos), *common, "--every", "0"]),
     ):
@@ -277,6 +279,8 @@ def test_radius_command(tmp_path, photos, capsys):
     printed = capsys.readouterr().out
     assert "text voc20 before: mean" in printed and "patches after" in printed and "S x 0.9" in printed
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["radius.json", "radius.png"]
+    assert main(["radius", "--clip", "shapes-s8", "--classes", "disk, ring", "--out", str(tmp_path / "named")]) == 0
+    assert "disk, ring" in capsys.readouterr().out
     assert clip_models.VOCABULARY == 100
     torch.save(model.state_dict(), tmp_path / "model.pth")
     for wrong, match in (
@@ -285,3 +289,14 @@ def test_radius_command(tmp_path, photos, capsys):
     ):
         assert main(["radius", *wrong, "--classes", "voc20", "--out", str(tmp_path / "out")]) == 2
         assert match in capsys.readouterr().err
+
+
+def test_a_folder_of_folders_names_the_pattern(tmp_path):
+    (tmp_path / "cat").mkdir()
+    with pytest.raises(HypvisionError, match="Give another folder"):
+        find_images([tmp_path])
+    Image.new("RGB", (8, 8)).save(tmp_path / "cat/0.png")
+    with pytest.raises(HypvisionError, match=r"has no pictures .*Those below it: '(.*)'\.") as caught:
+        find_images([tmp_path])
+    pattern = str(caught.value).split("'")[-2]
+    assert find_images([pattern]) == [tmp_path / "cat/0.png"]
