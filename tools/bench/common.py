@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import platform
 import re
+import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
@@ -85,3 +88,30 @@ def write_section(path: Path, marks: tuple[str, str], text: str, introduction: s
         raise HypvisionError(f"'{path}' lacks the marks {marks[0]} and {marks[1]}, between which the table goes.")
     with replacing(path) as temporary:
         temporary.write_text(f"{page[: begin + len(marks[0])]}\n{text}\n{page[end:]}", encoding="utf-8")
+
+
+def in_turns(calls: dict[str, Callable[[], object]], repeats: int, device: str, bar: tqdm) -> dict[str, float]:
+    """Median seconds of each call, timed one after the other in every round; one round to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(repeats + 1):
+        for name, call in calls.items():
+            begin = time.perf_counter()
+            call()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if number:
+                times[name].append(time.perf_counter() - begin)
+            bar.update()
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def set_device(device: str, threads: int | None) -> None:
+    """Check that there is the GPU that is asked for, and take as many CPU threads as are.
+
+    Raises:
+        HypvisionError: there is none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
+    if threads:
+        torch.set_num_threads(threads)

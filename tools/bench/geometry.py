@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from common import MIB, machine, peak_bytes, write_section
+from common import MIB, machine, peak_bytes, set_device, write_section
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -366,10 +366,7 @@ def run(args: argparse.Namespace) -> None:
     for name in ("repeats", "threads"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise HypvisionError(f"--{name} must be at least 1, got {value}.")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    set_device(args.device, args.threads)
     missing = [name for name, module in (("geoopt", geoopt), ("hypll", hypll)) if module is None]
     text = table({name: CASES[name] for name in args.cases}, args.repeats, args.limit, args.device)
     command = f"tools/benchmark.py geometry --cases {' '.join(args.cases)} --repeats {args.repeats}"

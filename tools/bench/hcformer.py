@@ -17,7 +17,7 @@ from typing import NamedTuple
 import timm
 import torch
 import torch.nn.functional as F
-from common import MIB, held_bytes, machine, peak_bytes, write_section
+from common import MIB, held_bytes, machine, peak_bytes, set_device, write_section
 from hcformer_reference import VARIANTS, ReferenceHCFormer
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -199,10 +199,7 @@ def run(args: argparse.Namespace) -> None:
             raise HypvisionError(f"--{name} must be at least 1, got {value}.")
     if args.size < 64:  # the literal form cannot pad smaller maps
         raise HypvisionError(f"--size must be at least 64, got {args.size}.")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    set_device(args.device, args.threads)
     torch.manual_seed(0)
     results = run_all(args.models, args.batch, args.size, args.repeats, args.device)
     command = f"tools/benchmark.py hcformer --models {' '.join(args.models)} --batch {args.batch} --size {args.size}"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from common import MIB, machine, peak_bytes, write_section
+from common import MIB, machine, peak_bytes, set_device, write_section
 from hier_reference import reference_hier_loss
 from torch import Tensor
 
@@ -126,10 +126,7 @@ def run(args: argparse.Namespace) -> None:
     for name, least in (("samples", 4), ("proxies", 4), ("dim", 1), ("repeats", 1), ("threads", 1)):
         if (value := getattr(args, name)) is not None and value < least:
             raise HypvisionError(f"--{name} must be at least {least}, got {value}.")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    set_device(args.device, args.threads)
     torch.manual_seed(0)
     text = table(args.samples, args.proxies, args.dim, args.repeats, args.device)
     command = f"tools/benchmark.py hier --samples {args.samples} --proxies {args.proxies} --dim {args.dim}"

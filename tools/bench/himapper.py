@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import timm
 import torch
-from common import machine, write_section
+from common import machine, set_device, write_section
 from himapper_reference import LiteralHiMapper
 from torch import nn
 from tqdm import tqdm
@@ -139,10 +139,7 @@ def run(args: argparse.Namespace) -> None:
             raise HypvisionError(f"--{name} must be at least 1, got {value}.")
     if args.size < 32 or args.size % 32:
         raise HypvisionError(f"--size must be a multiple of 32, got {args.size}.")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    set_device(args.device, args.threads)
     torch.manual_seed(0)
     results = {}
     with tqdm(total=2 * len(args.models) * (args.repeats + 1), desc="benchmark", unit="turn", disable=None) as bar:

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import open_clip
 import torch
-from common import machine, write_section
+from common import in_turns, machine, set_device, write_section
 from hyperclip_reference import literal_packed
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -31,21 +29,6 @@ from hypvision.errors import HypvisionError
 
 INTRODUCTION = "\n## HyperCLIP\n\n<!-- hyperclip:begin -->\n<!-- hyperclip:end -->\n"
 MARKS = ("<!-- hyperclip:begin -->", "<!-- hyperclip:end -->")
-
-
-def in_turns(calls: dict[str, Callable[[], object]], repeats: int, device: str, bar: tqdm) -> dict[str, float]:
-    """Median seconds of each call, timed one after the other in every round; one round to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(repeats + 1):
-        for name, call in calls.items():
-            begin = time.perf_counter()
-            call()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            if number:
-                times[name].append(time.perf_counter() - begin)
-            bar.update()
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def literal_weights(model: nn.Module) -> None:
@@ -173,10 +156,7 @@ def run(args: argparse.Namespace) -> None:
     for name in ("batch", "repeats", "threads", "prompts"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise HypvisionError(f"--{name} must be at least 1, got {value}.")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    set_device(args.device, args.threads)
     torch.manual_seed(0)
     results = {n: measure(n, args.batch, args.size, args.prompts, args.repeats, args.device) for n in args.models}
     command = f"tools/benchmark.py hyperclip --models {' '.join(args.models)} --batch {args.batch} --size {args.size}"

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import timm
 import torch
 import torch.nn.functional as F
-from common import MIB, held_bytes, machine, peak_bytes, write_section
+from common import MIB, held_bytes, machine, peak_bytes, set_device, write_section
 from lorentz_cnn_reference import BatchNorm, Conv, Hyperboloid, ReferenceLorentzResNet
 from torch import Tensor, nn
 
@@ -317,10 +317,7 @@ def run(args: argparse.Namespace) -> None:
     for name in ("batch", "repeats", "threads"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise HypvisionError(f"--{name} must be at least 1, got {value}.")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    set_device(args.device, args.threads)
     torch.manual_seed(0)
     if args.configs:
         print("| config | least s | median s | time / first |\n|---|--:|--:|--:|")

@@ -8,14 +8,11 @@ backward, clipping, optimiser. Models of one task are timed in turns, in one pro
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import MIB, machine, peak_bytes, write_section
+from common import MIB, in_turns, machine, peak_bytes, set_device, write_section
 from tqdm import tqdm
 
 import hypvision
@@ -102,26 +99,13 @@ class Case:
             self.model.test_step({key: value[:1] for key, value in self.batch.items()})
 
 
-def in_turns(calls: list[Callable[[], object]], repeats: int, device: str, bar: tqdm) -> list[float]:
-    """Median seconds of each call, timed one after the other in every round; one round to warm up."""
-    times: list[list[float]] = [[] for _ in calls]
-    for number in range(repeats + 1):
-        for i, call in enumerate(calls):
-            begin = time.perf_counter()
-            call()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            if number:
-                times[i].append(time.perf_counter() - begin)
-            bar.update()
-    return [statistics.median(values) for values in times]
-
-
 def rows(configs: list[Path], args: argparse.Namespace, bar: tqdm) -> list[str]:
     """A row for each config of one task."""
     cases = [Case(config, args.batch, args.size, args.clip, args.device) for config in configs]
-    steps = in_turns([case.step for case in cases], args.repeats, args.device, bar)
-    looks = in_turns([case.predict for case in cases], args.repeats, args.device, bar)
+    steps, looks = (
+        [*in_turns({case.name: getattr(case, name) for case in cases}, args.repeats, args.device, bar).values()]
+        for name in ("step", "predict")
+    )
     found = []
     for case, step, look in zip(cases, steps, looks):
         peak = peak_bytes(case.step, args.device) / MIB
@@ -154,10 +138,7 @@ def run(args: argparse.Namespace) -> None:
     for name in ("batch", "size", "repeats", "threads"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise HypvisionError(f"--{name} must be at least 1, got {value}.")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    set_device(args.device, args.threads)
     torch.manual_seed(0)
     from mmengine.logging import MMLogger
 
