@@ -23,10 +23,11 @@ test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
 test-all: $(DEV_STAMP)  ## the tests, the slow ones too
 	$(BIN)/python -m pytest -n $(JOBS)
 
-lint: $(DEV_STAMP)  ## ruff and codespell
+lint: $(DEV_STAMP)  ## ruff, codespell, and which room may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
+	$(BIN)/lint-imports --no-logo
 
 format: $(DEV_STAMP)  ## let ruff put the code into shape
 	$(BIN)/ruff check --fix .

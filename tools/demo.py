@@ -25,11 +25,11 @@ import numpy as np
 from mmengine.config import Config
 from PIL import Image
 
-from hypvision.clip.segment import Segmentation, load_segmenter, segment
+from hypvision.clip.segmentation.segment import Segmentation, load_segmenter, segment
 from hypvision.data.export import export
 from hypvision.data.shapes import Scene, make_scene
 from hypvision.errors import HypvisionError
-from hypvision.mm.openvocab_shapes import CLASSES, NOVEL
+from hypvision.openmmlab.datasets.open_vocabulary_shapes import CLASSES, NOVEL
 from hypvision.viz.sheet import contact_sheet, save_picture
 
 ROOT = Path("work_dirs/demo")

@@ -10,9 +10,9 @@ record to model_zoo/index.yml (and renders model_zoo/README.md) if the metric is
 import argparse
 import sys
 
+from hypvision.checkpoints.storage import STORAGES
+from hypvision.cli.publish import publish, read_about
 from hypvision.errors import guard
-from hypvision.mm.publish import publish, read_about
-from hypvision.zoo.weights import STORAGES
 
 
 def run(args: argparse.Namespace) -> None:

@@ -4,8 +4,8 @@
 import sys
 from argparse import ArgumentParser
 
-from hypvision.mm.checks import main_guard
-from hypvision.mm.engine import add_test_arguments, run_test
+from hypvision.engine.checks import main_guard
+from hypvision.engine.run import add_test_arguments, run_test
 
 if __name__ == "__main__":
     parser = ArgumentParser(description="Measure the checkpoint WEIGHTS on the test data of CONFIG.")

@@ -4,8 +4,8 @@
 import sys
 from argparse import ArgumentParser
 
-from hypvision.mm.checks import main_guard
-from hypvision.mm.engine import add_train_arguments, run_train
+from hypvision.engine.checks import main_guard
+from hypvision.engine.run import add_train_arguments, run_train
 
 if __name__ == "__main__":
     parser = ArgumentParser(description="Train what CONFIG describes.")

@@ -3,18 +3,20 @@
 >>> from hypvision import clip
 >>> clip.segment("street.jpg", ["car", "road", "sky"]).overlay().show()
 
-- :mod:`~hypvision.clip.hyperclip`: block-diagonal adapters on the attention projections of any open_clip ViT.
+- :mod:`~hypvision.clip.adapters.hyperclip`: block-diagonal adapters on the attention projections of any open_clip ViT.
 - :mod:`~hypvision.clip.towers`: text and dense image embeddings.
-- :class:`~hypvision.clip.segmenter.OpenVocabSegmenter`: CLIP, adapter and CAT-Seg's head.
-- :func:`~hypvision.clip.segment.segment`: any picture, any class names.
+- :class:`~hypvision.clip.segmentation.segmenter.OpenVocabSegmenter`: CLIP, adapter and CAT-Seg's head.
+- :func:`~hypvision.clip.segmentation.segment.segment`: any picture, any class names.
 - :mod:`~hypvision.clip.radius`: hyperbolic radii of embeddings.
 """
 
-from . import blockmap, hyperclip, towers
-from .classes import load_classes
-from .models import create_clip
-from .segment import Segmentation, load_segmenter, segment
-from .segmenter import OpenVocabSegmenter
+from hypvision.clip import towers
+from hypvision.clip.adapters import block_map as blockmap
+from hypvision.clip.adapters import hyperclip
+from hypvision.clip.classes import load_classes
+from hypvision.clip.models import create_clip
+from hypvision.clip.segmentation.segment import Segmentation, load_segmenter, segment
+from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 
 __all__ = [
     "OpenVocabSegmenter",

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hypvision.checkpoints.records import Record
+from hypvision.checkpoints.sources import find, resolve
+from hypvision.checkpoints.storage import read_weights
 from hypvision.errors import HypvisionError, require
-from hypvision.zoo.records import Record
-from hypvision.zoo.sources import find, resolve
-from hypvision.zoo.weights import read_weights
 
 __all__ = [
     "ARCHITECTURES",
@@ -202,7 +202,7 @@ def _load_pickle(path: Path) -> Any:
     except UnpicklingError:
         # Checkpoints of a training hold a log history, too; the loader that lets this through needs mmengine.
         with suppress(ModuleNotFoundError):
-            from hypvision.mm.checkpoint import load_checkpoint_file
+            from hypvision.engine.checkpoint import load_checkpoint_file
 
             return load_checkpoint_file(path)
         raise

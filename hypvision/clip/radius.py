@@ -18,14 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.clip import hyperclip
+from hypvision.cli.explain import find_images
+from hypvision.clip.adapters import hyperclip
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.segment import clip_options, parse_classes, read_picture
+from hypvision.clip.segmentation.segment import clip_options, parse_classes, read_picture
 from hypvision.clip.towers import encode_dense, encode_text, find_towers
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
-from hypvision.viz.explain import find_images
 
 __all__ = ["add_arguments", "hyperbolic_radius", "image_radii", "radius_penalty", "radius_statistics", "run",
            "scale_sweep", "text_radii"]  # fmt: skip

@@ -153,7 +153,7 @@ def encode_dense(
     Raises:
         HypvisionError: the image is smaller than a patch or no multiple of it.
     """
-    from hypvision.clip import hyperclip
+    from hypvision.clip.adapters import hyperclip
 
     tower = vision_tower(model)
     rows, columns = patch_size(model)
@@ -191,7 +191,7 @@ def resize_positions(table: Tensor, grid: tuple[int, int], old: tuple[int, int])
 def _open_clip_dense(
     model: nn.Module, tower: Tower, images: Tensor, grid: tuple[int, int], hooks: tuple[int, ...], checkpointing: bool
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    from hypvision.clip import hyperclip
+    from hypvision.clip.adapters import hyperclip
 
     visual: Any = model.visual
     x = visual.conv1(images.to(visual.conv1.weight.dtype)).flatten(2).transpose(1, 2)

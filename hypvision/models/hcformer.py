@@ -457,9 +457,9 @@ def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: HCFormer) -> dict
     Raises:
         HypvisionError: an official checkpoint has another curvature than the model.
     """
+    from hypvision.checkpoints.storage import unpack
     from hypvision.zoo.convert import hcformer_arguments, hcformer_from_official, is_official_hcformer
     from hypvision.zoo.trained import network_weights
-    from hypvision.zoo.weights import unpack
 
     state_dict = unpack(network_weights(state_dict))
     if is_official_hcformer(state_dict):

@@ -496,8 +496,8 @@ def _create_trunk(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
 def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: HiMapper) -> dict[str, Tensor]:
     """Accept official checkpoints as they are, the zoo's small files, and weights of the backbone alone (the mapper
     and, for another number of classes, the head then keep their values)."""
+    from hypvision.checkpoints.storage import unpack
     from hypvision.zoo.convert import himapper_from_official, is_official_himapper
-    from hypvision.zoo.weights import unpack
 
     for wrapper in ("state_dict", "model"):
         if isinstance(state_dict.get(wrapper), dict):

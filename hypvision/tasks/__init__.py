@@ -8,9 +8,7 @@ from hypvision.errors import require
 
 require("mmengine", "mm")
 
-from .classification import ImageClassifier, TopKAccuracy  # noqa: E402 - after the check that says how to install it
-from .himapper import HierarchyClassifier  # noqa: E402
-from .hooks import (  # noqa: E402
+from hypvision.engine.hooks import (  # noqa: E402
     CheckClassesHook,
     InterruptHook,
     PredictionPainterHook,
@@ -18,13 +16,15 @@ from .hooks import (  # noqa: E402
     RepeatableSeedHook,
     StopOnNaNHook,
 )
-from .loops import SeekingIterTrainLoop  # noqa: E402
-from .optim import (  # noqa: E402
+from hypvision.engine.loops import SeekingIterTrainLoop  # noqa: E402
+from hypvision.engine.optim import (  # noqa: E402
     BFloat16OptimWrapper,
     RiemannianAmpOptimWrapper,
     RiemannianOptimWrapper,
     TimmParamGroups,
 )
+from hypvision.tasks.classification import ImageClassifier, TopKAccuracy  # noqa: E402 - after the check that says how to install it
+from hypvision.tasks.hierarchy import HierarchyClassifier  # noqa: E402
 
 __all__ = [
     "BFloat16OptimWrapper",

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
+from hypvision.checkpoints.index import read_index
+from hypvision.checkpoints.records import Index
+from hypvision.checkpoints.sources import cache_folder, index_folder, lock_path
 from hypvision.errors import HypvisionError
-from hypvision.zoo.index import read_index
-from hypvision.zoo.records import Index
-from hypvision.zoo.sources import cache_folder, index_folder, lock_path
 
 __all__ = ["CachedFile", "clean", "list_cache", "visited"]
 

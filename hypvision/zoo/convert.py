@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hypvision.errors import HypvisionError
-from hypvision.zoo.hyperclip import (
+from hypvision.clip.segmentation.official import (
     catseg_to_official,
     hyperclip_to_official,
     is_official_catseg,
@@ -27,14 +26,14 @@ from hypvision.zoo.hyperclip import (
     segmenter_from_official,
     segmenter_variant,
 )
-from hypvision.zoo.trained import network_weights, read_checkpoint
-
-from .hyperboliccv import (
+from hypvision.errors import HypvisionError
+from hypvision.zoo.hyperboliccv import (
     hyperboliccv_from_official,
     hyperboliccv_to_official,
     hyperboliccv_variant,
     is_official_hyperboliccv,
 )
+from hypvision.zoo.trained import network_weights, read_checkpoint
 
 __all__ = [
     "CONVERTERS",

@@ -23,12 +23,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hypvision.checkpoints.records import Record
+from hypvision.checkpoints.sources import find
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
 from hypvision.models import HiMapper
 from hypvision.zoo.loading import load
-from hypvision.zoo.records import Record
-from hypvision.zoo.sources import find
 
 __all__ = ["FORMATS", "PARTS", "SUFFIXES", "ExportReport", "export_model", "export_network"]
 

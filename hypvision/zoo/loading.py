@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from hypvision.checkpoints.index import builtin_index
+from hypvision.checkpoints.records import Index, Record
+from hypvision.checkpoints.sources import find, resolve
 from hypvision.errors import HypvisionError
-from hypvision.zoo.index import builtin_index
-from hypvision.zoo.records import Index, Record
-from hypvision.zoo.sources import find, resolve
 from hypvision.zoo.trained import load_trained
 
 __all__ = ["load", "pretrained_overlay"]
@@ -21,8 +21,8 @@ __all__ = ["load", "pretrained_overlay"]
 # Who builds the models of a task that are more than a timm model: "module:function" of (record, path, overrides).
 # By name, as the commands are, so that the zoo imports nothing of mmengine.
 _BUILDERS = {
-    "segmentation": "hypvision.mm.pretrained:build_model",
-    "detection": "hypvision.mm.pretrained:build_model",
+    "segmentation": "hypvision.openmmlab.pretrained:build_model",
+    "detection": "hypvision.openmmlab.pretrained:build_model",
     "zero-shot": "hypvision.clip.models:build_model",
 }
 
@@ -38,8 +38,8 @@ def load(
 
     Args:
         name: ``hypvision models`` lists them, e.g. ``"hcformer_nano.cifar10"``; or a release, see
-            :func:`hypvision.zoo.sources.find`: ``"hf-hub:USER/REPO"``, ``"file:///folder#NAME"``; or, with ``model``,
-            the checkpoint file of a training.
+            :func:`hypvision.checkpoints.sources.find`: ``"hf-hub:USER/REPO"``, ``"file:///folder#NAME"``; or, with
+            ``model``, the checkpoint file of a training.
         device: where to put it.
         dtype: cast it to this type; default float32.
         model: timm's name of the model whose weights ``name``, a file, holds; see

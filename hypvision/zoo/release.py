@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hypvision.checkpoints.download import SourceError, copy_verified, verify_file
+from hypvision.checkpoints.index import write_index, write_text
+from hypvision.checkpoints.records import Index, Record
+from hypvision.checkpoints.sources import offline, resolve
 from hypvision.errors import HypvisionError
-from hypvision.zoo.download import SourceError, copy_verified, verify_file
-from hypvision.zoo.index import write_index, write_text
+from hypvision.zoo.cards import model_card
 from hypvision.zoo.loading import timm_cfg
-from hypvision.zoo.records import Index, Record
-from hypvision.zoo.render import model_card
-from hypvision.zoo.sources import offline, resolve
 
 __all__ = ["push_to_folder", "push_to_hub", "write_release"]
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hypvision.checkpoints.storage import unpack
 from hypvision.errors import HypvisionError
-from hypvision.zoo.weights import unpack
 
 __all__ = ["load_trained", "network_weights", "parse_arguments", "read_checkpoint"]
 
@@ -56,7 +56,7 @@ def read_checkpoint(path: str | Path) -> Mapping[str, Any]:
         # The loader of whole trainings needs mmengine, and is asked only where the quick way was not enough.
         if isinstance(error, UnpicklingError) and "GLOBAL" in str(error):
             try:
-                from hypvision.mm.checkpoint import load_checkpoint_file
+                from hypvision.engine.checkpoint import load_checkpoint_file
             except (HypvisionError, ModuleNotFoundError):
                 pass
             else:

@@ -8,7 +8,7 @@ import timm
 import timm.optim
 import torch
 import torch.nn.functional as F
-from hcformer_reference import VARIANTS, ReferenceHCFormer
+from references.hcformer import VARIANTS, ReferenceHCFormer
 
 import hypvision  # noqa: F401 - registers the models
 from hypvision.models.hcformer import Mlp, checkpoint_filter_fn

@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from himapper_reference import LiteralHiMapper
+from references.himapper import LiteralHiMapper
 
 from hypvision.errors import HypvisionError
 from hypvision.models import HiMapper

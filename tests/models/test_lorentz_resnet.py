@@ -10,7 +10,7 @@ import timm
 import torch
 import torch.nn.functional as F
 import yaml
-from lorentz_cnn_reference import ReferenceLorentzResNet
+from references.lorentz_cnn import ReferenceLorentzResNet
 from timm.data import resolve_data_config
 from torch import nn
 

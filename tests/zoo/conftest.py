@@ -8,14 +8,14 @@ import huggingface_hub.file_download
 import pytest
 import timm
 import torch
-from bad_server import Server
-from zoo_helpers import MICRO, NAME, make_item
+from helpers.bad_server import Server
+from helpers.zoo import MICRO, NAME, make_item
 
 import hypvision
-import hypvision.zoo.download
-from hypvision.zoo.index import parse_record, write_index
-from hypvision.zoo.records import Index
-from hypvision.zoo.weights import write_weights
+import hypvision.checkpoints.download
+from hypvision.checkpoints.index import parse_record, write_index
+from hypvision.checkpoints.records import Index
+from hypvision.checkpoints.storage import write_weights
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +47,7 @@ def home(tmp_path, monkeypatch):
     for name in ("HYPVISION_WEIGHTS", "HYPVISION_OFFLINE", "HF_HUB_OFFLINE", "HYPVISION_INDEX", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(hypvision.zoo.download, "WAIT", 0.01)
+    monkeypatch.setattr(hypvision.checkpoints.download, "WAIT", 0.01)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
     # http_get waits a second after each break.
     monkeypatch.setattr(huggingface_hub.file_download, "time", SimpleNamespace(sleep=lambda seconds: None, time=time))

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import timm
 import torch
-from hcformer_reference import ReferenceHCFormer
+from references.hcformer import ReferenceHCFormer
 from safetensors.torch import load_file, save_file
 
 from hypvision.errors import HypvisionError
@@ -182,8 +182,10 @@ def test_checkpoints_with_a_log_need_mmengine(tmp_path, official, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, package.__name__, package)
         torch.save({"state_dict": official, "message_hub": HistoryBuffer()}, tmp_path / "in.pth")
-    monkeypatch.setitem(sys.modules, "hypvision.mm.checkpoint", None)  # as where mmengine is not installed
-    with pytest.raises(HypvisionError, match="log of a training beside its weights. Run: pip install 'hypvision.mm.'"):
+    monkeypatch.setitem(sys.modules, "hypvision.engine.checkpoint", None)  # as where mmengine is not installed
+    with pytest.raises(
+        HypvisionError, match="log of a training beside its weights. Run: pip install 'hypvision.openmmlab.'"
+    ):
         convert_file("hcformer", tmp_path / "in.pth", tmp_path / "out.pth")
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import timm
 import torch
+from helpers.zoo import NAME
 from torch import nn
-from zoo_helpers import NAME
 
 import hypvision
 import hypvision.zoo.export
@@ -294,7 +294,7 @@ def test_semantic_fpn_takes_any_size(tmp_path, kind):
     pytest.importorskip("mmseg")
     from mmengine.registry import DefaultScope
 
-    import hypvision.mm
+    import hypvision.openmmlab
 
     if kind == "onnx":
         onnxruntime = pytest.importorskip("onnxruntime")

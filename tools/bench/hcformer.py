@@ -17,12 +17,12 @@ from typing import NamedTuple
 import timm
 import torch
 import torch.nn.functional as F
-from common import MIB, held_bytes, machine, peak_bytes, set_device, write_section
-from hcformer_reference import VARIANTS, ReferenceHCFormer
+from references.hcformer import VARIANTS, ReferenceHCFormer
 from torch import Tensor, nn
 from tqdm import tqdm
 
 import hypvision
+from bench.common import MIB, held_bytes, machine, peak_bytes, set_device, write_section
 from hypvision.errors import HypvisionError
 from hypvision.zoo.convert import hcformer_from_official
 
@@ -36,7 +36,7 @@ Every section names the command that wrote it; run it to replace the numbers by 
 
 ## HCFormer
 
-`literal` is the published formulation written down step by step (`tools/bench/hcformer_reference.py`): the same weights
+`literal` is the published formulation written down step by step (`tests/references/hcformer.py`): the same weights
 and the same outputs, with the large intermediate tensors of the official code. Both are timed in turns, in one process.
 
 {MARKS[0]}

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from common import MIB, machine, peak_bytes, set_device, write_section
-from hier_reference import reference_hier_loss
+from references.hier import reference_hier_loss
 from torch import Tensor
 
 import hypvision
+from bench.common import MIB, machine, peak_bytes, set_device, write_section
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, PoincareBall
 from hypvision.losses import HIERLoss, clip_to_ball, lca_triplet_loss
@@ -29,7 +29,7 @@ MARKS = ("<!-- hier:begin -->", "<!-- hier:end -->")
 INTRODUCTION = f"""
 ## HIER and LHIER losses
 
-`published` is the loss as its authors' code computes it, written down step by step (`tools/bench/hier_reference.py`):
+`published` is the loss as its authors' code computes it, written down step by step (`tests/references/hier.py`):
 distances from Moebius sums of all pairs, dense tensors for all triplets. Ours are the same numbers (`tests/losses`).
 
 {MARKS[0]}

@@ -3,7 +3,7 @@
 A pass of the bare backbone and one with the mapper follow each other (A B A B ...), and the median of the differences
 counts, so that whatever else the machine does slows both. The mapper alone, on the map and feature of the same
 backbone, is timed in its two evaluation modes (means; samples as in training and in the released code) and against the
-literal form (``tools/bench/himapper_reference.py``): levels one after the other, all samples, every projection at every
+literal form (``tests/references/himapper.py``): levels one after the other, all samples, every projection at every
 level.
 """
 
@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import timm
 import torch
-from common import machine, set_device, write_section
-from himapper_reference import LiteralHiMapper
+from references.himapper import LiteralHiMapper
 from torch import nn
 from tqdm import tqdm
 
 import hypvision
+from bench.common import machine, set_device, write_section
 from hypvision.errors import HypvisionError
 from hypvision.models.himapper import BACKBONES
 from hypvision.zoo.convert import himapper_from_official
@@ -36,7 +36,7 @@ INTRODUCTION = f"""
 ## Hi-Mapper
 
 Inference with the mapper against the bare backbone, and the mapper alone: fused over levels (without noise, and with
-all samples), and as a loop over the levels (`tools/bench/himapper_reference.py`, the same numbers).
+all samples), and as a loop over the levels (`tests/references/himapper.py`, the same numbers).
 
 {MARKS[0]}
 {MARKS[1]}

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import open_clip
 import torch
-from common import in_turns, machine, set_device, write_section
-from hyperclip_reference import literal_packed
+from references.hyperclip import literal_packed
 from torch import Tensor, nn
 from tqdm import tqdm
 
 import hypvision
-from hypvision.clip import hyperclip
+from bench.common import in_turns, machine, set_device, write_section
+from hypvision.clip.adapters import hyperclip
 from hypvision.clip.classes import load_classes
 from hypvision.clip.models import ARCHITECTURES, create_clip
 from hypvision.clip.towers import encode_dense, encode_text, find_towers, patch_size

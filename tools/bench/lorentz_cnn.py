@@ -19,11 +19,11 @@ from typing import NamedTuple
 import timm
 import torch
 import torch.nn.functional as F
-from common import MIB, held_bytes, machine, peak_bytes, set_device, write_section
-from lorentz_cnn_reference import BatchNorm, Conv, Hyperboloid, ReferenceLorentzResNet
+from references.lorentz_cnn import BatchNorm, Conv, Hyperboloid, ReferenceLorentzResNet
 from torch import Tensor, nn
 
 import hypvision
+from bench.common import MIB, held_bytes, machine, peak_bytes, set_device, write_section
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz
 from hypvision.nn import (
@@ -67,7 +67,7 @@ INTRODUCTION = f"""
 ## Lorentz ResNets
 
 `published` is the network as its authors' code computes it, written down step by step
-(`tools/bench/lorentz_cnn_reference.py`): ours gives the same logits from the same weights
+(`tests/references/lorentz_cnn.py`): ours gives the same logits from the same weights
 (`tests/models/test_lorentz_resnet.py`). The Euclidean twin is the same network without hyperbolic layers.
 
 {MARKS[0]}
@@ -280,7 +280,7 @@ def split_rows(batch: int, repeats: int, device: str) -> list[str]:
 
 def config_rows(configs: list[Path], batch: int, repeats: int, device: str) -> list[str]:
     """Rows with the training step of the timm models in configs; ratios to the first."""
-    from hypvision.mm.config import load_config  # the other tables do without mmengine
+    from hypvision.engine.config import load_config  # the other tables do without mmengine
 
     steps = []
     for config in configs:

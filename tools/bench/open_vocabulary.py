@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import MIB, in_turns, machine, peak_bytes, set_device, write_section
 from tqdm import tqdm
 
 import hypvision
+from bench.common import MIB, in_turns, machine, peak_bytes, set_device, write_section
 from hypvision.errors import HypvisionError
 
 INTRODUCTION = "\n## Open-vocabulary models\n\n<!-- open-vocabulary:begin -->\n<!-- open-vocabulary:end -->\n"
@@ -40,7 +40,7 @@ TASKS: dict[str, tuple[str, dict[str, Any], int]] = {
 
 def task_of(config: Path) -> str:
     """The type of a config's model."""
-    from hypvision.mm.config import load_config  # the other benchmarks do without mmengine
+    from hypvision.engine.config import load_config  # the other benchmarks do without mmengine
 
     found = load_config(config).model.get("type")
     if found not in TASKS:
@@ -65,12 +65,14 @@ class Case:
         from mmengine.registry import DATASETS, MODELS, DefaultScope
         from mmengine.utils import import_modules_from_strings
 
-        from hypvision.mm.config import load_config
+        from hypvision.engine.config import load_config
 
         loaded = load_config(config)
         self.name = config.stem
         scope, data, default = TASKS[task_of(config)]
-        import_modules_from_strings(["hypvision.mm.openvocab_shapes", *loaded.custom_imports["imports"]])
+        import_modules_from_strings(
+            ["hypvision.openmmlab.datasets.open_vocabulary_shapes", *loaded.custom_imports["imports"]]
+        )
         loaded.model.clip.pretrained = None
         if clip:
             loaded.model.clip = dict(name=clip)

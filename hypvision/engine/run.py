@@ -1,0 +1,307 @@
+"""Training and testing of every task, from a config file to a result, on mmengine's Runner.
+
+``tools/train.py``, ``tools/test.py`` and the ``hypvision`` command are thin shells around :func:`train` and
+:func:`test`. What is added to a config on the way is in :mod:`hypvision.engine.config`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hypvision.engine.checks import check_channels, check_data, readable_errors
+from hypvision.engine.config import leave_processes, load_config, parse_options, prepare
+from hypvision.errors import HypvisionError
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
+    from mmengine.runner import Runner
+
+__all__ = [
+    "add_test_arguments",
+    "add_train_arguments",
+    "run_test",
+    "run_train",
+    "test",
+    "train",
+]
+
+
+def _build_runner(config: Config) -> Runner:
+    from mmengine.registry import RUNNERS
+    from mmengine.runner import Runner
+
+    runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
+    model = getattr(runner.model, "module", runner.model)
+    check_channels(getattr(model, "module", model))
+    return runner
+
+
+def _register(config: Config) -> None:
+    """Import what configs may name: timm models, safe checkpoints, tasks, checks of the data."""
+    names = ["hypvision", "hypvision.openmmlab", "hypvision.openmmlab.sample_checks", "hypvision.tasks"]
+    if config.get("default_scope") == "mmdet":
+        names.append("hypvision.openmmlab.datasets.detection")
+    for name in names:
+        importlib.import_module(name)
+
+
+def train(
+    config: str | Path | Config,
+    work_dir: str | Path | None = None,
+    resume: str | Path | None = None,
+    amp: bool = False,
+    cfg_options: dict[str, Any] | None = None,
+    launcher: str = "none",
+) -> Runner:
+    """Train what a config describes.
+
+    Args:
+        config: path of a config file, or a config.
+        work_dir: folder of checkpoints and logs; default ``work_dirs/CONFIG_NAME``.
+        resume: ``"auto"`` to go on from the newest complete checkpoint in ``work_dir`` (from the beginning if there is
+            none), or the path of a checkpoint.
+        amp: mixed precision.
+        cfg_options: changes of the config, see :func:`load_config`.
+        launcher: ``"none"``, ``"pytorch"`` (torchrun), ``"slurm"`` or ``"mpi"``.
+
+    Returns:
+        The runner at the end of its work.
+
+    Raises:
+        HypvisionError: a mistake in the config, the data or the checkpoint; the loss became NaN.
+    """
+    config = prepare(load_config(config, cfg_options), work_dir, amp, launcher)
+    _register(config)
+    if "train_dataloader" not in config:
+        raise HypvisionError(f"The config '{config.filename}' has no train_dataloader: it can be tested only.")
+    check_data(config, ("train", "val"))
+    if resume is not None:
+        from hypvision.engine.checkpoint import find_resume_checkpoint
+
+        path = find_resume_checkpoint(config.work_dir) if str(resume) == "auto" else str(resume)
+        if path is not None and not Path(path).exists():
+            raise HypvisionError(f"There is no checkpoint '{path}' to resume. Give the path of a .pth file.")
+        config.resume, config.load_from = path is not None, None if path is None else str(path)
+    from hypvision.tasks import InterruptHook
+
+    runner = _build_runner(config)
+    if config.get("load_from"):
+        _check_weights(runner, config.load_from, resume=bool(config.get("resume")), exact=bool(config.get("resume")))
+    try:
+        runner.train()
+    finally:
+        for hook in runner.hooks:
+            if isinstance(hook, InterruptHook):
+                hook.restore()
+    return runner
+
+
+def _check_weights(runner: Runner, path: str, resume: bool = False, exact: bool = True) -> None:
+    """Refuse a checkpoint of another architecture before it is loaded."""
+    from hypvision.checkpoints.sources import is_address
+    from hypvision.engine.checkpoint import check_compatible, load_checkpoint_file, load_from_http
+    from hypvision.openmmlab.pretrained import load_from_zoo
+
+    if str(path).startswith(("http://", "https://")):
+        checkpoint = load_from_http(path)  # from the cache when the Runner asks again
+    elif "://" in str(path) or Path(path).is_dir():  # elsewhere on the net, or sharded: their loaders check them
+        return
+    else:
+        checkpoint = load_from_zoo(path) if is_address(path) else load_checkpoint_file(path)
+    if resume and "optimizer" not in checkpoint:
+        raise HypvisionError(
+            f"'{path}' holds weights only, without the state of a training, so it cannot be resumed. To start from "
+            f"these weights use --cfg-options load_from={path}."
+        )
+    model = getattr(runner.model, "module", runner.model)
+    check_compatible(model, checkpoint.get("state_dict", checkpoint), path, exact)
+
+
+def test(
+    config: str | Path | Config,
+    weights: str | Path,
+    work_dir: str | Path | None = None,
+    out: str | Path | None = None,
+    show_dir: str | Path | None = None,
+    tta: bool = False,
+    cfg_options: dict[str, Any] | None = None,
+    launcher: str = "none",
+) -> dict[str, float]:
+    """Measure a checkpoint on the test data of a config.
+
+    Args:
+        config: path of a config file, or a config.
+        weights: checkpoint file, ``"zoo:NAME"``, or URL with the file's sum, ``https://...#sha256=HEX``.
+        work_dir: folder of the logs; default ``work_dirs/CONFIG_NAME``.
+        out: where predictions go: for classification a JSON file with metrics and predictions; for segmentation a
+            folder of PNG label maps; for detection the prefix of COCO result files.
+        show_dir: folder for pictures with the predictions painted in.
+        tta: test-time augmentation: the config's ``tta_model`` and ``tta_pipeline``; without them, and for
+            classification, each picture and its mirror image.
+        cfg_options: changes of the config, see :func:`load_config`.
+        launcher: as for :func:`train`.
+
+    Returns:
+        The metrics by name.
+
+    Raises:
+        HypvisionError: a mistake in the config, the data or the checkpoint; no test-time augmentation for the config.
+    """
+    config = prepare(load_config(config, cfg_options), work_dir, launcher=launcher)
+    _register(config)
+    if "test_dataloader" not in config:
+        raise HypvisionError(f"The config '{config.filename}' has no test_dataloader: there is nothing to measure on.")
+    if not str(weights).startswith(("http://", "https://", "zoo:", "hf-hub:")) and not Path(weights).is_file():
+        raise HypvisionError(f"There is no checkpoint '{weights}'. Give the path of a .pth file.")
+    check_data(config, ("test",))
+    # The averaged weights are those in the checkpoint's state_dict already.
+    config.custom_hooks = [hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"]
+    config.resume, config.load_from = False, str(weights)
+    if tta:
+        _use_tta(config)
+    if out is not None:
+        _write_predictions(config, Path(out))
+    if show_dir is not None:
+        _show(config, Path(show_dir))
+    runner = _build_runner(config)
+    _check_weights(runner, str(weights))
+    return runner.test()
+
+
+def _use_tta(config: Config) -> None:
+    if config.model.get("type") == "ImageClassifier":
+        config.model.test_flip = True
+        return
+    from hypvision.openmmlab.tta import NMS, mirror_pipeline
+
+    scope = config.get("default_scope")
+    if "tta_model" not in config:
+        if scope not in ("mmseg", "mmdet"):
+            raise HypvisionError(
+                f"--tta: the config '{config.filename}' has no tta_model, and no default_scope of mmseg or mmdet that "
+                "would tell which to take. Add them, or leave out --tta."
+            )
+        rules = (config.model.get("test_cfg") or {}) if scope == "mmdet" else {}
+        rules = rules.get("rcnn") or rules  # two-stage detectors keep those of the second stage there
+        detector = dict(type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)})
+        config.tta_model = dict(type="SegTTAModel") if scope == "mmseg" else detector
+    dataset = config.test_dataloader.dataset
+    while "dataset" in dataset:
+        dataset = dataset.dataset
+    dataset.pipeline = config.get("tta_pipeline") or mirror_pipeline(dataset.get("pipeline") or [])
+    config.model = dict(config.tta_model, module=config.model)
+
+
+def _evaluators(config: Config) -> list[dict]:
+    evaluators = config.test_evaluator
+    return list(evaluators) if isinstance(evaluators, (list, tuple)) else [evaluators]
+
+
+def _write_predictions(config: Config, out: Path) -> None:
+    """Tell the metric of the task where to write; each has its own argument and format."""
+    argument = {
+        "TopKAccuracy": "out_file",
+        "RetrievalMetric": "out_file",
+        "IoUMetric": "output_dir",
+        "OpenVocabIoUMetric": "output_dir",
+        "CocoMetric": "outfile_prefix",
+        "OpenVocabCocoMetric": "outfile_prefix",
+    }
+    for evaluator in _evaluators(config):
+        if evaluator.get("type", "").rpartition(".")[2] in argument:
+            value = out.with_suffix("") if evaluator.type.endswith("CocoMetric") else out
+            value.parent.mkdir(parents=True, exist_ok=True)
+            evaluator[argument[evaluator.type.rpartition(".")[2]]] = str(value)
+            return
+    kinds = ", ".join(str(evaluator.get("type")) for evaluator in _evaluators(config))
+    raise HypvisionError(f"--out: predictions can be written by {', '.join(argument)}, but the config has {kinds}.")
+
+
+def _show(config: Config, folder: Path) -> None:
+    """Switch on the painter of the task."""
+    if config.model.get("type") == "ImageClassifier":
+        config.custom_hooks = [*config.custom_hooks, dict(type="PredictionPainterHook", out_dir=str(folder))]
+        return
+    hook = (config.get("default_hooks") or {}).get("visualization")
+    if hook is None or "visualizer" not in config:
+        raise HypvisionError(
+            f"--show-dir: the config '{config.filename}' has no default_hooks.visualization and visualizer."
+        )
+    hook.draw = True
+    if hook.type.rpartition(".")[2] == "DetVisualizationHook":
+        hook.test_out_dir = str(folder.absolute())
+    else:
+        hook.interval = 1
+        config.visualizer.save_dir = str(folder)
+
+
+# The command line ---------------------------------------------------------------------------------------------------
+
+
+def _add_common_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--work-dir", metavar="DIR", help="folder of checkpoints and logs (default: work_dirs/CONFIG)")
+    parser.add_argument(
+        "--cfg-options",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="changes of the config, e.g. train_dataloader.batch_size=64; data_root=DIR moves all data sets",
+    )
+    parser.add_argument(
+        "--launcher", choices=["none", "pytorch", "slurm", "mpi"], default="none", help="what started the processes"
+    )
+    parser.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by some launchers; not used")
+
+
+def add_train_arguments(parser: ArgumentParser) -> None:
+    """The arguments of ``train``."""
+    parser.add_argument("config", metavar="CONFIG", help="config file")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="auto",
+        metavar="CHECKPOINT",
+        help="go on from this checkpoint, or from the newest complete one in the work dir",
+    )
+    parser.add_argument("--amp", action="store_true", help="mixed precision")
+    _add_common_arguments(parser)
+
+
+def add_test_arguments(parser: ArgumentParser) -> None:
+    """The arguments of ``test``."""
+    parser.add_argument("config", metavar="CONFIG", help="config file")
+    parser.add_argument("weights", metavar="WEIGHTS", help="checkpoint file, or zoo:NAME (hypvision models lists them)")
+    parser.add_argument("--out", metavar="PATH", help="write predictions: a .json file, or a folder for label maps")
+    parser.add_argument(
+        "--show-dir",
+        metavar="DIR",
+        help="write pictures with the predictions painted in (of a classifier 200, taken evenly from the data)",
+    )
+    parser.add_argument(
+        "--tta", action="store_true", help="test-time augmentation: the config's views, or mirror images"
+    )
+    _add_common_arguments(parser)
+
+
+@readable_errors()
+def run_train(args: Namespace) -> None:
+    """``train`` from parsed arguments."""
+    options = parse_options(args.cfg_options)
+    train(args.config, args.work_dir, args.resume, args.amp, options, args.launcher)
+    leave_processes()
+
+
+@readable_errors()
+def run_test(args: Namespace) -> None:
+    """``test`` from parsed arguments; prints the metrics as one line of JSON."""
+    from mmengine.dist import is_main_process
+
+    options = parse_options(args.cfg_options)
+    metrics = test(args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options, args.launcher)
+    if is_main_process():
+        print(json.dumps({name: round(float(value), 4) for name, value in metrics.items()}))
+    leave_processes()
