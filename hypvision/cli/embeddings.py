@@ -71,7 +71,7 @@ def load_learner(config: str | Path, weights: str | Path):
 
     import hypvision.openmmlab
     import hypvision.tasks.metric_learning  # noqa: F401 - registers the learner
-    from hypvision.engine.checkpoint import check_compatible
+    from hypvision.checkpoints.match import check_compatible
     from hypvision.engine.config import load_config
 
     config = load_config(config)

@@ -16,8 +16,8 @@ from helpers.bad_server import Server
 import hypvision.checkpoints.download
 import hypvision.checkpoints.sources
 from hypvision.checkpoints.index import parse_record
+from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.sources import cache_folder, resolve
-from hypvision.checkpoints.storage import read_weights
 from hypvision.errors import HypvisionError
 
 

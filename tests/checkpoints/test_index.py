@@ -11,9 +11,10 @@ import yaml
 from helpers.zoo import NAME
 
 from hypvision.checkpoints.index import dump_index, parse_index, parse_record, read_index
+from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Index
 from hypvision.checkpoints.sources import cache_folder, packaged_path
-from hypvision.checkpoints.storage import read_header, read_weights
+from hypvision.checkpoints.storage import read_header
 from hypvision.clip.models import expand_tokens
 from hypvision.errors import HypvisionError
 from hypvision.zoo.cards import model_card, readme

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hypvision.checkpoints.storage import STORAGES, pack, read_header, read_weights, unpack, write_weights
+from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.storage import STORAGES, pack, read_header, unpack, write_weights
 from hypvision.errors import HypvisionError
 
 

@@ -23,14 +23,9 @@ from mmengine.model import BaseModel
 from mmengine.runner import CheckpointLoader, Runner, save_checkpoint
 
 import hypvision.openmmlab  # noqa: F401 - installs the loaders and the backend
+from hypvision.checkpoints.match import check_compatible, compare
 from hypvision.checkpoints.storage import write_weights
-from hypvision.engine.checkpoint import (
-    AtomicLocalBackend,
-    check_compatible,
-    compare,
-    find_resume_checkpoint,
-    load_checkpoint_file,
-)
+from hypvision.engine.checkpoint import AtomicLocalBackend, find_resume_checkpoint, load_checkpoint_file
 from hypvision.errors import HypvisionError
 
 

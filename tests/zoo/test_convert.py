@@ -13,8 +13,8 @@ from references.hcformer import ReferenceHCFormer
 from safetensors.torch import load_file, save_file
 
 from hypvision.errors import HypvisionError
-from hypvision.zoo import convert
-from hypvision.zoo.convert import convert_file, hcformer_from_official, hcformer_to_official
+from hypvision.models.hcformer_checkpoint import hcformer_from_official, hcformer_to_official, hcformer_variant
+from hypvision.zoo.convert import convert_file
 
 TOOL = Path(__file__).parents[2] / "tools" / "convert_checkpoint.py"
 
@@ -77,7 +77,7 @@ def test_variants_are_recognised():
     for name in timm.list_models("hcformer_*"):
         for arguments in ({}, {"num_classes": 0, "img_size": 96, "in_chans": 1}):
             weights = timm.create_model(name, device="meta", **arguments).state_dict()
-            assert convert.hcformer_variant(weights) == (name, arguments)
+            assert hcformer_variant(weights) == (name, arguments)
 
 
 def test_dense_checkpoints(tmp_path):
