@@ -62,7 +62,7 @@ def losses() -> dict[str, Any]:
     """Losses and what belongs to them, by name."""
     from hypvision import losses
     from hypvision.clip.radius import hyperbolic_radius, radius_penalty
-    from hypvision.clip.segmenter import segmentation_loss
+    from hypvision.clip.segmentation.segmenter import segmentation_loss
     from hypvision.losses import graph
 
     names = {name: getattr(losses, name) for name in losses.__all__}
@@ -82,38 +82,38 @@ def optimisers() -> dict[str, Any]:
 
 
 def inject_adapter(model: nn.Module, **options: Any) -> nn.Module:
-    from hypvision.clip import hyperclip
+    from hypvision.clip.adapters import hyperclip
 
     return hyperclip.inject(model, **options)
 
 
 def adapter_weights(model: nn.Module) -> list[nn.Parameter]:
     """Text tower, then vision tower; block by block; query, key, value."""
-    from hypvision.clip import hyperclip
+    from hypvision.clip.adapters import hyperclip
 
     return hyperclip.trainable_parameters(model)
 
 
 def is_adapted(model: nn.Module) -> bool:
-    from hypvision.clip import hyperclip
+    from hypvision.clip.adapters import hyperclip
 
     return hyperclip.is_injected(model)
 
 
 def merge_adapter(model: nn.Module) -> nn.Module:
-    from hypvision.clip import hyperclip
+    from hypvision.clip.adapters import hyperclip
 
     return hyperclip.merge(model)
 
 
 def save_adapter(model: nn.Module, path: Path) -> Path:
-    from hypvision.clip import hyperclip
+    from hypvision.clip.adapters import hyperclip
 
     return hyperclip.save_adapter(model, path)
 
 
 def load_adapter(model: nn.Module, path: Path) -> nn.Module:
-    from hypvision.clip import hyperclip
+    from hypvision.clip.adapters import hyperclip
 
     return hyperclip.load_adapter(model, path)
 
@@ -131,19 +131,19 @@ def encode_dense(model: nn.Module, images: Tensor, **options: Any) -> Any:
 
 
 def map_rows(x: Tensor, blocks: Tensor, c: float, mobius: bool = True) -> Tensor:
-    from hypvision.clip import blockmap
+    from hypvision.clip.adapters import block_map as blockmap
 
     return blockmap.map_rows(x, blocks, c, mobius)
 
 
 def aggregation_head(**options: Any) -> nn.Module:
-    from hypvision.clip.catseg import CATSegHead
+    from hypvision.clip.segmentation.catseg import CATSegHead
 
     return CATSegHead(**options)
 
 
 def segmenter(clip: nn.Module, **options: Any) -> nn.Module:
-    from hypvision.clip.segmenter import OpenVocabSegmenter
+    from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 
     return OpenVocabSegmenter(clip, **options)
 
@@ -152,20 +152,20 @@ def segmenter(clip: nn.Module, **options: Any) -> nn.Module:
 
 
 def timm_backbone(name: str, levels: tuple[int, ...], **options: Any) -> nn.Module:
-    from hypvision.mm import TimmBackbone
+    from hypvision.openmmlab import TimmBackbone
 
     return TimmBackbone(name, levels, **options)
 
 
 def mmseg_segmentor(**options: Any) -> nn.Module:
-    from hypvision.mm.hyperclip import HyperCLIPSegmentor
+    from hypvision.openmmlab.open_vocabulary.segmentation import HyperCLIPSegmentor
 
     return HyperCLIPSegmentor(**options)
 
 
 def model_of_config(name: str) -> nn.Module:
     """The model of ``configs/NAME`` with an untrained CLIP."""
-    from hypvision.mm.config import load_config
+    from hypvision.engine.config import load_config
 
     config = load_config(Path(__file__).parents[2] / "configs" / name)
     config.model.clip.pop("pretrained")
@@ -181,8 +181,8 @@ def engine_model(**config: Any) -> nn.Module:
     """A model of the engine's registry."""
     from mmengine.registry import MODELS
 
-    import hypvision.mm
-    import hypvision.tasks.retrieval  # noqa: F401
+    import hypvision.openmmlab
+    import hypvision.tasks.metric_learning  # noqa: F401
 
     return MODELS.build(config)
 
