@@ -17,6 +17,7 @@ __all__ = [
     "Comparison",
     "check_compatible",
     "check_finite",
+    "check_kinds",
     "compare",
     "filtered",
     "load_into",
@@ -58,7 +59,7 @@ class Comparison(NamedTuple):
     @property
     def share(self) -> float:
         """Matched names, as a share of all names in the model or in the checkpoint."""
-        total = len(self.matched) + len(self.missing) + len(self.unexpected) + len(self.mismatched)
+        total = sum(map(len, self))
         return len(self.matched) / max(total, 1)
 
 
@@ -116,6 +117,19 @@ def nonfinite_names(weights: Mapping[str, Any]) -> list[str]:
         and (value.is_floating_point() or value.is_complex())
         and not value.isfinite().all()
     ]
+
+
+def check_kinds(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """Refuse weights that PyTorch would copy with a loss (complex into real, fractions into integers, integers into
+    fractions); warn of those that are not finite. Other differences are left to PyTorch's own check.
+
+    Raises:
+        HypvisionError: there is such a weight.
+    """
+    same = {name: value for name, value in given.items() if name in own and value.shape == own[name].shape}
+    if wrong := compare({name: own[name] for name in same}, same).mismatched:
+        raise HypvisionError(f"The checkpoint does not fit the model: {', '.join(list(wrong.values())[:3])}.")
+    check_finite(same, "of this model")
 
 
 def check_finite(weights: Mapping[str, Tensor], source: str | Path, allow: bool = True) -> None:

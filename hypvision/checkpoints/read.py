@@ -121,11 +121,17 @@ def _history_method(owner: Any, name: Any) -> str:
     return name
 
 
+def _empty_bytes() -> bytes:
+    """In place of ``bytes``, as which the content of an empty array is pickled."""
+    return b""
+
+
 # timm's trainings, and those of many papers, save their command line: a Namespace. NumPy 2 moved numpy.core.
 _ALLOWED: list[Any] = [
     Namespace,
     (LogHistory, "mmengine.logging.history_buffer.HistoryBuffer"),
     (_history_method, "builtins.getattr"),
+    (_empty_bytes, "builtins.bytes"),
     (_Array, "numpy.ndarray"),
     (_Dtype, "numpy.dtype"),
     *(

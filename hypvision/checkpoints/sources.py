@@ -304,13 +304,10 @@ def _fetch_address(text: str) -> Path:
         try:
             verify_sum(path, sha256)
             return True
-        except OSError:
-            return False
-        except SourceError as error:
-            _logger.warning("'%s' %s; fetching '%s'.", path, error, place.address)
+        except (OSError, SourceError):  # nothing, or another file of that name
             return False
 
-    if path.is_file() and there():
+    if there():
         return path
     if offline():
         raise HypvisionError(
@@ -320,12 +317,12 @@ def _fetch_address(text: str) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_name(f".{path.name}.lock"), f"{place.address} is being downloaded"):
-            if not (path.is_file() and there()):  # another process was first
+            if not there():  # else another process was first
                 download(place.url, path, partial(verify_sum, sha256=sha256), None, place.headers, path.name)
     except SourceError as error:
         raise HypvisionError(
-            f"The checkpoint '{place.address}' cannot be downloaded: it {error}. Check the address, its sum and the "
-            "network, or download it elsewhere and give its path."
+            f"The checkpoint '{place.address}' cannot be downloaded: '{place.address}' {error}. Check the address, its "
+            "sum and the network, or download it elsewhere and give its path."
         ) from error
     except OSError as error:
         raise HypvisionError(

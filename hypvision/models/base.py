@@ -12,7 +12,7 @@ import torch
 from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
-from hypvision.checkpoints.match import filtered
+from hypvision.checkpoints.match import check_kinds, filtered
 from hypvision.checkpoints.read import allow_training_files, network_weights
 
 __all__ = ["AnyCheckpoint", "FeatureMaps", "StagedModel"]
@@ -27,12 +27,8 @@ class AnyCheckpoint(nn.Module):
     """
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        own = self.state_dict()
-        same = state_dict.keys() == own.keys() and all(state_dict[name].shape == own[name].shape for name in own)
-        if not prefix and not same:
-            translated = filtered(self, network_weights(state_dict))
-            state_dict.clear()
-            state_dict.update(translated)
+        if not prefix:
+            _replace(state_dict, filtered(self, network_weights(state_dict)), self.state_dict())
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
@@ -42,10 +38,16 @@ class FeatureMaps(FeatureGetterNet):
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
         own = self.state_dict()
         if not prefix and not state_dict.keys() <= own.keys():
-            translated = filtered(self.model, network_weights(state_dict))
-            state_dict.clear()
-            state_dict.update({f"model.{name}": v for name, v in translated.items() if f"model.{name}" in own})
+            weights = filtered(self.model, network_weights(state_dict))
+            _replace(state_dict, {f"model.{name}": v for name, v in weights.items() if f"model.{name}" in own}, own)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _replace(state_dict: dict, weights: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+    """Put weights in the place of those in a state dict; numbers of another kind than the model's are an error."""
+    check_kinds(own, weights)
+    state_dict.clear()
+    state_dict.update(weights)
 
 
 class StagedModel(AnyCheckpoint):

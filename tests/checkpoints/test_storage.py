@@ -78,7 +78,7 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path):
         (tmp_path / "cut.safetensors").write_bytes(data[:end])
         with pytest.raises(HypvisionError, match="not a safetensors file|is damaged"):
             read_weights(tmp_path / "cut.safetensors")
-    with pytest.raises(HypvisionError, match="no weight file"):
+    with pytest.raises(HypvisionError, match="no checkpoint"):
         read_weights(tmp_path / "none.safetensors")
 
 

@@ -11,9 +11,9 @@ class Server:
     ``tokens`` ``(mode, authorization)``.
 
     Modes: ``good``; ``missing`` 404; ``forbidden`` 403; ``busy`` 503 always; ``busy2`` 503 twice, then good;
-    ``later`` 503 with Retry-After, once; ``cut`` closes in the middle, once; ``cutting`` always closes after a fifth,
-    whatever is asked for; ``dead`` closes at once; ``stall`` goes silent in the middle, once; ``wrong`` other bytes
-    of the same size; ``longer`` never stops; ``shorter`` has half of the file, and says so; ``page`` a web page;
+    ``later`` 503 with Retry-After, once; ``cut`` closes in the middle, once; ``cutting`` always closes after a
+    twelfth, whatever is asked for; ``dead`` closes at once; ``stall`` goes silent in the middle, once; ``wrong`` other
+    bytes of the same size; ``longer`` never stops; ``shorter`` has half of the file, and says so; ``page`` a web page;
     ``norange`` knows no ranges, and is cut once; ``rewinding`` knows no ranges, and is cut always; ``moved``
     redirects to ``good``; ``loop`` redirects to itself; ``slow`` sends in small pieces; ``hub`` has the paths of the
     Hugging Face hub.
@@ -90,7 +90,7 @@ class Server:
         elif (mode in ("cut", "norange") and first) or mode == "rewinding":
             body = body[: len(body) // 2]
         elif mode == "cutting":
-            body = body[: len(data) // 5]
+            body = body[: len(data) // 12]
         request.send_response(206 if start else 200)
         request.send_header("Content-Length", str(promised))
         if start:
