@@ -151,8 +151,13 @@ def convert_file(family: str, source: str | Path, target: str | Path, to_officia
             f"{', '.join(list(weights)[:3]) or 'none'}.{hint}"
         )
     converted = converter.to_official(weights) if to_official else converter.from_official(weights)
-    model, arguments = converter.variant(converter.from_official(converted) if to_official else converted)
-    if not to_official:
+    if to_official:
+        try:
+            model, arguments = converter.variant(converter.from_official(converted))
+        except HypvisionError:  # of other sizes than the published ones, which the names do not depend on
+            model, arguments = f"{converter.title} of its own sizes", {}
+    else:
+        model, arguments = converter.variant(converted)
         arguments = {**arguments, **converter.arguments(weights)}
     _write({name: value.contiguous() for name, value in converted.items()}, target)
     return Conversion(target, model, arguments)

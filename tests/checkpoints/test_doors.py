@@ -113,8 +113,6 @@ DOORS = {
 @pytest.mark.parametrize("kind", ["official", "timm", "training", "zoo"])
 @pytest.mark.parametrize("door", DOORS)
 def test_every_file_loads_by_every_door(tmp_path, family, kind, door):
-    if family.family == "himapper" and kind == "official":
-        pytest.importorskip("references.himapper")
     path = write(kind, family, tmp_path)
     model = DOORS[door](family, path)
     expected = family.model.state_dict()
@@ -125,8 +123,6 @@ def test_every_file_loads_by_every_door(tmp_path, family, kind, door):
 
 @pytest.mark.parametrize("kind", ["training", "zoo"])
 def test_a_trained_file_converts_to_the_official_names(tmp_path, family, kind):
-    if family.family == "himapper":
-        pytest.skip("the converter knows the backbones of the paper, which are larger than a test")
     path = write(kind, family, tmp_path)
     convert_file(family.family, path, tmp_path / "official.safetensors", to_official=True)
     again = by_path(family, tmp_path / "official.safetensors")

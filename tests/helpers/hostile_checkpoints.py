@@ -33,7 +33,7 @@ def array(kind, data=bytes(8), shape=(1,)):
 
 
 def object_at_an_address():
-    """A void of 8 bytes whose fields are objects, with the flag that would tell so left out: bytes become pointers."""
+    """A void of 8 bytes whose field is an object, without the flag that would tell so: bytes become a pointer."""
     return array(dtype("V8", (3, "|", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0)), b"\x41" * 8)
 
 
