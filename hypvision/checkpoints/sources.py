@@ -37,8 +37,8 @@ from hypvision.checkpoints.download import (
     verify_file,
     verify_sum,
 )
-from hypvision.checkpoints.index import ADDRESSES, find_record, parse_index, read_index, without_password, write_text
-from hypvision.checkpoints.records import Index, Record
+from hypvision.checkpoints.index import find_record, parse_index, read_index, without_password, write_text
+from hypvision.checkpoints.records import ADDRESSES, Index, Record
 from hypvision.errors import HypvisionError
 
 __all__ = ["cache_folder", "fetch", "find", "is_address", "locate", "mirrors", "offline", "resolve"]
