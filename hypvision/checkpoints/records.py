@@ -105,9 +105,8 @@ def _all(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 text = rule("text (without control characters)", _is_text)
 texts = rule("a list of texts (without control characters)", _all(_is_text), tuple)
-addresses = rule(
-    f"addresses that must begin with one of {', '.join(ADDRESSES)}", _all(lambda v: v.startswith(ADDRESSES))
-)
+_is_address = _all(lambda value: value.startswith(ADDRESSES))
+addresses = rule(f"addresses that must begin with one of {', '.join(ADDRESSES)}", _is_address)
 some_texts = rule("a list of at least one", bool)
 number = rule("a finite number", _is_number, float)
 count = rule("a positive whole number", lambda value: type(value) is int and 0 < value < 2**63)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.records import Record
-from hypvision.checkpoints.sources import find, resolve
+from hypvision.checkpoints.sources import fetch, find, is_address, resolve
 from hypvision.errors import HypvisionError, require
 
 __all__ = [
@@ -72,15 +72,18 @@ def create_clip(name: str = "ViT-B-16", pretrained: str | Path | None = None, **
     Args:
         name: of open_clip (``ViT-B-32``, ``ViT-B-16``, ``ViT-L-14``, ``ViT-L-14-336``, ``ViT-B-16-SigLIP``, ...) or of
             :data:`ARCHITECTURES`.
-        pretrained: a tag of open_clip (``"openai"``), ``"zoo:NAME"``, a file of weights, or None for random ones.
+        pretrained: a tag of open_clip (``"openai"``), a checkpoint (a file, ``"zoo:NAME"``, ``"hf-hub:..."``, an address
+            with its sum; see :func:`hypvision.checkpoints.sources.fetch`), or None for random weights.
         options: for :func:`open_clip.create_model`. OpenAI's weights get ``force_quick_gelu=True`` by themselves.
 
     Raises:
         HypvisionError: unknown name or tag, a file that does not fit, weights that cannot be downloaded.
     """
     open_clip = require("open_clip", "clip")
-    if isinstance(pretrained, str) and pretrained.startswith("zoo:"):
-        pretrained = _from_zoo(name, pretrained)
+    if pretrained is not None and is_address(pretrained):
+        pretrained = _from_zoo(name, str(pretrained))
+    elif str(pretrained).startswith(("http://", "https://")):
+        pretrained = fetch(pretrained)
     path = None if pretrained is None else Path(pretrained).expanduser()
     if path is not None and not path.is_absolute() and not path.exists():
         shipped = Path(__file__).parents[2] / path  # what ships with the repository, from any working directory

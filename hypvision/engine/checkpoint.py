@@ -23,16 +23,27 @@ from typing import Any
 from mmengine.dist import barrier, get_rank
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.fileio import io as mmengine_io
+from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer, print_log
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
+from torch import nn
 
-from hypvision.checkpoints.read import LogHistory, read_file
+from hypvision.checkpoints.match import compare, filtered
+from hypvision.checkpoints.read import LogHistory, network_weights, read_file
 from hypvision.checkpoints.sources import fetch, find, is_address, resolve
 from hypvision.clip.models import expand_tokens
 from hypvision.errors import HypvisionError
 
-__all__ = ["AtomicLocalBackend", "find_resume_checkpoint", "install", "load", "load_checkpoint_file"]
+__all__ = [
+    "AtomicLocalBackend",
+    "EngineNamesHook",
+    "engine_names",
+    "find_resume_checkpoint",
+    "install",
+    "load",
+    "load_checkpoint_file",
+]
 
 
 # Reading
@@ -91,6 +102,36 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
         fetch(source)
     barrier()
     return load_checkpoint_file(fetch(source), device)  # again for processes on machines with a cache of their own
+
+
+def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A checkpoint whose weights have the names of a model of the engine, if they can be brought to them.
+
+    Files of the network alone (official ones, timm's, converted ones) lack the name of the ``backbone`` that a
+    classifier or learner keeps it in.
+
+    Returns:
+        The checkpoint itself, or one with other weights in ``state_dict``.
+    """
+    given, backbone = checkpoint.get("state_dict", checkpoint), getattr(model, "backbone", None)
+    prefixed = any(str(name).removeprefix("module.").startswith("backbone.") for name in given)
+    if backbone is None or prefixed or hasattr(backbone, "load_pretrained"):  # a TimmBackbone finds its part itself
+        return checkpoint
+    weights = filtered(backbone, network_weights(checkpoint))
+    if compare(backbone.state_dict(), weights).share < 0.5:
+        return checkpoint
+    return {**checkpoint, "state_dict": {f"backbone.{name}": value for name, value in weights.items()}}
+
+
+class EngineNamesHook(Hook):
+    """Gives mmengine's Runner each checkpoint that it loads with :func:`engine_names`."""
+
+    def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
+        """Changes ``checkpoint`` in place."""
+        model = getattr(runner.model, "module", runner.model)
+        renamed = engine_names(model, checkpoint)
+        if renamed is not checkpoint:
+            checkpoint["state_dict"] = renamed["state_dict"]
 
 
 def _load_with_cache(filename: str, map_location: Any = None, model_dir: str | None = None) -> dict[str, Any]:

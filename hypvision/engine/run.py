@@ -35,7 +35,10 @@ def _build_runner(config: Config) -> Runner:
     from mmengine.registry import RUNNERS
     from mmengine.runner import Runner
 
+    from hypvision.engine.checkpoint import EngineNamesHook
+
     runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
+    runner.register_hook(EngineNamesHook())
     model = getattr(runner.model, "module", runner.model)
     check_channels(getattr(model, "module", model))
     return runner
@@ -106,7 +109,7 @@ def _check_weights(
 ) -> None:
     """Refuse a checkpoint of another architecture before it is loaded."""
     from hypvision.checkpoints.match import check_compatible
-    from hypvision.engine.checkpoint import load
+    from hypvision.engine.checkpoint import engine_names, load
 
     known = path.startswith(("http://", "https://")) or is_address(path)
     if Path(path).is_dir() or ("://" in path and not known):  # sharded, or elsewhere on the net: their loaders check it
@@ -118,6 +121,7 @@ def _check_weights(
             f"these weights use --cfg-options load_from={path}."
         )
     model = getattr(runner.model, "module", runner.model)
+    checkpoint = engine_names(model, checkpoint)
     check_compatible(model, checkpoint.get("state_dict", checkpoint), path, exact, allow_nonfinite)
 
 

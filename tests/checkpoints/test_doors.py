@@ -101,12 +101,45 @@ def by_state_dict(family, path):
     return model
 
 
+def by_load_from(family, path):
+    """As mmengine's Runner loads ``load_from``, for a classifier of the engine."""
+    pytest.importorskip("mmengine")
+    from mmengine.runner import CheckpointLoader
+    from mmengine.runner.checkpoint import load_state_dict
+
+    from hypvision.engine.checkpoint import EngineNamesHook, install
+    from hypvision.tasks import ImageClassifier
+
+    install()
+    model = ImageClassifier({"model_name": family.name, "num_classes": 3, **family.arguments})
+    checkpoint = CheckpointLoader.load_checkpoint(str(path))
+    EngineNamesHook().after_load_checkpoint(SimpleNamespace(model=model), checkpoint)
+    check_compatible(model, checkpoint["state_dict"], path)
+    load_state_dict(model, checkpoint["state_dict"], strict=True)
+    return model.backbone
+
+
+def by_init_cfg(family, path):
+    """As the backbone of a segmenter or detector; the classifier, which it has not, is put back for the comparison."""
+    pytest.importorskip("mmcv")
+    from hypvision.openmmlab import TimmBackbone
+
+    init_cfg = dict(type="Pretrained", checkpoint=str(path))
+    backbone = TimmBackbone(family.name, out_indices=(0, 1), init_cfg=init_cfg, **family.arguments)
+    backbone.init_weights()
+    expected = family.model.state_dict()
+    found = {name.removeprefix("model."): value for name, value in backbone.timm_model.state_dict().items()}
+    return SimpleNamespace(state_dict=lambda: {**expected, **{n: v for n, v in found.items() if n in expected}})
+
+
 DOORS = {
     "checkpoint_path": by_path,
     "pretrained_cfg_overlay": by_overlay,
     "hypvision.load": by_load,
     "--weights": by_weights_option,
     "load_state_dict": by_state_dict,
+    "load_from": by_load_from,
+    "init_cfg": by_init_cfg,
 }
 
 
