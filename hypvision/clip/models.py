@@ -72,8 +72,8 @@ def create_clip(name: str = "ViT-B-16", pretrained: str | Path | None = None, **
     Args:
         name: of open_clip (``ViT-B-32``, ``ViT-B-16``, ``ViT-L-14``, ``ViT-L-14-336``, ``ViT-B-16-SigLIP``, ...) or of
             :data:`ARCHITECTURES`.
-        pretrained: a tag of open_clip (``"openai"``), a checkpoint (a file, ``"zoo:NAME"``, ``"hf-hub:..."``, an address
-            with its sum; see :func:`hypvision.checkpoints.sources.fetch`), or None for random weights.
+        pretrained: a tag of open_clip (``"openai"``), a checkpoint (a file, ``"zoo:NAME"``, ``"hf-hub:..."``, an
+            address with its sum; see :func:`hypvision.checkpoints.sources.fetch`), or None for random weights.
         options: for :func:`open_clip.create_model`. OpenAI's weights get ``force_quick_gelu=True`` by themselves.
 
     Raises:

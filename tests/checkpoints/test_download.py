@@ -190,9 +190,9 @@ def test_waiting_for_a_lock_ends_and_names_who_holds_it(tmp_path, monkeypatch, c
     assert here.poll(60)
     holder = here.recv()
     monkeypatch.setattr(hypvision.checkpoints.download, "LOCK_WAIT", 0.2)
-    with pytest.raises(HypvisionError, match=f"for process {holder} on .*, since .*x.lock' .the work."):
-        with locked(tmp_path / "x.lock", "the work"):
-            pass
+    wanted = pytest.raises(HypvisionError, match=f"for process {holder} on .*, since .*x.lock' .the work.")
+    with wanted, locked(tmp_path / "x.lock", "the work"):
+        pass
     here.send("done")
     process.join()
     with locked(tmp_path / "x.lock", "the work"):

@@ -44,9 +44,10 @@ def hidden_method(weights):
 
 def _resized(weights):
     """A tensor of a million numbers over a storage of four."""
-    storage = torch.ones(4).untyped_storage()
-    return Reduces(torch._utils._rebuild_tensor_v2, torch.storage.TypedStorage(
-        wrap_storage=storage, dtype=torch.float32, _internal=True), 0, (1000000,), (1,), False, OrderedDict())  # fmt: skip
+    storage = torch.storage.TypedStorage(
+        wrap_storage=torch.ones(4).untyped_storage(), dtype=torch.float32, _internal=True
+    )
+    return Reduces(torch._utils._rebuild_tensor_v2, storage, 0, (1000000,), (1,), False, OrderedDict())
 
 
 # What a file may contain beside good weights, none of which may get in: name -> function of (weights, folder).
