@@ -224,7 +224,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if urlsplit(newurl).scheme not in ("http", "https"):
-            raise SourceError("redirects to an address that is not of the web")
+            raise SourceError("redirects out of the web")
         new = super().redirect_request(req, fp, code, msg, headers, newurl)
         if new is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
             new.remove_header("Authorization")
@@ -347,7 +347,7 @@ def _refused(error: urllib.error.HTTPError, file: BinaryIO, have: int) -> tuple[
         file.truncate()
         return f"has no bytes from {have} on", None
     if status in (301, 302, 303, 307, 308):
-        raise SourceError("redirects without end")
+        raise SourceError("redirects without end, or out of the web")
     if status not in _RETRY:
         hint = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such file)"}.get(status, "")
         raise SourceError(f"answers {status}{hint}") from error
