@@ -37,8 +37,8 @@ RUN_KEYS = (
 # Modules that configs of earlier versions name in custom_imports, and where they are now.
 MOVED = {
     "hypvision.mm": "hypvision.openmmlab",
-    "hypvision.mm.auxiliary_det": "hypvision.openmmlab.backbone_losses_mmdet",
-    "hypvision.mm.auxiliary_seg": "hypvision.openmmlab.backbone_losses_mmseg",
+    "hypvision.mm.auxiliary_det": "hypvision.openmmlab.backbone_losses",
+    "hypvision.mm.auxiliary_seg": "hypvision.openmmlab.backbone_losses",
     "hypvision.mm.det_datasets": "hypvision.openmmlab.datasets.detection",
     "hypvision.mm.hyperclip": "hypvision.openmmlab.open_vocabulary.segmentation",
     "hypvision.mm.openvocab_det": "hypvision.openmmlab.open_vocabulary.detection",
