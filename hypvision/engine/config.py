@@ -167,8 +167,8 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
         # A fixed name, as OpenMMLab's configs have, would make a second run in this process write into the first one's.
         config.visualizer.name = f"{stem}-{uuid.uuid4().hex[:8]}"
 
-    config.env_cfg = dict(config.get("env_cfg") or {})
-    config.env_cfg.dist_cfg = dict(dict(backend="nccl"), **(config.env_cfg.get("dist_cfg") or {}))
+    environment = dict(config.get("env_cfg") or {})
+    config.env_cfg = dict(environment, dist_cfg={"backend": "nccl", **(environment.get("dist_cfg") or {})})
     distribution = config.env_cfg.dist_cfg
     if launcher == "pytorch":
         _check_started_by_torchrun()

@@ -174,13 +174,21 @@ def test(
 
 
 def _use_tta(config: Config) -> None:
-    options = test_options(config)
-    if options is None:
-        raise HypvisionError(
-            f"--tta: nothing tells how to augment the images of the config '{config.filename}': its model is "
-            f"'{config.model.get('type')}', its default_scope '{config.get('default_scope')}'. Leave out --tta."
-        )
-    options.augment(config)
+    """The config's own ``tta_model`` and ``tta_pipeline`` come first; what is missing comes from the task."""
+    if "tta_model" not in config or "tta_pipeline" not in config:
+        options = test_options(config)
+        if options is None:
+            raise HypvisionError(
+                f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline, and nothing tells which to "
+                f"take for its model '{config.model.get('type')}'. Add them, or leave out --tta."
+            )
+        options.augment(config)
+    if "tta_model" in config:
+        dataset = config.test_dataloader.dataset
+        while "dataset" in dataset:
+            dataset = dataset.dataset
+        dataset.pipeline = config.tta_pipeline
+        config.model = dict(config.tta_model, module=config.model)
 
 
 def _write_predictions(config: Config, out: Path) -> None:

@@ -44,7 +44,7 @@ def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _augment(config: Config) -> None:
-    """The config's ``tta_model`` and ``tta_pipeline``; without them each image and its mirror image."""
+    """Each image and its mirror image."""
     if "tta_model" not in config:
         if config.default_scope == "mmseg":
             config.tta_model = dict(type="SegTTAModel")
@@ -54,11 +54,11 @@ def _augment(config: Config) -> None:
             rules = config.model.get("test_cfg") or {}
             rules = rules.get("rcnn") or rules  # two-stage detectors keep those of the second stage there
             config.tta_model = dict(type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)})
-    dataset = config.test_dataloader.dataset
-    while "dataset" in dataset:
-        dataset = dataset.dataset
-    dataset.pipeline = config.get("tta_pipeline") or mirror_pipeline(dataset.get("pipeline") or [])
-    config.model = dict(config.tta_model, module=config.model)
+    if "tta_pipeline" not in config:
+        dataset = config.test_dataloader.dataset
+        while "dataset" in dataset:
+            dataset = dataset.dataset
+        config.tta_pipeline = mirror_pipeline(dataset.get("pipeline") or [])
 
 
 def _show(config: Config, folder: Path) -> None:

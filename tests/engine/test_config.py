@@ -50,7 +50,7 @@ def test_json_configs_are_read(tmp_path):
 def test_a_config_without_env_cfg_trains_where_there_is_no_gpu(tmp_path):
     path = write_config(tmp_path / "config.py", make_images(tmp_path / "images", per_class=2))
     config = load_config(path)
-    del config.env_cfg
+    config._cfg_dict.pop("env_cfg")
     config.train_cfg.max_epochs = 1
     assert train(config, tmp_path / "run").iter == 1
 
