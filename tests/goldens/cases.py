@@ -27,6 +27,9 @@ import torch
 from summaries import difference, flatten, read, summary, write
 
 TOLERANCE, GRADIENT_TOLERANCE = 1e-4, 1e-3
+# Ten times that where round-off grows on its way: deep Lorentz networks; the choice of classes; sharp assignments. It
+# was seen between CPU capabilities (ATEN_CPU_CAPABILITY=default against AVX-512).
+SENSITIVE = ("resnet ", "model hcnn", "model hecnn", "catseg head many classes", "hcformer nano")
 
 
 class Case(NamedTuple):
@@ -40,7 +43,8 @@ CASES = {name: Case(make, slow=name not in module.FAST) for module in MODULES fo
 
 def tolerance(name: str) -> float:
     """The largest relative difference allowed for an output: gradients lose more digits than outputs."""
-    return GRADIENT_TOLERANCE if "grad." in name or "optimiser" in name else TOLERANCE
+    allowed = GRADIENT_TOLERANCE if "grad." in name or "optimiser" in name else TOLERANCE
+    return 10 * allowed if name.startswith(SENSITIVE) else allowed
 
 
 def compute(case: str) -> dict[str, Any]:
