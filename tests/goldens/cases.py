@@ -27,8 +27,8 @@ import torch
 from summaries import difference, flatten, read, summary, write
 
 TOLERANCE, GRADIENT_TOLERANCE = 1e-4, 1e-3
-# More where round-off grows on its way: sharp assignments, the choice of classes, gradients of deep "+" networks. Set by
-# what differs between CPU capabilities (ATEN_CPU_CAPABILITY=default against AVX-512): up to 5e-3 and 4e-2.
+# More where round-off grows on its way: sharp assignments, the choice of classes, gradients of deep "+" networks. Set
+# by what differs between CPU capabilities (ATEN_CPU_CAPABILITY=default against AVX-512): up to 5e-3 and 4e-2.
 SENSITIVE = {"hcformer nano": 10, "catseg head many classes": 10}
 RESNET_GRADIENT_TOLERANCE = 0.1
 
