@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from hypvision.engine.checks import close_configs
+from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.errors import HypvisionError, require
 
 if TYPE_CHECKING:
@@ -198,17 +199,10 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
             checkpoint = config.get("default_hooks", {}).get("checkpoint") or {}
             schedule.restart_interval = max(0, checkpoint.get("interval", 0))
 
-    ours = [
-        "RepeatableSeedHook",
-        "ReduceLossHook",
-        "StopOnNaNHook",
-        "CheckClassesHook",
-        "CheckSamplesHook",
-        "InterruptHook",
-    ]
-    hooks = list(config.get("custom_hooks") or [])
+    # Configs dumped by earlier versions name the check of OpenMMLab's data sets in every run.
+    hooks = [hook for hook in config.get("custom_hooks") or [] if hook != dict(type="CheckSamplesHook")]
     present = {hook.get("type") for hook in hooks if isinstance(hook, dict)}
-    config.custom_hooks = hooks + [dict(type=name) for name in ours if name not in present]
+    config.custom_hooks = hooks + [dict(type=name) for name in RUN_HOOKS if name not in present]
     return config
 
 

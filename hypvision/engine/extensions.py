@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from mmengine.config import Config
 
-__all__ = ["PREDICTION_ARGUMENTS", "TEST_OPTIONS", "TestOptions", "import_extensions", "test_options"]
+__all__ = ["PREDICTION_ARGUMENTS", "RUN_HOOKS", "TEST_OPTIONS", "TestOptions", "import_extensions", "test_options"]
 
 
 class TestOptions(NamedTuple):
@@ -36,6 +36,15 @@ TEST_OPTIONS: dict[str, TestOptions] = {}
 
 PREDICTION_ARGUMENTS: dict[str, str] = {}
 """Metric -> its argument that names the file or folder of the predictions."""
+
+RUN_HOOKS = [
+    "RepeatableSeedHook",
+    "ReduceLossHook",
+    "StopOnNaNHook",
+    "CheckClassesHook",
+    "InterruptHook",
+]
+"""Hooks that every run gets."""
 
 # Modules that enter themselves above when they are imported.
 _TASKS = "hypvision.tasks"

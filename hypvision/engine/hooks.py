@@ -155,7 +155,11 @@ class StopOnNaNHook(Hook):
             checkpoint = find_resume_checkpoint(runner.work_dir)
         except HypvisionError:
             checkpoint = None
-        return f"The last good checkpoint is '{checkpoint}'" if checkpoint else "There is no good checkpoint yet"
+        return (
+            f"The last good checkpoint is '{checkpoint}'"
+            if checkpoint
+            else "No checkpoint without such values was written yet"
+        )
 
 
 @HOOKS.register_module()

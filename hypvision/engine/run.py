@@ -75,8 +75,9 @@ def train(
     Raises:
         HypvisionError: a mistake in the config, the data or the checkpoint; the loss became NaN.
     """
-    config = prepare(load_config(config, cfg_options), work_dir, amp, launcher)
+    config = load_config(config, cfg_options)
     import_extensions(config)
+    config = prepare(config, work_dir, amp, launcher)
     if "train_dataloader" not in config:
         raise HypvisionError(f"The config '{config.filename}' has no train_dataloader: it can be tested only.")
     check_data(config, ("train", "val"))
@@ -151,8 +152,9 @@ def test(
     Raises:
         HypvisionError: a mistake in the config, the data or the checkpoint; no test-time augmentation for the config.
     """
-    config = prepare(load_config(config, cfg_options), work_dir, launcher=launcher)
+    config = load_config(config, cfg_options)
     import_extensions(config)
+    config = prepare(config, work_dir, launcher=launcher)
     if "test_dataloader" not in config:
         raise HypvisionError(f"The config '{config.filename}' has no test_dataloader: there is nothing to measure on.")
     if not str(weights).startswith(("http://", "https://", "zoo:", "hf-hub:")) and not Path(weights).is_file():

@@ -48,7 +48,8 @@ def lock_work_dir(work_dir: str | Path) -> Iterator[None]:
             temporary.write_text(json.dumps(facts))
         yield
     finally:
-        holder.unlink(missing_ok=True)
+        for path in (holder, folder / ".training.lock"):
+            path.unlink(missing_ok=True)
         lock.release()
 
 
