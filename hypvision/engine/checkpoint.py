@@ -20,16 +20,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import yaml
 from mmengine.dist import barrier, get_rank
-from mmengine.fileio import LocalBackend, register_backend
+from mmengine.fileio import LocalBackend, YamlHandler, register_backend, register_handler
 from mmengine.fileio import io as mmengine_io
 from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer, print_log
+from mmengine.registry import HOOKS
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
 from torch import nn
 
-from hypvision.checkpoints.match import compare, filtered
+from hypvision.checkpoints.match import compare, filtered, nonfinite_names
 from hypvision.checkpoints.read import LogHistory, network_weights, read_file
 from hypvision.checkpoints.sources import fetch, find, is_address, resolve
 from hypvision.clip.models import expand_tokens
@@ -123,6 +125,7 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
     return {**checkpoint, "state_dict": {f"backbone.{name}": value for name, value in weights.items()}}
 
 
+@HOOKS.register_module()
 class EngineNamesHook(Hook):
     """Gives mmengine's Runner each checkpoint that it loads with :func:`engine_names`."""
 
@@ -220,7 +223,12 @@ def _resumable(path: Path) -> bool:
         print_log(f"Not resuming from it: {error}", logger="current", level=logging.WARNING)
         return False
     meta = checkpoint.get("meta")
-    return "state_dict" in checkpoint and isinstance(meta, Mapping) and {"epoch", "iter"} <= meta.keys()
+    if "state_dict" not in checkpoint or not isinstance(meta, Mapping) or not {"epoch", "iter"} <= meta.keys():
+        return False
+    diverged = nonfinite_names(checkpoint["state_dict"])
+    if diverged:
+        print_log(f"Not resuming from '{path}': its weight '{diverged[0]}' is not finite.", "current", logging.WARNING)
+    return not diverged
 
 
 def find_resume_checkpoint(work_dir: str | Path) -> str | None:
@@ -233,7 +241,10 @@ def find_resume_checkpoint(work_dir: str | Path) -> str | None:
         work_dir: the run's folder; it may have been moved since.
 
     Returns:
-        Its path; None if there is none.
+        Its path; None if there is no checkpoint at all.
+
+    Raises:
+        HypvisionError: there are checkpoints, but none that a training can go on from.
     """
     folder = Path(work_dir)
     candidates: list[Path] = []
@@ -255,11 +266,25 @@ def find_resume_checkpoint(work_dir: str | Path) -> str | None:
         if place not in seen and path.exists() and _resumable(path):
             return str(path)
         seen.add(place)
+    tried = sorted({path.name for path in candidates if path.exists()})
+    if tried:
+        raise HypvisionError(
+            f"None of the checkpoints in '{folder}' can be resumed ({', '.join(tried)}; the lines above say why). Give "
+            "an intact one, --resume CHECKPOINT; to start over, leave out --resume and choose another --work-dir."
+        )
     return None
 
 
+class SafeYamlHandler(YamlHandler):
+    """mmengine's YAML without tags that make Python objects, by which a file could run any command."""
+
+    def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
+        return yaml.safe_load(file)
+
+
 def install() -> None:
-    """Make mmengine read and write checkpoints as above; calling it again changes nothing."""
+    """Make mmengine read and write files as above; calling it again changes nothing."""
+    register_handler(["yaml", "yml"])(SafeYamlHandler)
     names = ("", "http://", "https://", "zoo:", "hf-hub:", "file://")
     CheckpointLoader.register_scheme(prefixes=names, loader=load, force=True)
     stores = (r"(\S+\:)?s3://", r"(\S+\:)?petrel://", "pavi://")

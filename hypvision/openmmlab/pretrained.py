@@ -1,4 +1,4 @@
-"""The whole segmenter or detector of a record of the zoo, for :func:`hypvision.load`."""
+"""Whole segmenters and detectors of the zoo, for :func:`hypvision.load`; the header of a file holds its config."""
 
 from __future__ import annotations
 
@@ -48,17 +48,24 @@ def _registered() -> set[str]:
 def _check_types(config: Any, path: Path) -> None:
     """Refuse a model that is not made of registered parts.
 
-    mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and calls it: a weight
-    file could run any command.
+    mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and calls it, and a
+    ``_scope_`` for a module, which it imports: a weight file could run any command.
 
     Raises:
-        HypvisionError: there is such a type.
+        HypvisionError: there is such a type or scope.
     """
     known = _registered()
     nodes = [config]
     for node in nodes:
         nodes.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
-        kind = node.get("type") if isinstance(node, dict) else None
+        if not isinstance(node, dict):
+            continue
+        if "_scope_" in node:
+            raise HypvisionError(
+                f"'{path}' was refused: its model names a scope ({node['_scope_']!r}), by which mmengine imports a "
+                "module of that name. Take the file from a source that you trust, or publish it again."
+            )
+        kind = node.get("type")
         if kind is not None and (not isinstance(kind, str) or re.sub(r"^mm(seg|det|engine)\.", "", kind) not in known):
             raise HypvisionError(
                 f"'{path}' was refused: its model has a part of the type {kind!r}, which is neither mmseg's, mmdet's "

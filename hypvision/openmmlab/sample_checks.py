@@ -18,6 +18,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from PIL import Image
 
+from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.errors import HypvisionError
 
 __all__ = ["CheckSamplesHook", "CheckedPipeline", "watch_samples"]
@@ -165,6 +166,9 @@ def watch_samples(dataset: Any) -> None:
             ignored, classes = getattr(leaf, "ignore_index", None), leaf.metainfo.get("classes")
             labelled = ignored is not None  # a data set of mmseg
             leaf.pipeline = CheckedPipeline(leaf.pipeline, classes if labelled else None, ignored or 255)
+
+
+RUN_HOOKS.append("CheckSamplesHook")
 
 
 @HOOKS.register_module()

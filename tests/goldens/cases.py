@@ -27,6 +27,10 @@ import torch
 from summaries import difference, flatten, read, summary, write
 
 TOLERANCE, GRADIENT_TOLERANCE = 1e-4, 1e-3
+# More where round-off grows on its way: sharp assignments, the choice of classes, gradients of deep "+" networks. Set
+# by what differs between CPU capabilities (ATEN_CPU_CAPABILITY=default against AVX-512): up to 5e-3 and 4e-2.
+SENSITIVE = {"hcformer nano": 10, "catseg head many classes": 10}
+RESNET_GRADIENT_TOLERANCE = 0.1
 
 
 class Case(NamedTuple):
@@ -40,7 +44,10 @@ CASES = {name: Case(make, slow=name not in module.FAST) for module in MODULES fo
 
 def tolerance(name: str) -> float:
     """The largest relative difference allowed for an output: gradients lose more digits than outputs."""
-    return GRADIENT_TOLERANCE if "grad." in name or "optimiser" in name else TOLERANCE
+    if name.startswith("resnet ") and "grad." in name:
+        return RESNET_GRADIENT_TOLERANCE
+    factor = next((factor for prefix, factor in SENSITIVE.items() if name.startswith(prefix)), 1)
+    return factor * (GRADIENT_TOLERANCE if "grad." in name or "optimiser" in name else TOLERANCE)
 
 
 def compute(case: str) -> dict[str, Any]:

@@ -26,14 +26,15 @@ def contract(model: nn.Module, x: torch.Tensor) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def training(model: nn.Module, loss: torch.Tensor) -> dict[str, Any]:
+def training(model: nn.Module, loss: torch.Tensor, scalars: bool = True) -> dict[str, Any]:
+    """``scalars=False`` leaves out the gradients of curvatures, in which large terms cancel."""
     loss.backward()
-    return dict(loss=loss, **gradients(list(model.parameters())))
+    return dict(loss=loss, **gradients([p for p in model.parameters() if scalars or p.numel() > 1]))
 
 
-def train(model: nn.Module, x: torch.Tensor) -> dict[str, Any]:
+def train(model: nn.Module, x: torch.Tensor, scalars: bool = True) -> dict[str, Any]:
     model.train()
-    return training(model, F.cross_entropy(model(x), LABELS[: len(x)]))
+    return training(model, F.cross_entropy(model(x), LABELS[: len(x)]), scalars)
 
 
 def maps(name: str, x: torch.Tensor, **arguments: Any) -> list[torch.Tensor]:
@@ -84,14 +85,28 @@ def himapper_dense_training(dense: str) -> dict[str, Any]:
     return dict(maps=found, losses=auxiliary, **training(model, loss))
 
 
+@torch.no_grad()
+def calibrate(model: nn.Module, x: torch.Tensor) -> nn.Module:
+    """Running statistics as a training leaves them: those of ``x``, by one pass."""
+    norms = [module for module in model.modules() if hasattr(module, "running_var") and hasattr(module, "momentum")]
+    old = [module.momentum for module in norms]
+    for module in norms:
+        module.momentum = 1.0
+    model.train()(x)
+    for module, momentum in zip(norms, old):
+        module.momentum = momentum
+    return model.eval()
+
+
 def resnet(name: str, train_too: bool = True, size: int = 32, **arguments: Any) -> dict[str, Any]:
-    model, x = build(name, num_classes=5, **arguments), images(4, size)
+    x = images(4, size)
+    model = calibrate(build(name, num_classes=5, **arguments), x)
     with torch.no_grad():
         out = contract(model, x)
+        out["feature_maps"] = calibrate(build(name, features_only=True, **arguments), x)(x)
     out["curvatures"] = list(model.curvatures().values())
-    out["feature_maps"] = maps(name, x, **arguments)
     if train_too:
-        out["train"] = train(model, x)
+        out["train"] = train(model, x, scalars=False)
         out["running"] = [v for k, v in model.state_dict().items() if "running" in k][-4:]
     return out
 

@@ -20,7 +20,7 @@ from hypvision.checkpoints.match import check_compatible
 from hypvision.checkpoints.read import read
 from hypvision.clip.segmentation.segment import read_picture
 from hypvision.engine.config import load_config
-from hypvision.engine.run import _register
+from hypvision.engine.extensions import import_extensions
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.open_vocabulary.vocabulary import Vocabulary
 
@@ -41,7 +41,7 @@ def load_openvocab(config: str | Path | Any, weights: str | Path, device: str | 
     from mmengine.registry import DefaultScope
 
     config = load_config(config)
-    _register(config)
+    import_extensions(config)
     config.model.clip.pretrained = None  # its weights are in the checkpoint
     if config.model.get("backbone"):
         config.model.backbone.init_cfg = None
