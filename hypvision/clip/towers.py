@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 from hypvision.errors import HypvisionError
@@ -44,10 +45,25 @@ class Tower:
         """The module that holds the packed projection of a block."""
         return block.attn.qkv if self.family == "timm" else block.attn
 
+    def frozen(self, block: nn.Module) -> nn.Parameter:
+        """The packed projection (3d, d) of a block as it was loaded, under whatever parametrises it."""
+        owner = self.owner(block)
+        if parametrize.is_parametrized(owner, self.packed_name):
+            return owner.parametrizations[self.packed_name].original
+        return owner._parameters[self.packed_name]
+
+    def values(self, block: nn.Module, x: Tensor) -> Tensor:
+        """What the attention of an open_clip block mixes: the value projection of the normalised tokens (..., d)."""
+        owner, dim = self.owner(block), x.shape[-1]
+        if (adapt := getattr(owner, "map_value_input", None)) is not None:  # set by an adapter of the inputs
+            x = adapt(x)
+        bias = None if owner.in_proj_bias is None else owner.in_proj_bias[2 * dim :]
+        return F.linear(x, getattr(owner, self.packed_name)[2 * dim :].to(x.dtype), bias)
+
     @property
     def width(self) -> int:
         """Length of a token."""
-        return getattr(self.owner(self.blocks[0]), self.packed_name).shape[1]
+        return self.frozen(self.blocks[0]).shape[1]
 
 
 def find_towers(model: nn.Module) -> list[Tower]:
@@ -153,8 +169,6 @@ def encode_dense(
     Raises:
         HypvisionError: the image is smaller than a patch or no multiple of it.
     """
-    from hypvision.clip.adapters import hyperclip
-
     tower = vision_tower(model)
     rows, columns = patch_size(model)
     height, width = images.shape[-2:]
@@ -167,7 +181,6 @@ def encode_dense(
     grid = (height // rows, width // columns)
     if bad := [number for number in hooks if not 0 <= number < len(tower.blocks)]:
         raise HypvisionError(f"There is no image block {bad[0]}: the tower has blocks 0 to {len(tower.blocks) - 1}.")
-    hyperclip.refresh(model, "vision")
     run = _timm_dense if tower.family == "timm" else _open_clip_dense
     return run(model, tower, images, grid, hooks, checkpointing and torch.is_grad_enabled())
 
@@ -191,8 +204,6 @@ def resize_positions(table: Tensor, grid: tuple[int, int], old: tuple[int, int])
 def _open_clip_dense(
     model: nn.Module, tower: Tower, images: Tensor, grid: tuple[int, int], hooks: tuple[int, ...], checkpointing: bool
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    from hypvision.clip.adapters import hyperclip
-
     visual: Any = model.visual
     x = visual.conv1(images.to(visual.conv1.weight.dtype)).flatten(2).transpose(1, 2)
     x = torch.cat([visual.class_embedding.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
@@ -203,11 +214,8 @@ def _open_clip_dense(
         if number in hooks:
             maps[number] = _as_map(x[:, 1:], grid)
     block: Any = tower.blocks[-1]
-    dim = x.shape[-1]
     owner = tower.owner(block)
-    weight = hyperclip.packed_weight(block, tower)[2 * dim :]
-    bias = None if owner.in_proj_bias is None else owner.in_proj_bias[2 * dim :]
-    y = F.linear(hyperclip.value_input(block, tower, block.ln_1(x)), weight.to(x.dtype), bias)
+    y = tower.values(block, block.ln_1(x))
     # What else stands between the values and the residual in open_clip's own Attention.
     y = getattr(owner, "ln_inner", nn.Identity())(y)
     y = getattr(block, "ln_attn", nn.Identity())(owner.out_proj(y))

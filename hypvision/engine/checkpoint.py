@@ -37,6 +37,7 @@ from mmengine.runner import checkpoint as mmengine_checkpoint
 from torch import Tensor, nn
 
 from hypvision.checkpoints.download import file_sha256
+from hypvision.checkpoints.renamed import current_names
 from hypvision.checkpoints.sources import offline
 from hypvision.checkpoints.storage import unpack
 from hypvision.errors import HypvisionError
@@ -304,7 +305,7 @@ def check_compatible(model: nn.Module, state_dict: Mapping[str, Any], path: str 
     """
     own, given = (
         {name.removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
-        for weights in (model.state_dict(), state_dict)
+        for weights in (model.state_dict(), current_names(state_dict))
     )
     found = compare(own, given)
     if exact:
