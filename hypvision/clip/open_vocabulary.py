@@ -1,7 +1,7 @@
 """CLIP with its adapter and its words: what every open-vocabulary model is built on.
 
-:class:`OpenVocabularyCLIP` makes the model, chooses what of it trains, and turns class names into embeddings that are kept while
-neither names nor weights change. Segmentation, detection and panoptic segmentation add their heads to it.
+:class:`OpenVocabularyCLIP` makes the model, chooses what of it trains, and turns class names into embeddings that are
+kept while neither names nor weights change. Segmentation, detection and panoptic segmentation add their heads to it.
 """
 
 from __future__ import annotations

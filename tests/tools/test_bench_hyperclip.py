@@ -31,7 +31,7 @@ def test_table_is_written(arguments):
 def test_both_ways_of_making_weights_have_the_same_gradient():
     model = adapters.inject(create_clip("shapes-s8").model, block=32)
     gradients = []
-    for make in (bench.literal_weights, bench.fused_weights):
+    for make in (bench.reference_weights, bench.fused_weights):
         model.zero_grad()
         make(model)
         gradients.append([parameter.grad.clone() for parameter in adapters.trainable_parameters(model)])

@@ -127,11 +127,11 @@ class Adapter(ABC):
         """The adapter's entries of the model's state dict."""
         return {name: value for name, value in self.model.state_dict().items() if self.name in name.split(".")}
 
-    def freeze_unused(self) -> None:
+    def freeze_unused(self) -> None:  # noqa: B027 - most have nothing to freeze
         """Stop the gradients of what a dense prediction never meets; distributed training needs that."""
 
     def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:
-        """The towers that the adapter belongs to, and the numbers of their blocks; by them a saved one is recognised."""
+        """The towers that it belongs to, and the numbers of their blocks; by them a saved one knows its base model."""
         return [(tower, range(len(tower.blocks))) for tower in find_towers(self.model)]
 
     @torch.no_grad()

@@ -177,7 +177,7 @@ def test_a_training_step_is_seen_at_once(quick):
         optimizer.zero_grad()
     assert losses[-1] < 0.9 * losses[0]
     found = outputs(model)
-    assert difference(found, outputs(copy.deepcopy(model))) == 0  # a copy computes everything anew
+    assert difference(found, outputs(copy.deepcopy(model))) < 1e-5  # a copy computes everything anew
 
 
 def test_gradients_do_not_depend_on_how_often_a_model_is_called(quick):

@@ -149,7 +149,7 @@ class HyperCLIP(Adapter):
     def clip_report(self) -> dict[str, dict[str, float]]:
         """See :func:`clip_report`."""
         report = {}
-        for tower, numbers in self.acts_on():
+        for tower, _ in self.acts_on():
             radius = math.inf
             if self.config.geometry == "hyperbolic":
                 radius = CLIP_RADIUS / math.sqrt(self.config.curvature(tower.kind))
@@ -243,7 +243,7 @@ def _base_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, _:
 
 
 def _own_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before ``block.load_state_dict()``: from the names in files, of earlier versions, too, to those of the modules."""
+    """Before ``block.load_state_dict()``: from the names in files, also of earlier versions, to those of the modules."""
     own = _PARAMETRISED if block.hyperclip.config.form == "weight" else {}
     for given in [name for name in state_dict if name.startswith(prefix)]:
         (name,) = current_names({given.removeprefix(prefix): None})
