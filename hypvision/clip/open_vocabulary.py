@@ -24,8 +24,8 @@ from hypvision.errors import HypvisionError
 
 __all__ = ["TUNING", "OpenVocabularyCLIP", "set_tuning"]
 
-TUNING = ("adapter", "attention", "full", "frozen")
-"""What of CLIP trains: its adapters; queries and values (CAT-Seg); everything; nothing."""
+TUNING = ("adapter", "attention", "text", "image", "full", "frozen")
+"""What of CLIP trains: its adapters; queries and values (CAT-Seg); one of its towers; everything; nothing."""
 
 _FORMER = {"hyperbolic": "adapter"}  # as configs of earlier versions say it
 
@@ -45,6 +45,9 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     if mode not in TUNING:
         raise HypvisionError(f"There is no tuning '{mode}'. Use one of {', '.join(TUNING)}.")
     model.requires_grad_(mode == "full")
+    if mode in ("text", "image"):
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.startswith("visual.") == (mode == "image") and not name.startswith("logit_"))
     for parameter in model.parameters():
         if (hook := parameter.__dict__.pop("frozen_keys", None)) is not None:
             hook.remove()  # of an earlier "attention"
@@ -82,6 +85,7 @@ class OpenVocabularyCLIP(nn.Module):
         tokenizer: Any = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        dense: bool = True,
     ) -> None:
         """Make CLIP, its adapter and its texts; called once by the constructors.
 
@@ -95,6 +99,8 @@ class OpenVocabularyCLIP(nn.Module):
             templates: a name in :data:`~hypvision.clip.classes.TEMPLATES`, a template, or several.
             synonyms: ``"first"`` or ``"mean"``, see :func:`~hypvision.clip.classes.prompts`.
             tokenizer, mean, std: for a ready model.
+            dense: only dense embeddings and texts are used: what these do not need is frozen, because a parameter
+                without a gradient stops distributed training.
 
         Raises:
             HypvisionError: options that do not go together.
@@ -117,11 +123,10 @@ class OpenVocabularyCLIP(nn.Module):
                 raise HypvisionError(f"An adapter trains with tune='adapter', got '{tune}'. Leave out one of the two.")
             adapters.inject(self.clip, adapter or {})
         set_tuning(self.clip, tune)
-        # What no dense prediction uses would get no gradient, which stops distributed training.
         for unused in (getattr(self.clip, "logit_scale", None), getattr(self.clip, "logit_bias", None)):
-            if unused is not None:
+            if dense and unused is not None:
                 unused.requires_grad_(False)
-        if tune == "adapter":
+        if dense and tune == "adapter":
             adapters.adapter_of(self.clip).freeze_unused()
         self.templates, self.synonyms = _templates(templates), synonyms
         self.register_buffer("mean", torch.tensor(tuple(mean))[:, None, None], persistent=False)

@@ -16,7 +16,7 @@ from hypvision.data.tag_captions import TagCaptions, caption_of
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
-from hypvision.tasks.contrastive import CaptionContrast
+from hypvision.tasks.contrastive import CLIPContrast
 
 CONFIGS = Path(__file__).parents[2] / "configs/hyperclip"
 NAMES = ["sky", "road", "apple"]
@@ -131,7 +131,7 @@ def test_mistakes_are_told(folder):
 
 
 def test_pictures_are_compared_with_the_configs_words(folder):
-    model = CaptionContrast(dict(name="shapes-s8"), classes=NAMES).eval()
+    model = CLIPContrast(dict(name="shapes-s8"), classes=NAMES).eval()
     data = TagCaptions(folder, PREFIX, NAMES, single=True)
     batch = [data[i] for i in range(3)]
     inputs, labels = torch.stack([item["inputs"] for item in batch]), torch.tensor([item["label"] for item in batch])
@@ -208,7 +208,7 @@ def test_tuning_ignores_the_held_out_classes(camvid, tmp_path):
 
 def test_published_weights_keep_the_words_of_tags():
     """What goes on from the shipped CLIP and learns a word more is published with that word."""
-    model = CaptionContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"))
+    model = CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"))
     table = model.clip.token_embedding.weight
     word = int(model.tokenizer(["pavement"])[0, 1])
     assert not table[word].any()

@@ -250,7 +250,7 @@ def test_configs_are_complete(path):
 
     config = load_config(path)
     if path.stem.startswith("clip-"):
-        assert config.model.type == "CaptionContrast"
+        assert config.model.type == "CLIPContrast"
         assert (
             config.train_cfg.max_iters
             == int(path.stem.rpartition("_")[2].rstrip("i"))

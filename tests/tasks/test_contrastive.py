@@ -17,7 +17,7 @@ from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.checkpoint import check_compatible
 from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
-from hypvision.tasks.contrastive import CaptionContrast, ShapeCaptions, ZeroShotAccuracy
+from hypvision.tasks.contrastive import CLIPContrast, ShapeCaptions, ZeroShotAccuracy
 from hypvision.zoo.export import export_model
 
 CONFIGS = Path(__file__).parents[2] / "configs/hyperclip"
@@ -37,7 +37,7 @@ def test_data_are_repeatable_and_captions_true():
 
 
 def test_loss_pair_by_pair():
-    model = CaptionContrast(dict(name="shapes-s8")).eval()
+    model = CLIPContrast(dict(name="shapes-s8")).eval()
     inputs = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
     captions = ["a disk", "a red ring", "a disk", "a house"]
     with torch.no_grad():
@@ -59,7 +59,7 @@ def test_loss_pair_by_pair():
 
 
 def test_it_learns():
-    model = CaptionContrast(dict(name="shapes-s8")).train()
+    model = CLIPContrast(dict(name="shapes-s8")).train()
     data = ShapeCaptions(length=8)
     batch = [data[i] for i in range(8)]
     inputs, captions = torch.stack([item["inputs"] for item in batch]), [item["caption"] for item in batch]
@@ -87,7 +87,7 @@ def test_published_weights(tmp_path):
     config = load_config(CONFIGS / "clip-shapes_1100i.py")
     known = describe_config(config)
     assert (known["task"], known["model"], known["input"]["size"]) == ("zero-shot", "shapes-s8", [3, 64, 64])
-    model = CaptionContrast(dict(name="shapes-s8"))
+    model = CLIPContrast(dict(name="shapes-s8"))
     weights = stripped(dict(state_dict=model.state_dict()), "zero-shot")
     used = weights["token_embedding.index"]
     assert 40 < len(used) < 400 and {49406, 49407} <= set(used.tolist())
@@ -99,14 +99,14 @@ def test_published_weights(tmp_path):
 def test_shipped_weights():
     clip = hypvision.load("shapes-s8.captions")
     data = ShapeCaptions(split="val", length=60, scenes=False)
-    model = CaptionContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions")).eval()
+    model = CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions")).eval()
     samples = [data[i] for i in range(60)]
     pictures = torch.stack([sample["inputs"] for sample in samples])
     labels = torch.tensor([sample["label"] for sample in samples])
     with torch.no_grad():
         found = model(pictures, [""] * 60, labels, mode="predict")
         words = clip.encode_text(clip.tokenizer(["A photo of a star in the scene"]), normalize=True)
-        assert torch.allclose(words, model._encode(["A photo of a star in the scene"]), atol=1e-6)
+        assert torch.allclose(words, model.encode_classes(["star"])[:, 0], atol=1e-6)
     right = sum(int(sample["scores"].argmax()) == sample["label"] for sample in found)
     assert right > 24  # of 60; chance is 4
     checkpoint = CheckpointLoader.load_checkpoint("zoo:shapes-s8.captions")

@@ -243,7 +243,7 @@ def _base_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, _:
 
 
 def _own_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before ``block.load_state_dict()``: from the names in files, also of earlier versions, to those of the modules."""
+    """Before ``block.load_state_dict()``: from the names in files, of any version, to those of the modules."""
     own = _PARAMETRISED if block.hyperclip.config.form == "weight" else {}
     for given in [name for name in state_dict if name.startswith(prefix)]:
         (name,) = current_names({given.removeprefix(prefix): None})
