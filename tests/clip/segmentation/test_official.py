@@ -95,7 +95,7 @@ def test_converted_segmenter_is_the_literal_one(tmp_path, family, layers):
     back = convert_file(family, done.path, tmp_path / "back.pth", to_official=True)
     again = torch.load(back.path, weights_only=True)
     assert set(again) == set(stored)
-    unused = [n for n in stored if layers > 12 and "hyperclip" in n and "visual" in n]
+    unused = [n for n in stored if layers > 12 and "hyperbolic_attn" in n and "visual" in n]
     assert all(torch.equal(again[n], stored[n]) for n in stored if "attn_mask" not in n and n not in unused)
 
 

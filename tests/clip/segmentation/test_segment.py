@@ -286,7 +286,7 @@ def test_radius_command(tmp_path, photos, capsys):
     torch.save(model.state_dict(), tmp_path / "model.pth")
     for wrong, match in (
         (["--clip", "ViT-B-32"], "Say which weights of 'ViT-B-32'"),
-        (["--clip", "shapes-s8", "--adapter", str(tmp_path / "model.pth")], "save_adapter its clip"),
+        (["--clip", "shapes-s8", "--adapter", str(tmp_path / "model.pth")], "save the adapter of its clip"),
     ):
         assert main(["radius", *wrong, "--classes", "voc20", "--out", str(tmp_path / "out")]) == 2
         assert match in capsys.readouterr().err
