@@ -186,7 +186,7 @@ def test_pretraining_takes_a_step(camvid, tmp_path):
     config = load_config(CONFIGS / "clip-camvid_1000i.py", options)
     runner = train(config, tmp_path)
     assert runner.iter == 1 and runner.message_hub.get_scalar("train/loss_text").current() > 0
-    assert runner.model._classes == tuple(config.classes)
+    assert runner.model.classes == tuple(config.classes)
     assert 0 <= runner.message_hub.get_scalar("val/top1").current() <= 100
 
 
