@@ -3,13 +3,14 @@
 Each function imports what it needs when it is called, so that a name that has moved fails its own cases alone.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 # Arguments of the adapter's configuration whose names may change.
-OFFICIAL_CLASS_TOKEN = dict(official_cls_quirk=True)
+OFFICIAL_CLASS_TOKEN = dict(official_dense_only=True)
 
 # Image models
 
@@ -116,6 +117,12 @@ def load_adapter(model: nn.Module, path: Path) -> nn.Module:
     from hypvision.clip import adapters
 
     return adapters.load(model, path)
+
+
+def former_names(text: str) -> str:
+    """Names of an adapter file as they were when the goldens were frozen."""
+    text = re.sub(r"hyperclip\.([qkv])\b", r"hyperbolic_attn.adapter_attn_\1.weights", text)
+    return "format hyperclip" if text == "adapter format" else text
 
 
 def encode_text(model: nn.Module, tokens: Tensor, **options: Any) -> Tensor:
