@@ -107,7 +107,7 @@ def test_balance(folder):
 
 
 def test_mistakes_are_told(folder):
-    with pytest.raises(HypvisionError, match="no pictures"):
+    with pytest.raises(HypvisionError, match="no images"):
         TagCaptions(folder, dict(img_path="img/val", seg_map_path="ann/val"), NAMES)
     for options in (dict(zoom=(0.5, 0.2)), dict(zoom=(0, 1)), dict(share=1.0), dict(most=0), dict(jitter=1.0)):
         with pytest.raises(HypvisionError, match="at least one word"):
