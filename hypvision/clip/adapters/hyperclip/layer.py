@@ -255,15 +255,17 @@ class BlockMaps(nn.Module):
 
     def forward(self, packed: Tensor) -> Tensor:
         """The adapted projection (3d, d) in place of the frozen ``packed``."""
-        if self.dense_only and self._running:
-            return packed
-        parameters = list(self.parameters())
+        parameters, frozen = list(self.parameters()), self.dense_only and self._running
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
             if self._live is not None:
                 return self._live
-            found = self._adapted(packed)
+            # Gradients of zero, not none: distributed training waits for one.
+            zero = 0 * torch.stack([parameter.sum() for parameter in parameters]).sum() if frozen else None
+            found = self._adapted(packed) if zero is None else packed + zero.to(packed.dtype)
             self._live = found if self._running else None
             return found
+        if frozen:
+            return packed
         return self._kept.get([*parameters, packed], lambda: self._adapted(packed))
 
     def _adapted(self, packed: Tensor) -> Tensor:
