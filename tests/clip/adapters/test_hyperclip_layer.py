@@ -80,10 +80,11 @@ def way(request, monkeypatch):
     monkeypatch.setattr(layer, "_SMALL", 1 if request.param == "one by one" else 10**9)
 
 
-@pytest.mark.parametrize("c", [None, 1.0, 25.0])
+@pytest.mark.parametrize("c", [None, 0.01, 2.5])
 @pytest.mark.parametrize("thirds", [(0, 1, 2), (2, 0)])
 def test_packed_projection(c, thirds, way):
     """It is the map of each third, the others stay as they are, and its own backward pass is right."""
+    torch.manual_seed(0)
     d, n = 6, 3
     packed = rows(3 * d, d)
     s = torch.stack([blocks(d // n, n) for _ in thirds]).requires_grad_()
@@ -94,19 +95,20 @@ def test_packed_projection(c, thirds, way):
             continue
         block = s[thirds.index(number)]
         assert torch.allclose(o, block_product(w, block) if c is None else map_rows(w, block, c), atol=1e-13)
-    if c == 25.0:
-        length = torch.cat([out.chunk(3)[i] for i in thirds]).norm(dim=-1)
-        assert (length > CLIP_RADIUS / 5 - 1e-9).any() and (length < CLIP_RADIUS / 5 - 1e-3).any()
+    if c == 2.5:  # some rows are clipped, others not
+        radius, length = CLIP_RADIUS / c**0.5, torch.cat([out.chunk(3)[i] for i in thirds]).norm(dim=-1)
+        assert (length > radius - 1e-9).any() and (length < radius - 1e-3).any()
     assert torch.autograd.gradcheck(lambda s: map_packed(packed, s, c, thirds), s)
 
 
 def test_packed_projection_where_the_input_is_clipped(way):
     """Long rows that short blocks bring back: the limit of the input acts, that of the output does not."""
+    torch.manual_seed(0)
     packed = rows(9, 3)
     packed = 50 * packed / packed.norm(dim=-1, keepdim=True)
     s = (0.02 * blocks(3, 3)[:, None]).requires_grad_()
     out = map_packed(packed, s, 1.0)
-    assert torch.allclose(out.norm(dim=-1).max(), out.norm(dim=-1).max().clamp(max=CLIP_RADIUS / 2))
+    assert out.norm(dim=-1).max() < CLIP_RADIUS / 2
     for w, o, block in zip(packed.chunk(3), out.chunk(3), s):
         linear = block_product(w, block)
         assert torch.allclose(o, linear * math.atanh(1 - 1e-5) / 50, atol=1e-13) and not torch.allclose(o, linear)
