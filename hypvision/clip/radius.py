@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.cli.explain import find_images
-from hypvision.clip.adapters import hyperclip
+from hypvision.clip import adapters
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.segmentation.segment import clip_options, parse_classes, read_picture
@@ -69,8 +69,8 @@ def text_radii(
     """Radii (T,) of the un-normalised text embeddings of class names; ``how`` goes to :func:`hyperbolic_radius`."""
     sentences = [text for name in classes for synonym in prompts(name, templates) for text in synonym]
     device = next(clip.model.parameters()).device
-    parts = [encode_text(clip.model, part.to(device)) for part in clip.tokenizer(sentences).split(256)]
-    return hyperbolic_radius(torch.cat(parts), **how).unflatten(0, (len(classes), -1)).mean(1)
+    text = torch.cat([encode_text(clip.model, chunk.to(device)) for chunk in clip.tokenizer(sentences).split(256)])
+    return hyperbolic_radius(text, **how).unflatten(0, (len(classes), -1)).mean(1)
 
 
 @torch.no_grad()
@@ -102,18 +102,19 @@ def scale_sweep(clip: CLIPBundle, classes: Sequence[str], factors: Sequence[floa
     Raises:
         HypvisionError: the text tower carries no adapter.
     """
-    found = [p for name, p in clip.model.named_parameters()
-             if ".hyperbolic_attn." in name and not name.startswith("visual.")]  # fmt: skip
-    if not found:
+    blocks = [
+        p for name, p in clip.model.named_parameters() if ".hyperclip." in name and not name.startswith("visual.")
+    ]
+    if not blocks:
         raise HypvisionError("The sweep scales HyperCLIP's blocks, but the text tower carries none. Use inject first.")
-    kept, result = [parameter.clone() for parameter in found], {}
+    kept, result = [parameter.clone() for parameter in blocks], {}
     try:
         for factor in factors:
-            for parameter, value in zip(found, kept):
+            for parameter, value in zip(blocks, kept):
                 parameter.copy_(factor * value)
             result[float(factor)] = float(text_radii(clip, classes, **how).mean())
     finally:
-        for parameter, value in zip(found, kept):
+        for parameter, value in zip(blocks, kept):
             parameter.copy_(value)
     return result
 
@@ -146,11 +147,11 @@ def run(args: Namespace) -> None:
     radii = _measure(clip, lists, args.images, args.convention, "before")
     sweep: dict[float, float] = {}
     if args.adapter:
-        hyperclip.load_adapter(clip.model, args.adapter)
+        adapters.load(clip.model, args.adapter)
         radii |= _measure(clip, lists, args.images, args.convention, "after")
     if args.sweep:
         if not args.adapter:
-            hyperclip.inject(clip.model, block=math.gcd(128, *_widths(clip.model)))
+            adapters.inject(clip.model, block=math.gcd(128, *_widths(clip.model)))
         first = next(iter(lists.values()))
         sweep = scale_sweep(clip, first, args.sweep, convention=args.convention)
     statistics = {key: radius_statistics(value) for key, value in radii.items()}

@@ -38,6 +38,7 @@ from mmengine.runner import checkpoint as mmengine_checkpoint
 from torch import Tensor, nn
 
 from hypvision.checkpoints.download import file_sha256
+from hypvision.checkpoints.renamed import current_names
 from hypvision.checkpoints.sources import find, offline, resolve
 from hypvision.checkpoints.storage import read_weights, unpack
 from hypvision.clip.models import expand_tokens
@@ -326,7 +327,7 @@ def check_compatible(model: nn.Module, state_dict: Mapping[str, Any], path: str 
     """
     own, given = (
         {name.removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
-        for weights in (model.state_dict(), state_dict)
+        for weights in (model.state_dict(), current_names(state_dict))
     )
     found = compare(own, given)
     if exact:

@@ -21,6 +21,7 @@ from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 from tqdm import tqdm
 
+from hypvision.checkpoints.renamed import current_names
 from hypvision.cli.explain import find_images, open_image, output_names
 from hypvision.clip.classes import CLASS_LISTS, load_classes
 from hypvision.clip.models import pretrained_tags
@@ -117,7 +118,7 @@ def load_segmenter(
         return OpenVocabSegmenter(tune="frozen", **options).eval()
     if clip is not None:
         raise HypvisionError("--clip is for segmenting without --weights. Leave out one of the two.")
-    found = _read_checkpoint(Path(weights), _read)
+    found = current_names(_read_checkpoint(Path(weights), _read))
     if is_official_catseg(found) or is_official_hyperclip(found):
         family = "hyperclip" if is_official_hyperclip(found) else "catseg"
         raise HypvisionError(
