@@ -9,30 +9,29 @@ from __future__ import annotations
 
 import difflib
 import glob
-import importlib
-import re
 import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import timm
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 from tqdm import tqdm
 
 import hypvision.models  # noqa: F401 - registers the models
+from hypvision.checkpoints.match import filtered, load_into
+from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
-from hypvision.checkpoints.storage import read_header, unpack
+from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError
 from hypvision.viz.clusters import explain_image
 from hypvision.viz.hierarchy_tree import explain_hierarchy
 from hypvision.viz.sheet import save_picture
-from hypvision.zoo.trained import parse_arguments
+from hypvision.zoo.loading import parse_arguments
 
 __all__ = ["add_arguments", "build_model", "find_images", "load_weights", "open_image", "output_names", "run"]
 
@@ -117,83 +116,20 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 
     Args:
         model: the model.
-        path: ``.safetensors``, or a PyTorch file: of hypvision's training of any task, a plain state dict, or the
-            method's official checkpoint. No code in it is run.
+        path: anything that :func:`hypvision.checkpoints.read.read` takes: of hypvision's training of any task, a plain
+            state dict, or the method's official checkpoint.
 
     Raises:
         HypvisionError: the file cannot be read, or is of another architecture.
     """
-    state_dict: Mapping[str, Any] = _read(Path(path).expanduser())
-    for wrapper in ("state_dict", "model"):
-        if isinstance(state_dict.get(wrapper), Mapping):
-            state_dict = state_dict[wrapper]
-    given = {name.removeprefix("module."): value for name, value in state_dict.items() if isinstance(value, Tensor)}
-    # The backbone of a segmenter or detector, of a classifier of the engine, or the network itself.
-    for prefix in ("backbone.timm_model.model.", "backbone."):
-        if any(name.startswith(prefix) for name in given):
-            given = {name.removeprefix(prefix): v for name, v in given.items() if name.startswith(prefix)}
-            break
-    # Dense models have a norm for each stage; the last one stands where the classifier's does.
-    norms = [name for name in given if re.fullmatch(r"feature_norms\.\d+\.\w+", name)]
-    last = max((int(name.split(".")[1]) for name in norms), default=0)
-    for name in norms:
-        if name.startswith(f"feature_norms.{last}."):
-            given.setdefault(f"norm.{name.rpartition('.')[2]}", given[name])
-    convert = getattr(importlib.import_module(type(model).__module__), "checkpoint_filter_fn", None)
-    if convert is not None and given:
-        given = convert(given, model)
+    given = filtered(model, network_weights(read(path)))
     head = f"{getattr(model, 'pretrained_cfg', {}).get('classifier') or 'head'}."
-    own = {name: value for name, value in model.state_dict().items() if not name.startswith(head)}
-    missing = [name for name in own if name not in given]
-    shapes = [
-        f"{name} ({'x'.join(map(str, given[name].shape))} instead of {'x'.join(map(str, value.shape))})"
-        for name, value in own.items()
-        if name in given and given[name].shape != value.shape
-    ]
-    if missing or shapes:
-        parts = [(missing, "missing in the file"), (shapes, "of another shape")]
-        text = "; ".join(
-            f"{len(names)} {what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
-            for names, what in parts
-            if names
-        )
-        raise HypvisionError(
-            f"The weights '{path}' do not fit the model {type(model).__name__} ({text}). Give the --model that they "
-            "were trained with, and its arguments: --model-args KEY=VALUE ... as in model.backbone of its config."
-        )
-    model.load_state_dict({name: given[name] for name in own}, strict=False)
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """What a checkpoint file holds, without running code in it."""
-    if not path.is_file():
-        raise HypvisionError(f"There are no weights '{path}'. Give the path of a .safetensors or .pth file.")
-    damaged = f"The weights '{path}' cannot be read: the file is damaged or no checkpoint. Download or copy it again."
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return unpack(load_file(path))
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except PermissionError as error:
-        raise HypvisionError(f"The weights '{path}' cannot be read: {error.strerror}.") from error
-    except Exception as error:  # the readers raise whatever the bytes make them stumble over
-        # Checkpoints of a training hold a log history too. The loader that lets this through needs mmengine.
-        try:
-            from hypvision.engine.checkpoint import load_checkpoint_file
-        except (HypvisionError, ModuleNotFoundError):
-            if isinstance(error, UnpicklingError) and "GLOBAL" in str(error):
-                raise HypvisionError(
-                    f"The weights '{path}' hold more than weights, such as the log of a training. Run: pip install "
-                    "'hypvision[mm]', which can read it, or give a file with the weights alone."
-                ) from error
-            raise HypvisionError(damaged) from error
-        if path.suffix == ".safetensors":
-            raise HypvisionError(damaged) from error
-        found = load_checkpoint_file(path)
-    if not isinstance(found, Mapping):
-        raise HypvisionError(f"The weights '{path}' hold a {type(found).__name__}, not a dict of weights.")
-    return found
+    load_into(
+        model, given, path, f"the model {type(model).__name__}",
+        "Give the --model that it was trained with, and its arguments: --model-args KEY=VALUE ... as in model.backbone "
+        "of its config.",
+        extra=True, optional=lambda name: name.startswith(head),
+    )  # fmt: skip
 
 
 # Pictures

@@ -285,7 +285,7 @@ def add_export_arguments(parser: ArgumentParser) -> None:
 def run_export(args: Namespace) -> None:
     """``export``: writes the model for other runtimes, after comparing what it computes with PyTorch."""
     from hypvision.zoo.export import SUFFIXES, export_model
-    from hypvision.zoo.trained import parse_arguments
+    from hypvision.zoo.loading import parse_arguments
 
     name = find(args.name)[1].name if args.model is None else Path(args.name).stem
     middle = "" if args.part == "whole" else f".{args.part}"

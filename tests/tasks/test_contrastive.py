@@ -12,11 +12,11 @@ from mmengine.registry import MODELS
 from mmengine.runner import CheckpointLoader
 
 import hypvision
+from hypvision.checkpoints.match import check_compatible
 from hypvision.cli.publish import describe_config, stripped
 from hypvision.clip import adapters
 from hypvision.clip.models import expand_tokens
 from hypvision.data.shapes import TAXONOMY
-from hypvision.engine.checkpoint import check_compatible
 from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
 from hypvision.tasks.contrastive import CLIPContrast, ShapeCaptions, ZeroShotAccuracy
