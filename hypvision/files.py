@@ -30,14 +30,14 @@ _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 # .NAME.hyp-HOST-PID-NUMBER.SUFFIX: who writes it can be told, and so whether it has been left behind.
 _TEMPORARY = re.compile(r"\..*\.hyp-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(\..*)?", re.DOTALL)
 
-_protected: ContextVar[dict[tuple[int, int], str]] = ContextVar("protected", default={})
+_protected: ContextVar[dict[tuple[int, int], str] | None] = ContextVar("protected", default=None)
 _swept: set[Path] = set()
 
 
 @contextmanager
 def protecting(*paths: str | Path) -> Iterator[None]:
     """Refuse to write these files inside the block, by whatever name; what does not exist is passed over."""
-    known = dict(_protected.get())
+    known = dict(_protected.get() or {})
     for path in paths:
         with suppress(OSError, ValueError):
             found = os.stat(path)
@@ -65,7 +65,7 @@ def check_output(path: str | Path) -> Path:
     if not stat.S_ISREG(found.st_mode):
         what = "a link" if stat.S_ISLNK(found.st_mode) else "a device or pipe"
         raise HypvisionError(f"'{path}' is {what}, which is never replaced. Give the name of a new or a regular file.")
-    source = _protected.get().get((found.st_dev, found.st_ino))
+    source = (_protected.get() or {}).get((found.st_dev, found.st_ino))
     if source is not None:
         raise HypvisionError(
             f"'{path}' would be overwritten, but it is an input of this command ('{source}'). Give another name for "
@@ -196,9 +196,7 @@ def _check_parents(path: Path) -> None:
     for parent in path.parents:
         if os.path.lexists(parent):
             if not parent.is_dir():
-                raise HypvisionError(
-                    f"'{path}' was not written: '{parent}' is no folder. Choose another place."
-                )
+                raise HypvisionError(f"'{path}' was not written: '{parent}' is no folder. Choose another place.")
             return
 
 

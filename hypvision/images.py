@@ -134,13 +134,18 @@ def open_image(source: str | Path | Image.Image | np.ndarray) -> Image.Image:
     return Image.fromarray(source)
 
 
-def read_labels(path: str | Path, what: str = "label map") -> np.ndarray:
-    """The numbers in a label map as they are stored, without any conversion: (H, W), or (H, W, C) of a coloured one.
+def read_labels(path: str | Path, what: str = "label map", mode: str | None = None) -> np.ndarray:
+    """The numbers in a label map as they are stored: (H, W), or (H, W, C) of a coloured one.
+
+    Args:
+        path: the file.
+        what: how messages call it.
+        mode: of Pillow, to convert to; None: no conversion.
 
     Raises:
-        HypvisionError: as for the files of :func:`open_image`; the message calls it ``what``.
+        HypvisionError: as for the files of :func:`open_image`.
     """
-    return _read(path, what, np.array)
+    return _read(path, what, lambda image: np.array(image if mode is None else image.convert(mode)))
 
 
 def image_size(path: str | Path) -> tuple[int, int]:

@@ -115,7 +115,10 @@ def test_names_from_data_stay_below_the_folder(tmp_path):
 
 def test_what_killed_processes_left_is_swept(tmp_path, monkeypatch):
     path = tmp_path / "note.txt"
-    code = f"import os\nfrom hypvision.files import replacing\nwith replacing({str(path)!r}) as t:\n    t.write_text('h')\n    os._exit(9)"
+    code = (
+        "import os\nfrom hypvision.files import replacing\n"
+        f"with replacing({str(path)!r}) as temporary:\n    temporary.write_text('half')\n    os._exit(9)"
+    )
     subprocess.run([sys.executable, "-c", code], check=False)
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(".note.hyp-") and left.suffix == ".txt"

@@ -30,6 +30,7 @@ from hypvision.data.export import export
 from hypvision.data.shapes import Scene, make_scene
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.datasets.open_vocabulary_shapes import CLASSES, NOVEL
+from hypvision.viz.segmentation import draw_segmentation
 from hypvision.viz.sheet import contact_sheet, save_picture
 
 ROOT = Path("work_dirs/demo")
@@ -214,14 +215,16 @@ def before_and_after(shown: int = 4) -> tuple[Path, str]:
         A picture: scenes, what the frozen CLIP makes of them, and what the tuned one does; and a line about the shapes
         that have no label in training.
     """
-    config = "configs/demo/open_vocabulary.py"
     scenes = open_vocabulary_scenes()
     unseen = [CLASSES["shape"].index(name) for name in NOVEL["shape"]]
-    models = [load_segmenter(clip="shapes-s8"), load_segmenter(ROOT / "open_vocabulary/last.pth", config)]
+    models = [
+        load_segmenter(clip="shapes-s8"),
+        load_segmenter(ROOT / "open_vocabulary/last.pth", load_config(config).model),
+    ]
     rows, scores = [[scene.image.resize((288, 288)) for scene in scenes[:shown]]], []
     for model in models:
         found = [segment(scene.image, CLASSES["shape"], model) for scene in scenes]
-        rows.append([enlarged(result).overlay() for result in found[:shown]])
+        rows.append([enlarged(result) for result in found[:shown]])
         scores.append(mean_iou([scene.semantic for scene in scenes], [result.labels for result in found], unseen))
     path = save_picture(
         contact_sheet([picture for row in rows for picture in row], columns=shown, cell=300),
@@ -230,11 +233,11 @@ def before_and_after(shown: int = 4) -> tuple[Path, str]:
     return path, f"{', '.join(NOVEL['shape'])}: mIoU {scores[1]:.3f}; the CLIP before tuning: {scores[0]:.3f}."
 
 
-def enlarged(found: Segmentation, factor: int = 3) -> Segmentation:
-    """The same on a larger picture, so that the legend fits beside it."""
+def enlarged(found: Segmentation, factor: int = 3) -> Image.Image:
+    """The segmentation drawn on a larger image, so that the legend fits beside it."""
     size = (found.image.width * factor, found.image.height * factor)
     labels = found.labels.repeat(factor, 0).repeat(factor, 1)
-    return found._replace(labels=labels, image=found.image.resize(size, Image.Resampling.BICUBIC))
+    return draw_segmentation(found.image.resize(size, Image.Resampling.BICUBIC), labels, found.classes)
 
 
 def open_vocabulary_scenes() -> list[Scene]:

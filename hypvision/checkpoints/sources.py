@@ -26,9 +26,10 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from hypvision.checkpoints.download import SourceError, download, download_text, locked, verify_file
-from hypvision.checkpoints.index import ADDRESSES, find_record, parse_index, read_index, without_password, write_text
+from hypvision.checkpoints.index import ADDRESSES, find_record, parse_index, read_index, without_password
 from hypvision.checkpoints.records import Index, Record
 from hypvision.errors import HypvisionError
+from hypvision.files import write_text
 
 __all__ = ["cache_folder", "find", "is_address", "locate", "mirrors", "offline", "resolve"]
 

@@ -6,14 +6,14 @@ import difflib
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hypvision.errors import HypvisionError, explain_os_error, guard
+from hypvision.errors import HypvisionError, explain_os_error
 
-__all__ = ["check_channels", "check_data", "close_configs", "explain", "main_guard", "readable_errors"]
+__all__ = ["check_channels", "check_data", "close_configs", "explain", "readable_errors"]
 
 LAYOUT = {
     "img_path": "the images",
@@ -217,13 +217,3 @@ def readable_errors() -> Iterator[None]:
         raise HypvisionError(paragraph) from error
     finally:
         logging.raiseExceptions = verbose
-
-
-def main_guard(function: Callable[..., Any], *args: Any) -> int:
-    """:func:`hypvision.errors.guard` that also puts the errors of mmengine and the data loaders into words.
-
-    Returns:
-        0; 2 after a user error, told in one paragraph without a traceback; 130 after an interruption. Anything else is
-        a bug and propagates.
-    """
-    return guard(readable_errors()(function), *args)

@@ -1,33 +1,25 @@
 """Training and testing of every task, from a config file to a result, on mmengine's Runner.
 
-``tools/train.py``, ``tools/test.py`` and the ``hypvision`` command are thin shells around :func:`train` and
-:func:`test`. What is added to a config on the way is in :mod:`hypvision.engine.config`.
+``hypvision train`` and ``hypvision test`` are thin shells around :func:`train` and :func:`test`. What is added to a
+config on the way is in :mod:`hypvision.engine.config`.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
-from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypvision.engine.checks import check_channels, check_data, readable_errors
-from hypvision.engine.config import leave_processes, load_config, parse_options, prepare
+from hypvision.engine.checks import check_channels, check_data, datasets_of
+from hypvision.engine.config import load_config, prepare
 from hypvision.errors import HypvisionError
+from hypvision.files import check_output, check_output_folder, protecting
 
 if TYPE_CHECKING:
     from mmengine.config import Config
     from mmengine.runner import Runner
 
-__all__ = [
-    "add_test_arguments",
-    "add_train_arguments",
-    "run_test",
-    "run_train",
-    "test",
-    "train",
-]
+__all__ = ["test", "train"]
 
 
 def _build_runner(config: Config) -> Runner:
@@ -164,8 +156,10 @@ def test(
     if tta:
         _use_tta(config)
     if out is not None:
-        _write_predictions(config, Path(out))
+        with protecting(weights, *([config.filename] if config.filename else [])):
+            _write_predictions(config, Path(out))
     if show_dir is not None:
+        _check_result_folder(config, Path(show_dir))
         _show(config, Path(show_dir))
     runner = _build_runner(config)
     _check_weights(runner, str(weights))
@@ -213,12 +207,31 @@ def _write_predictions(config: Config, out: Path) -> None:
     }
     for evaluator in _evaluators(config):
         if evaluator.get("type", "").rpartition(".")[2] in argument:
-            value = out.with_suffix("") if evaluator.type.endswith("CocoMetric") else out
+            value = out
+            if evaluator.type.endswith("CocoMetric"):
+                value = out.with_suffix("")
+                for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them as they are called
+                    check_output(f"{value}.{kind}.json")
+            elif evaluator.type.endswith("IoUMetric"):
+                _check_result_folder(config, out)
+            else:
+                check_output(out)
             value.parent.mkdir(parents=True, exist_ok=True)
             evaluator[argument[evaluator.type.rpartition(".")[2]]] = str(value)
             return
     kinds = ", ".join(str(evaluator.get("type")) for evaluator in _evaluators(config))
     raise HypvisionError(f"--out: predictions can be written by {', '.join(argument)}, but the config has {kinds}.")
+
+
+def _check_result_folder(config: Config, folder: Path) -> None:
+    """Refuse to write results among the data: label maps would take the place of the true ones."""
+    check_output_folder(folder)
+    for dataset in datasets_of(config.test_dataloader):
+        root = str(dataset.get("data_root") or dataset.get("root") or "")
+        for place in (dataset.get("data_prefix") or {}).values() if root or dataset.get("data_prefix") else ():
+            data = Path(root, str(place)).expanduser().resolve()
+            if place and folder.resolve().is_relative_to(data):
+                raise HypvisionError(f"'{folder}' holds the data of the test. Give another folder for the results.")
 
 
 def _show(config: Config, folder: Path) -> None:
@@ -237,71 +250,3 @@ def _show(config: Config, folder: Path) -> None:
     else:
         hook.interval = 1
         config.visualizer.save_dir = str(folder)
-
-
-# The command line ---------------------------------------------------------------------------------------------------
-
-
-def _add_common_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--work-dir", metavar="DIR", help="folder of checkpoints and logs (default: work_dirs/CONFIG)")
-    parser.add_argument(
-        "--cfg-options",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="changes of the config, e.g. train_dataloader.batch_size=64; data_root=DIR moves all data sets",
-    )
-    parser.add_argument(
-        "--launcher", choices=["none", "pytorch", "slurm", "mpi"], default="none", help="what started the processes"
-    )
-    parser.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by some launchers; not used")
-
-
-def add_train_arguments(parser: ArgumentParser) -> None:
-    """The arguments of ``train``."""
-    parser.add_argument("config", metavar="CONFIG", help="config file")
-    parser.add_argument(
-        "--resume",
-        nargs="?",
-        const="auto",
-        metavar="CHECKPOINT",
-        help="go on from this checkpoint, or from the newest complete one in the work dir",
-    )
-    parser.add_argument("--amp", action="store_true", help="mixed precision")
-    _add_common_arguments(parser)
-
-
-def add_test_arguments(parser: ArgumentParser) -> None:
-    """The arguments of ``test``."""
-    parser.add_argument("config", metavar="CONFIG", help="config file")
-    parser.add_argument("weights", metavar="WEIGHTS", help="checkpoint file, or zoo:NAME (hypvision models lists them)")
-    parser.add_argument("--out", metavar="PATH", help="write predictions: a .json file, or a folder for label maps")
-    parser.add_argument(
-        "--show-dir",
-        metavar="DIR",
-        help="write pictures with the predictions painted in (of a classifier 200, taken evenly from the data)",
-    )
-    parser.add_argument(
-        "--tta", action="store_true", help="test-time augmentation: the config's views, or mirror images"
-    )
-    _add_common_arguments(parser)
-
-
-@readable_errors()
-def run_train(args: Namespace) -> None:
-    """``train`` from parsed arguments."""
-    options = parse_options(args.cfg_options)
-    train(args.config, args.work_dir, args.resume, args.amp, options, args.launcher)
-    leave_processes()
-
-
-@readable_errors()
-def run_test(args: Namespace) -> None:
-    """``test`` from parsed arguments; prints the metrics as one line of JSON."""
-    from mmengine.dist import is_main_process
-
-    options = parse_options(args.cfg_options)
-    metrics = test(args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options, args.launcher)
-    if is_main_process():
-        print(json.dumps({name: round(float(value), 4) for name, value in metrics.items()}))
-    leave_processes()

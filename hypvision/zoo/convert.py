@@ -2,15 +2,13 @@
 
 A converter is a pair of functions of state dicts (names to tensors), ``NAME_from_official`` and ``NAME_to_official``,
 and ``NAME_variant``, which tells the model that converted weights belong to. :func:`convert_file` applies them to a
-file; ``tools/convert_checkpoint.py --from NAME IN OUT`` is its command line.
+file; ``hypvision convert --from NAME IN OUT`` is its command line.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import re
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +25,7 @@ from hypvision.clip.segmentation.official import (
     segmenter_variant,
 )
 from hypvision.errors import HypvisionError
+from hypvision.files import check_output, protecting, replacing
 from hypvision.zoo.hyperboliccv import (
     hyperboliccv_from_official,
     hyperboliccv_to_official,
@@ -421,8 +420,8 @@ def convert_file(family: str, source: str | Path, target: str | Path, to_officia
     converter, source, target = CONVERTERS[family], Path(source).expanduser(), Path(target).expanduser()
     if target.suffix not in (".safetensors", ".pth", ".pt"):
         raise HypvisionError(f"The output '{target}' must end in .safetensors or .pth.")
-    if source.resolve() == target.resolve():
-        raise HypvisionError(f"Input and output are the same file, '{source}'. Give the output another name.")
+    with protecting(source):
+        check_output(target)
     weights = _read(source)
     official = converter.is_official(weights)
     if official == to_official:
@@ -450,17 +449,10 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _write(weights: dict[str, Tensor], path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
         if path.suffix == ".safetensors":
             from safetensors.torch import save_file
 
             save_file(weights, temporary, metadata={"format": "pt"})
         else:
             torch.save(weights, temporary)
-        os.replace(temporary, path)
-    except (OSError, RuntimeError) as error:
-        raise HypvisionError(f"'{path}' cannot be written: {error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)

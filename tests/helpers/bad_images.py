@@ -25,7 +25,8 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 def _png_of(width: int, height: int) -> bytes:
     """A PNG of a few bytes that promises so many pixels."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(b"\0" * 64)) + _chunk(b"IEND", b"")
+    chunks = (b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 64)), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)
 
 
 # PostScript that writes a file, were an interpreter to run it.

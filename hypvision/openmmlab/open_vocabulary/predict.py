@@ -16,11 +16,11 @@ import torch
 from mmdet.structures import DetDataSample
 from PIL import Image
 
-from hypvision.clip.segmentation.segment import read_picture
 from hypvision.engine.checkpoint import check_compatible, load_checkpoint_file
 from hypvision.engine.config import load_config
 from hypvision.engine.run import _register
 from hypvision.errors import HypvisionError
+from hypvision.images import open_image
 from hypvision.openmmlab.open_vocabulary.vocabulary import Vocabulary
 
 __all__ = ["load_openvocab", "look"]
@@ -85,7 +85,7 @@ def look(
     """
     if classes is not None:
         model.set_test_classes(classes, *(() if things is None else (things,)))
-    picture = read_picture(image)
+    picture = open_image(image)
     width, height = picture.size
     scale = 1.0 if size is None else size / max(width, height)
     new = (max(1, round(width * scale)), max(1, round(height * scale)))

@@ -11,7 +11,6 @@ from PIL import Image
 
 from hypvision.checkpoints.storage import write_weights
 from hypvision.cli import main
-from hypvision.cli.explain import find_images
 from hypvision.clip import load_segmenter
 from hypvision.clip.adapters import hyperclip
 from hypvision.clip.models import create_clip, expand_tokens, trim_tokens
@@ -19,6 +18,8 @@ from hypvision.clip.radius import hyperbolic_radius, radius_penalty, radius_stat
 from hypvision.clip.segmentation import segment
 from hypvision.data.shapes import COLOURS, TAXONOMY, make_object
 from hypvision.errors import HypvisionError
+from hypvision.images import find_images
+from hypvision.viz.segmentation import draw_segmentation
 
 SHIPPED = "zoo:shapes-s8.captions"
 
@@ -36,7 +37,9 @@ def test_function_takes_any_picture_and_any_classes(photos):
     array = picture(40, 50).permute(1, 2, 0).numpy().astype(np.uint8)
     found = segment(array, ["cat", "dog"], model)
     assert found.labels.shape == (40, 50) and found.classes == ("cat", "dog") and set(np.unique(found.labels)) <= {0, 1}
-    assert found.overlay(legend=False).size == (50, 40) and found.overlay().size[1] > 40
+    drawn = draw_segmentation(found.image, found.labels, found.classes)
+    assert drawn.size[1] > 40
+    assert draw_segmentation(found.image, found.labels, found.classes, legend=False).size == (50, 40)
     assert found.label_image().mode == "L"
     many = segment(Image.fromarray(array), [f"thing {i}" for i in range(300)], model)
     assert many.label_image().mode.startswith("I;16") and np.array(many.label_image()).max() < 300
@@ -168,10 +171,11 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
     )
     from hypvision.clip.segmentation.segment import _options_of
     from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
+    from hypvision.engine.config import load_config
 
-    model = OpenVocabSegmenter(**_options_of(config)).eval()
+    model = OpenVocabSegmenter(**_options_of(load_config(config).model)).eval()
     write_weights(model.state_dict(), tmp_path / "weights.safetensors", "float32", {})
-    again = load_segmenter(tmp_path / "weights.safetensors", config)
+    again = load_segmenter(tmp_path / "weights.safetensors", load_config(config).model)
     names = ["disk", "ring", "house"]
     first, second = (segment(photos / "0.png", names, which).labels for which in (model, again))
     assert (first == second).all()
@@ -298,7 +302,7 @@ def test_a_folder_of_folders_names_the_pattern(tmp_path):
     with pytest.raises(HypvisionError, match="Give another folder"):
         find_images([tmp_path])
     Image.new("RGB", (8, 8)).save(tmp_path / "cat/0.png")
-    with pytest.raises(HypvisionError, match=r"has no pictures .*Those below it: '(.*)'\.") as caught:
+    with pytest.raises(HypvisionError, match=r"has no images .*Those below it: '(.*)'\.") as caught:
         find_images([tmp_path])
     pattern = str(caught.value).split("'")[-2]
     assert find_images([pattern]) == [tmp_path / "cat/0.png"]
