@@ -217,9 +217,10 @@ def before_and_after(shown: int = 4) -> tuple[Path, str]:
     """
     scenes = open_vocabulary_scenes()
     unseen = [CLASSES["shape"].index(name) for name in NOVEL["shape"]]
+    config = Config.fromfile("configs/demo/open_vocabulary.py").model.to_dict()
     models = [
         load_segmenter(clip="shapes-s8"),
-        load_segmenter(ROOT / "open_vocabulary/last.pth", load_config(config).model),
+        load_segmenter(ROOT / "open_vocabulary/last.pth", config),
     ]
     rows, scores = [[scene.image.resize((288, 288)) for scene in scenes[:shown]]], []
     for model in models:
