@@ -12,13 +12,17 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    postponed = None
     if "hypvision" not in sys.modules:
-        postponed = importlib.util.find_spec("hypvision")
-        sys.modules["hypvision"] = importlib.util.module_from_spec(postponed)
+        sys.modules["hypvision"] = importlib.util.module_from_spec(importlib.util.find_spec("hypvision"))
     from hypvision import cli
 
-    return cli.main(argv, None if postponed is None else lambda: postponed.loader.exec_module(sys.modules["hypvision"]))
+    return cli.main(argv, _load)
+
+
+def _load() -> None:
+    package = sys.modules["hypvision"]
+    if not hasattr(package, "__version__"):  # its __init__ has not run yet
+        package.__spec__.loader.exec_module(package)
 
 
 if __name__ == "__main__":

@@ -30,14 +30,23 @@ class HypvisionError(Exception):
     """A mistake that the user can put right; the message says how."""
 
 
-def did_you_mean(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> str:
-    """A sentence with a space before it that offers the known names like ``name``; empty if there are none.
+def did_you_mean(
+    name: str,
+    known: Iterable[str],
+    count: int = 3,
+    cutoff: float = 0.5,
+    also: Iterable[str] = (),
+    show: Callable[[str], str] = str,
+) -> str:
+    """A sentence with a space before it that offers the known names like ``name``, and ``also`` those; or nothing.
+
+    ``show`` says how a name is written there.
 
     >>> did_you_mean("resnet5O", ["resnet50", "vit"])
     ' Did you mean resnet50?'
     """
-    close = difflib.get_close_matches(str(name), list(known), n=count, cutoff=cutoff)
-    return f" Did you mean {' or '.join(close)}?" if close else ""
+    close = [*dict.fromkeys([*difflib.get_close_matches(str(name), list(known), n=count, cutoff=cutoff), *also])]
+    return f" Did you mean {' or '.join(map(show, close))}?" if close else ""
 
 
 def how_to_install(extra: str) -> str:

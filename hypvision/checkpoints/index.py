@@ -8,7 +8,6 @@ are described in ``docs/model-zoo.md`` and by the dataclasses of :mod:`hypvision
 from __future__ import annotations
 
 import datetime
-import difflib
 import os
 import re
 import sys
@@ -22,7 +21,7 @@ import yaml
 
 from hypvision.checkpoints.records import TASKS, Index, Metric, Record, WeightFile
 from hypvision.checkpoints.storage import STORAGES, foreign_setting
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import write_text
 
 __all__ = [
@@ -189,8 +188,7 @@ def _checked(kind: type, item: Any, where: str) -> dict[str, Any]:
     known = [f.name for f in fields(kind)]
     for key in item:
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else f" Known keys: {', '.join(known)}."
+            hint = did_you_mean(str(key), known, 1, cutoff=0.6) or f" Known keys: {', '.join(known)}."
             raise HypvisionError(f"{where}: unknown key '{key}'.{hint}")
     needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     missing = [name for name in needed if item.get(name) is None]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, did_you_mean
 
 __all__ = ["TASKS", "Index", "Metric", "Record", "WeightFile"]
 
@@ -144,9 +143,9 @@ class Index:
         """
         if name in self.records:
             return self.records[name]
-        close = difflib.get_close_matches(name, self.records, n=3, cutoff=0.4)
-        close += [known for known in self.records if known.startswith(name + ".") and known not in close]
-        hint = f" Did you mean {' or '.join(close)}?" if close else f" There are: {', '.join(self.records) or 'none'}."
+        tags = [known for known in self.records if known.startswith(name + ".")]
+        hint = did_you_mean(name, self.records, cutoff=0.4, also=tags)
+        hint = hint or f" There are: {', '.join(self.records) or 'none'}."
         raise HypvisionError(f"The zoo has no weights '{name}'.{hint} `hypvision models` lists all.")
 
     def select(self, pattern: str | None = None, task: str | None = None) -> list[Record]:

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from hypvision.errors import HypvisionError, require
 from hypvision.files import below, check_output_folder, replacing
-from hypvision.images import image_size, open_image, read_labels
+from hypvision.images import image_size, read_labels
 
 __all__ = ["PREPARED", "ade847_labels", "prepare", "voc_labels"]
 
@@ -202,7 +202,7 @@ def _write(picture: Path, labels: np.ndarray, image_path: Path, label_path: Path
     if limit is not None and short > limit:
         cv2 = require("cv2", "mm")
         size = tuple(round(side * limit / short) for side in labels.shape[::-1])
-        image = cv2.resize(np.array(open_image(picture)), size, interpolation=cv2.INTER_LINEAR)
+        image = cv2.resize(read_labels(picture, "image", mode="RGB"), size, interpolation=cv2.INTER_LINEAR)
         labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST)
         with replacing(image_path) as temporary:
             Image.fromarray(image).save(temporary, format="JPEG", quality=95)

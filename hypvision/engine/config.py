@@ -6,7 +6,6 @@ losses, a stop on NaN, a clean Ctrl-C; and on a machine without a GPU it takes g
 
 from __future__ import annotations
 
-import difflib
 import os
 import uuid
 from argparse import ArgumentParser
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypvision.engine.checks import close_configs
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError, did_you_mean, require
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -120,8 +119,8 @@ def _check_keys(config: Config, options: dict[str, Any]) -> None:
         if key in config or key in RUN_KEYS:
             continue
         close = [path for path in _paths(config.to_dict()) if path.rpartition(".")[2] == key][:3]
-        close = close or difflib.get_close_matches(key, [*config.keys(), *RUN_KEYS], n=3, cutoff=0.6)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        known = [] if close else [*config.keys(), *RUN_KEYS]
+        hint = did_you_mean(key, known, cutoff=0.6, also=close)
         raise HypvisionError(
             f"The config has no '{key}', so the option '{option}' would change nothing.{hint} Options are dotted keys "
             "of the config, such as optim_wrapper.optimizer.lr=0.01; what is new belongs in a config file of your own."

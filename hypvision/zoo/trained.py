@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import re
 from argparse import Namespace
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.checkpoints.storage import unpack
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, did_you_mean, how_to_install
 
 __all__ = ["load_trained", "network_weights", "parse_arguments", "read_checkpoint"]
 
@@ -76,8 +75,8 @@ def _unreadable(path: Path, error: Exception) -> HypvisionError:
         )
     if culprit[1].startswith("mmengine."):
         return HypvisionError(
-            f"The checkpoint '{path}' holds the log of a training beside its weights. Run: pip install "
-            "'hypvision[mm]', which can read it."
+            f"The checkpoint '{path}' holds the log of a training beside its weights, which mmengine can read. "
+            f"{how_to_install('mm')}"
         )
     return HypvisionError(
         f"The checkpoint '{path}' was refused: it contains '{culprit[1].rstrip('.')}', which is neither a weight nor a "
@@ -120,8 +119,7 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
 
     arguments = dict(arguments or {})
     if not timm.is_model(model):
-        close = difflib.get_close_matches(model, timm.list_models(), n=3, cutoff=0.5)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        hint = did_you_mean(model, timm.list_models())
         raise HypvisionError(f"There is no model '{model}'.{hint} timm.list_models() lists all.")
     weights = network_weights(read_checkpoint(path))
     named = arguments.get("backbone", model)  # the head of a Hi-Mapper is that of its backbone
