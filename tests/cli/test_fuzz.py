@@ -175,6 +175,7 @@ def fuzz(folder, monkeypatch, seed, count):
         HF_HOME=folder / "home/hf", TORCH_HOME=folder / "home/torch",
     ).items():  # fmt: skip
         monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read at its import
     files = sorted(str(path.relative_to(inner)) for path in inner.rglob("*"))
     expected = state(folder)
     random_ = random.Random(seed)

@@ -15,7 +15,7 @@ from hypvision.clip import load_segmenter
 from hypvision.clip.adapters import hyperclip
 from hypvision.clip.models import create_clip, expand_tokens, trim_tokens
 from hypvision.clip.radius import hyperbolic_radius, radius_penalty, radius_statistics, scale_sweep, text_radii
-from hypvision.clip.segmentation import segment
+from hypvision.clip.segmentation.segment import segment
 from hypvision.data.shapes import COLOURS, TAXONOMY, make_object
 from hypvision.errors import HypvisionError
 from hypvision.images import find_images
@@ -46,7 +46,7 @@ def test_function_takes_any_picture_and_any_classes(photos):
     assert segment(photos / "0.png", ["cat"], model).labels.shape == (96, 96)
     for match, arguments in (
         ("must be uint8", (array.astype(float), ["cat"])),
-        ("There is no picture", ("none.png", ["cat"])),
+        ("There is no image|does not exist", ("none.png", ["cat"])),
         ("is empty", (array, [])),
         ("got Tensor", (torch.zeros(3, 40, 50), ["cat"])),
         ("must be uint8", (array[:0], ["cat"])),
@@ -115,7 +115,7 @@ def test_command(photos, tmp_path, capsys):
     assert main(["segment", str(photos / "0.png"), *common[:1], str(tmp_path / "names.txt"), *common[2:]]) == 0
     capsys.readouterr()
     for match, arguments in (
-        ("There is no picture", ["none.png", *common]),
+        ("There is no image", ["none.png", *common]),
         ("more than once", [str(photos), "--classes", "a, a", *common[2:]]),
         ("There is no video", ["none.mp4", *common]),
         ("with one of openai", [str(photos), "--classes", "a", "--clip", "ViT-B-16"]),
@@ -199,7 +199,7 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_a_device_that_is_not_there_is_told(photos, capsys):
     arguments = ["--classes", "disk", "--clip", "shapes-s8", "--device", "cuda"]
-    assert main(["segment", str(photos), *arguments]) == 2 and "Take --device cpu" in capsys.readouterr().err
+    assert main(["segment", str(photos), *arguments]) == 2 and "finds no GPU" in capsys.readouterr().err
 
 
 def test_offline_is_told(monkeypatch):
