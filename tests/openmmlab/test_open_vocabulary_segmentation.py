@@ -228,8 +228,7 @@ def test_own_data_in_ten_lines(folder, tmp_path, monkeypatch):
     runner = train(loaded, tmp_path / "work")
     assert runner.model.train_classes == ("cat", "dog", "grass")
     assert (tmp_path / "work/iter_2.pth").is_file()
-    from hypvision.clip import load_segmenter
-    from hypvision.clip.segmentation import segment
+    from hypvision.clip import load_segmenter, segment
 
     (tmp_path / "dumped.py").write_text(loaded.pretty_text)
     model = load_segmenter(tmp_path / "work/iter_2.pth", tmp_path / "dumped.py")

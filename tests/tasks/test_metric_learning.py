@@ -4,20 +4,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
 pytest.importorskip("mmengine")
+from helpers.metric_learning import HIER, VIT, gradients
 from mmengine.optim import build_optim_wrapper
 
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, ManifoldParameter, PoincareBall
 from hypvision.optim import RiemannianAdamW
-from hypvision.tasks.metric_learning import BackboneWarmUpHook, EmbeddingNeck, MetricLearner, gather_embeddings
+from hypvision.tasks.metric_learning import BackboneWarmUpHook, EmbeddingNeck, MetricLearner
 
-VIT = dict(model_name="test_vit", img_size=32)
-HIER = dict(num_proxies=16, neighbours=4, draws=4)
 GEOMETRIES = ("poincare", "lorentz", "euclidean")
 
 
@@ -234,41 +232,11 @@ def test_mistakes_are_explained(monkeypatch):
 # Processes
 
 
-def _gradients(rank, world, folder, geometry):
-    """Gradients of a small network whose batch is spread over processes, averaged as DDP does; triplets are given."""
-    torch.set_num_threads(1)
-    if world > 1:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
-    torch.manual_seed(0)
-    net = nn.Linear(5, 7)
-    model = MetricLearner(VIT, dict(dim=6, geometry=geometry), 4, hier_loss=HIER)
-    neck = EmbeddingNeck(7, 6, geometry)
-    neck.manifold = neck.linear.manifold = model.neck.manifold
-    x, labels = torch.randn(8, 5), torch.arange(8) // 2
-    triplets = (torch.randint(8, (40, 3)), torch.randint(16, (40, 3)))
-    noise = tuple(torch.randn(2, 40, 16) for _ in range(2))
-    share = slice(rank * 8 // world, (rank + 1) * 8 // world)
-    points, every = gather_embeddings(neck(net(x[share])), labels[share])
-    loss = model.metric_loss(points, every) + model.hier_loss(points, every, triplets, noise)
-    loss.backward()
-    parameters = [*net.parameters(), model.hier_loss.proxies, model.metric_loss.loss.proxies]
-    grads = []
-    for parameter in parameters:
-        grad = parameter.grad.clone()
-        if world > 1:
-            dist.all_reduce(grad)
-        grads.append(grad / world)
-    if rank == 0:
-        torch.save(dict(loss=loss.detach(), grads=grads, labels=every), f"{folder}/result.pt")
-    if world > 1:
-        dist.destroy_process_group()
-
-
 @pytest.mark.parametrize("geometry", [pytest.param("poincare", marks=pytest.mark.slow), "lorentz"])
 def test_two_processes_have_the_gradient_of_one(geometry, tmp_path):
-    _gradients(0, 1, tmp_path, geometry)
+    gradients(0, 1, tmp_path, geometry)
     one = torch.load(tmp_path / "result.pt")
-    mp.spawn(_gradients, (2, tmp_path, geometry), nprocs=2)
+    mp.spawn(gradients, (2, tmp_path, geometry), nprocs=2)
     two = torch.load(tmp_path / "result.pt")
     assert torch.equal(one["labels"], two["labels"])
     torch.testing.assert_close(one["loss"], two["loss"])

@@ -11,11 +11,10 @@ from PIL import Image
 
 from hypvision.checkpoints.storage import write_weights
 from hypvision.cli import main
-from hypvision.clip import load_segmenter
+from hypvision.clip import load_segmenter, segment
 from hypvision.clip.adapters import hyperclip
 from hypvision.clip.models import create_clip, expand_tokens, trim_tokens
 from hypvision.clip.radius import hyperbolic_radius, radius_penalty, radius_statistics, scale_sweep, text_radii
-from hypvision.clip.segmentation.segment import segment
 from hypvision.data.shapes import COLOURS, TAXONOMY, make_object
 from hypvision.errors import HypvisionError
 from hypvision.images import find_images
