@@ -71,7 +71,7 @@ def describe_config(config: Any) -> dict[str, Any]:
     if config.model.get("type") == "CaptionContrast":
         return _describe_clip(config)
     task = {"mmseg": "segmentation", "mmdet": "detection"}.get(scope, "classification")
-    backbone = dict(config.model.backbone)
+    backbone = dict(config.model.get("backbone") or {})
     if "model_name" not in backbone:
         raise HypvisionError("Only models with a timm backbone (model.backbone.model_name) can be published.")
     found: dict[str, Any] = {"task": task, "model": backbone["model_name"].partition(".")[0]}

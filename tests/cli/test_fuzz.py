@@ -93,12 +93,38 @@ WORDS = [
 ]  # fmt: skip
 
 
+# What gets past the first checks, by the name of the argument, so that the work itself is reached with the rest wrong.
+PLAUSIBLE = {
+    "config": list(CONFIGS),
+    "weights": ["other.pth", "tensor.pth", "nothing.pth", "code.pth", "cut.pth", "header.safetensors", "pipe"],
+    "checkpoint": ["other.pth", "tensor.pth", "nothing.pth", "code.pth", "cut.pth", "pipe"],
+    "source": ["other.pth", "tensor.pth", "code.pth", "header.safetensors", "folder", "pipe"],
+    "adapter": ["other.pth", "header.safetensors", "text.safetensors", "pipe"],
+    "model": ["hcformer_nano", "test_vit", "himapper", "hcnn_resnet18", "resnet10t", "no_such"],
+    "images": ["good.png", "folder", "*.png", "bad/*", "pixel.png", "folder/**/*.png", "pipe", "link.png"],
+    "image": ["good.png", "pixel.png", "link.png", "bad/truncated.png", "folder", "pipe"],
+    "gallery": ["folder", "bad", "empty", "good.png"],
+    "classes": ["cat, dog", "classes.txt", "latin.txt", "broken.json", "voc20", "cat", ", ,", "folder", "config.json"],
+    "clip": ["shapes-s8", "shapes-s8:other.pth", "shapes-s8:code.pth", "shapes-s8:no_such", "ViT-B-16"],
+    "model_args": ["patch_size=2", "img_size=32", "img_size=0", "layers=(1,1,1,1)", "no_such=1", "num_classes=-1", "a"],
+    "cfg_options": ["model.type=x", "data_root=folder", "a.b=3", "train_dataloader=3", "model=3", "=", "x"],
+    "name": ["zoo:no_such", "a.b", "shapes-s8.captions", "#", "file:///no/such#a", "voc20", "pc59", "ade847"],
+    "names": ["zoo:no_such", "shapes-s8.captions", "hcformer_nano.shapes", "file://x#a", "#"],
+    "about": ["about.yml", "config.yaml", "classes.txt", "latin.txt", "good.png"],
+    "out": ["new", "new/deep", "new.png", "new.npz", "empty", "folder", "pipe", "good.png", "link.png", "dangling"],
+    "mean": ["0", "0.5", "1e30"], "std": ["0.5", "1", "-1", "1e-30"], "sweep": ["0", "1", "-1", "1e30"],
+    "size": ["32", "64", "33", "0", "8193"], "stage": ["0", "3", "4", "-1"], "head": ["0", "99"], "block": ["0", "99"],
+}  # fmt: skip
+
+
 def draw(random_, action, files):
     """A value for an argument: one that fits its kind now and then, else anything."""
-    if action.choices is not None and random_.random() < 0.7:
+    if action.choices is not None and random_.random() < 0.9:
         return str(random_.choice(list(action.choices)))
-    if action.metavar in ("N", "K", "X", "S", "S|HxW") and random_.random() < 0.7:
-        return random_.choice(["-1", "0", "1", "2", "3", "33", "0.5", "1e400", "nan", "9" * 40, "", "x", "8x"])
+    if action.dest in PLAUSIBLE and random_.random() < 0.7:
+        return random_.choice(PLAUSIBLE[action.dest])
+    if action.metavar in ("N", "K", "X", "S", "S|HxW") and random_.random() < 0.8:
+        return random_.choice(["1", "2", "3", "33", "-1", "0", "0.5", "1e400", "nan", "9" * 40, ""])
     return random_.choice(files if random_.random() < 0.6 else WORDS)
 
 
@@ -112,20 +138,20 @@ def invocation(random_, files):
         small = ["-1", "0", "1", "2", "x", "", "9" * 40]
         words += ["--train", random_.choice(small), "--val", random_.choice(small), "--size", "32"]
     for action in actions:
-        if action.option_strings and not action.required and random_.random() < 0.65:
+        if action.option_strings and not action.required and random_.random() < 0.75:
             continue
-        if random_.random() < 0.03:
+        if random_.random() < 0.01:
             continue  # forgotten
         count = 1
         if action.nargs == 0:
             count = 0
         elif action.nargs in ("+", "*"):
-            count = random_.choice([0, 1, 1, 2, 3])
+            count = random_.choice([0, 1, 1, 1, 1, 1, 2, 2, 3])
         if action.option_strings:
             flag = random_.choice(action.option_strings)
-            words.append(flag[:-1] if random_.random() < 0.02 else flag)
+            words.append(flag[:-1] if random_.random() < 0.01 else flag)
         words += [draw(random_, action, files) for _ in range(count)]
-    if random_.random() < 0.05:
+    if random_.random() < 0.03:
         words.insert(random_.randrange(1, len(words) + 1), random_.choice(["--no-such", "-z", "--", "extra"]))
     return words
 
