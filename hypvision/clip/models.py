@@ -64,19 +64,29 @@ class CLIPBundle(NamedTuple):
     std: tuple[float, ...]
 
 
-def create_clip(name: str = "ViT-B-16", pretrained: str | Path | None = None, **options: Any) -> CLIPBundle:
+def create_clip(
+    name: str = "ViT-B-16", pretrained: str | Path | None = None, load_weights: bool = True, **options: Any
+) -> CLIPBundle:
     """A CLIP model with its tokenizer.
 
     Args:
         name: of open_clip (``ViT-B-32``, ``ViT-B-16``, ``ViT-L-14``, ``ViT-L-14-336``, ``ViT-B-16-SigLIP``, ...) or of
             :data:`ARCHITECTURES`.
         pretrained: a tag of open_clip (``"openai"``), ``"zoo:NAME"``, a file of weights, or None for random ones.
+        load_weights: False to make the network that these weights need, activation and normalisation too, without
+            fetching them: for a checkpoint that holds them.
         options: for :func:`open_clip.create_model`. OpenAI's weights get ``force_quick_gelu=True`` by themselves.
 
     Raises:
         HypvisionError: unknown name or tag, a file that does not fit, weights that cannot be downloaded.
     """
     open_clip = require("open_clip", "clip")
+    if not load_weights:
+        if name not in ARCHITECTURES and pretrained in open_clip.list_pretrained_tags_by_model(name):
+            tag = open_clip.get_pretrained_cfg(name, pretrained)
+            preprocessing = {key: tag[key] for key in ("mean", "std") if tag.get(key)}
+            options = {"force_preprocess_cfg": preprocessing, "force_quick_gelu": pretrained == "openai", **options}
+        pretrained = None
     if isinstance(pretrained, str) and pretrained.startswith("zoo:"):
         pretrained = _from_zoo(name, pretrained)
     path = None if pretrained is None else Path(pretrained).expanduser()

@@ -19,7 +19,7 @@ import re
 import urllib.error
 import uuid
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
@@ -28,8 +28,9 @@ from urllib.parse import urldefrag, urlparse
 
 import numpy as np
 import torch
+import yaml
 from mmengine.dist import barrier, get_rank
-from mmengine.fileio import LocalBackend, register_backend
+from mmengine.fileio import LocalBackend, YamlHandler, register_backend, register_handler
 from mmengine.fileio import io as mmengine_io
 from mmengine.logging import HistoryBuffer, print_log
 from mmengine.runner import CheckpointLoader
@@ -37,8 +38,9 @@ from mmengine.runner import checkpoint as mmengine_checkpoint
 from torch import Tensor, nn
 
 from hypvision.checkpoints.download import file_sha256
-from hypvision.checkpoints.sources import offline
-from hypvision.checkpoints.storage import unpack
+from hypvision.checkpoints.sources import find, offline, resolve
+from hypvision.checkpoints.storage import read_weights, unpack
+from hypvision.clip.models import expand_tokens
 from hypvision.errors import HypvisionError
 
 __all__ = [
@@ -176,6 +178,26 @@ def load_from_http(filename: str, map_location: Any = None, model_dir: str | Non
     barrier()
     _download(url, path, sha256)  # for processes on machines with a cache of their own
     return load_from_local(str(path), map_location)
+
+
+def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
+    """mmengine's loader of ``zoo:`` and ``hf-hub:`` checkpoints.
+
+    Returns:
+        ``state_dict`` with the names that the engine's models have, and ``meta`` with the classes.
+
+    Raises:
+        HypvisionError: no such weights, or they cannot be fetched.
+    """
+    index, record = find(filename)
+    path = resolve(record, index)  # its lock lets one of the processes on a machine download
+    device = map_location if isinstance(map_location, str) else "cpu"
+    weights = {name: value.to(device) for name, value in read_weights(path).items()}
+    if record.task == "zero-shot":
+        weights = {f"clip.{name}": value for name, value in expand_tokens(weights).items()}
+    if record.task == "classification":
+        weights = {f"backbone.{name}": value for name, value in weights.items()}
+    return {"state_dict": weights, "meta": {"dataset_meta": {"classes": record.classes}}}
 
 
 def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
@@ -382,6 +404,13 @@ class AtomicLocalBackend(LocalBackend):
 # Resuming
 
 
+def nonfinite_names(weights: Mapping[str, Any]) -> Iterator[str]:
+    """Names of the weights that hold NaN or infinity."""
+    for name, value in weights.items():
+        if isinstance(value, Tensor) and value.is_floating_point() and not value.isfinite().all():
+            yield name
+
+
 def _resumable(path: Path) -> bool:
     """Whether a checkpoint is complete and holds the place in the training that a resumed run starts from."""
     if path.is_dir():  # sharded, as DeepSpeed and FSDP write them: their own loader checks them
@@ -392,7 +421,12 @@ def _resumable(path: Path) -> bool:
         print_log(f"Not resuming from it: {error}", logger="current", level=logging.WARNING)
         return False
     meta = checkpoint.get("meta")
-    return "state_dict" in checkpoint and isinstance(meta, Mapping) and {"epoch", "iter"} <= meta.keys()
+    if "state_dict" not in checkpoint or not isinstance(meta, Mapping) or not {"epoch", "iter"} <= meta.keys():
+        return False
+    diverged = next(iter(nonfinite_names(checkpoint["state_dict"])), None)
+    if diverged is not None:
+        print_log(f"Not resuming from '{path}': its weight '{diverged}' is not finite.", "current", logging.WARNING)
+    return diverged is None
 
 
 def find_resume_checkpoint(work_dir: str | Path) -> str | None:
@@ -405,7 +439,10 @@ def find_resume_checkpoint(work_dir: str | Path) -> str | None:
         work_dir: the run's folder; it may have been moved since.
 
     Returns:
-        Its path; None if there is none.
+        Its path; None if there is no checkpoint at all.
+
+    Raises:
+        HypvisionError: there are checkpoints, but none that a training can go on from.
     """
     folder = Path(work_dir)
     candidates: list[Path] = []
@@ -427,13 +464,28 @@ def find_resume_checkpoint(work_dir: str | Path) -> str | None:
         if place not in seen and path.exists() and _resumable(path):
             return str(path)
         seen.add(place)
+    tried = sorted({path.name for path in candidates if path.exists()})
+    if tried:
+        raise HypvisionError(
+            f"None of the checkpoints in '{folder}' can be resumed ({', '.join(tried)}; the lines above say why). Give "
+            "an intact one, --resume CHECKPOINT; to start over, leave out --resume and choose another --work-dir."
+        )
     return None
 
 
+class SafeYamlHandler(YamlHandler):
+    """mmengine's YAML without tags that make Python objects, by which a file could run any command."""
+
+    def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
+        return yaml.safe_load(file)
+
+
 def install() -> None:
-    """Make mmengine read and write checkpoints as above; calling it again changes nothing."""
+    """Make mmengine read and write files as above; calling it again changes nothing."""
+    register_handler(["yaml", "yml"])(SafeYamlHandler)
     CheckpointLoader.register_scheme(prefixes="", loader=load_from_local, force=True)
     CheckpointLoader.register_scheme(prefixes=("http://", "https://"), loader=load_from_http, force=True)
+    CheckpointLoader.register_scheme(prefixes=("zoo:", "hf-hub:"), loader=load_from_zoo, force=True)
     stores = (r"(\S+\:)?s3://", r"(\S+\:)?petrel://", "pavi://")
     CheckpointLoader.register_scheme(prefixes=stores, loader=refuse_store, force=True)
     # mmengine's loaders of torchvision://, open-mmlab:// and mmcls:// look an address up and call this name.

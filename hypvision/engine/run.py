@@ -6,12 +6,22 @@ config on the way is in :mod:`hypvision.engine.config`.
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hypvision.checkpoints.sources import is_address
+from hypvision.engine.checkpoint import (
+    check_compatible,
+    find_resume_checkpoint,
+    load_checkpoint_file,
+    load_from_http,
+    load_from_zoo,
+)
 from hypvision.engine.checks import check_channels, check_data, datasets_of
-from hypvision.engine.config import load_config, prepare
+from hypvision.engine.config import leave_out_pretrained, load_config, prepare
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS, import_extensions, test_options
+from hypvision.engine.hooks import InterruptHook
+from hypvision.engine.work_dir import lock_work_dir
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output, check_output_folder, protecting
 
@@ -30,15 +40,6 @@ def _build_runner(config: Config) -> Runner:
     model = getattr(runner.model, "module", runner.model)
     check_channels(getattr(model, "module", model))
     return runner
-
-
-def _register(config: Config) -> None:
-    """Import what configs may name: timm models, safe checkpoints, tasks, checks of the data."""
-    names = ["hypvision", "hypvision.openmmlab", "hypvision.openmmlab.sample_checks", "hypvision.tasks"]
-    if config.get("default_scope") == "mmdet":
-        names.append("hypvision.openmmlab.datasets.detection")
-    for name in names:
-        importlib.import_module(name)
 
 
 def train(
@@ -66,20 +67,24 @@ def train(
     Raises:
         HypvisionError: a mistake in the config, the data or the checkpoint; the loss became NaN.
     """
-    config = prepare(load_config(config, cfg_options), work_dir, amp, launcher)
-    _register(config)
+    config = load_config(config, cfg_options)
+    import_extensions(config)
+    config = prepare(config, work_dir, amp, launcher)
     if "train_dataloader" not in config:
         raise HypvisionError(f"The config '{config.filename}' has no train_dataloader: it can be tested only.")
     check_data(config, ("train", "val"))
     if resume is not None:
-        from hypvision.engine.checkpoint import find_resume_checkpoint
-
         path = find_resume_checkpoint(config.work_dir) if str(resume) == "auto" else str(resume)
         if path is not None and not Path(path).exists():
             raise HypvisionError(f"There is no checkpoint '{path}' to resume. Give the path of a .pth file.")
         config.resume, config.load_from = path is not None, None if path is None else str(path)
-    from hypvision.tasks import InterruptHook
+    if config.get("resume"):
+        leave_out_pretrained(config.model)
+    with lock_work_dir(config.work_dir):
+        return _train(config)
 
+
+def _train(config: Config) -> Runner:
     runner = _build_runner(config)
     if config.get("load_from"):
         _check_weights(runner, config.load_from, resume=bool(config.get("resume")), exact=bool(config.get("resume")))
@@ -94,10 +99,6 @@ def train(
 
 def _check_weights(runner: Runner, path: str, resume: bool = False, exact: bool = True) -> None:
     """Refuse a checkpoint of another architecture before it is loaded."""
-    from hypvision.checkpoints.sources import is_address
-    from hypvision.engine.checkpoint import check_compatible, load_checkpoint_file, load_from_http
-    from hypvision.openmmlab.pretrained import load_from_zoo
-
     if str(path).startswith(("http://", "https://")):
         checkpoint = load_from_http(path)  # from the cache when the Runner asks again
     elif "://" in str(path) or Path(path).is_dir():  # elsewhere on the net, or sharded: their loaders check them
@@ -143,8 +144,9 @@ def test(
     Raises:
         HypvisionError: a mistake in the config, the data or the checkpoint; no test-time augmentation for the config.
     """
-    config = prepare(load_config(config, cfg_options), work_dir, launcher=launcher)
-    _register(config)
+    config = load_config(config, cfg_options)
+    import_extensions(config)
+    config = prepare(config, work_dir, launcher=launcher)
     if "test_dataloader" not in config:
         raise HypvisionError(f"The config '{config.filename}' has no test_dataloader: there is nothing to measure on.")
     if not str(weights).startswith(("http://", "https://", "zoo:", "hf-hub:")) and not Path(weights).is_file():
@@ -153,6 +155,7 @@ def test(
     # The averaged weights are those in the checkpoint's state_dict already.
     config.custom_hooks = [hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"]
     config.resume, config.load_from = False, str(weights)
+    leave_out_pretrained(config.model)
     if tta:
         _use_tta(config)
     if out is not None:
@@ -167,60 +170,45 @@ def test(
 
 
 def _use_tta(config: Config) -> None:
-    if config.model.get("type") == "ImageClassifier":
-        config.model.test_flip = True
-        return
-    from hypvision.openmmlab.tta import NMS, mirror_pipeline
-
-    scope = config.get("default_scope")
-    if "tta_model" not in config:
-        if scope not in ("mmseg", "mmdet"):
+    """The config's own ``tta_model`` and ``tta_pipeline`` come first; what is missing comes from the task."""
+    if "tta_model" not in config or "tta_pipeline" not in config:
+        options = test_options(config)
+        if options is None:
             raise HypvisionError(
-                f"--tta: the config '{config.filename}' has no tta_model, and no default_scope of mmseg or mmdet that "
-                "would tell which to take. Add them, or leave out --tta."
+                f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline, and nothing tells which to "
+                f"take for its model '{config.model.get('type')}'. Add them, or leave out --tta."
             )
-        rules = (config.model.get("test_cfg") or {}) if scope == "mmdet" else {}
-        rules = rules.get("rcnn") or rules  # two-stage detectors keep those of the second stage there
-        detector = dict(type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)})
-        config.tta_model = dict(type="SegTTAModel") if scope == "mmseg" else detector
-    dataset = config.test_dataloader.dataset
-    while "dataset" in dataset:
-        dataset = dataset.dataset
-    dataset.pipeline = config.get("tta_pipeline") or mirror_pipeline(dataset.get("pipeline") or [])
-    config.model = dict(config.tta_model, module=config.model)
-
-
-def _evaluators(config: Config) -> list[dict]:
-    evaluators = config.test_evaluator
-    return list(evaluators) if isinstance(evaluators, (list, tuple)) else [evaluators]
+        options.augment(config)
+    if "tta_model" in config:
+        dataset = config.test_dataloader.dataset
+        while "dataset" in dataset:
+            dataset = dataset.dataset
+        dataset.pipeline = config.tta_pipeline
+        config.model = dict(config.tta_model, module=config.model)
 
 
 def _write_predictions(config: Config, out: Path) -> None:
     """Tell the metric of the task where to write; each has its own argument and format."""
-    argument = {
-        "TopKAccuracy": "out_file",
-        "RetrievalMetric": "out_file",
-        "IoUMetric": "output_dir",
-        "OpenVocabIoUMetric": "output_dir",
-        "CocoMetric": "outfile_prefix",
-        "OpenVocabCocoMetric": "outfile_prefix",
-    }
-    for evaluator in _evaluators(config):
-        if evaluator.get("type", "").rpartition(".")[2] in argument:
-            value = out
-            if evaluator.type.endswith("CocoMetric"):
-                value = out.with_suffix("")
-                for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them as they are called
-                    check_output(f"{value}.{kind}.json")
-            elif evaluator.type.endswith("IoUMetric"):
-                _check_result_folder(config, out)
+    evaluators = config.test_evaluator
+    evaluators = list(evaluators) if isinstance(evaluators, (list, tuple)) else [evaluators]
+    for evaluator in evaluators:
+        argument = PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
+        if argument is not None:
+            path = out.with_suffix("") if argument == "outfile_prefix" else out
+            if argument == "outfile_prefix":
+                for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them by itself
+                    check_output(f"{path}.{kind}.json")
+            elif argument == "output_dir":
+                _check_result_folder(config, path)
             else:
-                check_output(out)
-            value.parent.mkdir(parents=True, exist_ok=True)
-            evaluator[argument[evaluator.type.rpartition(".")[2]]] = str(value)
+                check_output(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            evaluator[argument] = str(path)
             return
-    kinds = ", ".join(str(evaluator.get("type")) for evaluator in _evaluators(config))
-    raise HypvisionError(f"--out: predictions can be written by {', '.join(argument)}, but the config has {kinds}.")
+    types = ", ".join(str(evaluator.get("type")) for evaluator in evaluators)
+    raise HypvisionError(
+        f"--out: predictions can be written by {', '.join(PREDICTION_ARGUMENTS)}, but the config has {types}."
+    )
 
 
 def _check_result_folder(config: Config, folder: Path) -> None:
@@ -235,18 +223,9 @@ def _check_result_folder(config: Config, folder: Path) -> None:
 
 
 def _show(config: Config, folder: Path) -> None:
-    """Switch on the painter of the task."""
-    if config.model.get("type") == "ImageClassifier":
-        config.custom_hooks = [*config.custom_hooks, dict(type="PredictionPainterHook", out_dir=str(folder))]
-        return
-    hook = (config.get("default_hooks") or {}).get("visualization")
-    if hook is None or "visualizer" not in config:
+    options = test_options(config)
+    if options is None:
         raise HypvisionError(
-            f"--show-dir: the config '{config.filename}' has no default_hooks.visualization and visualizer."
+            f"--show-dir: nothing tells how to paint the predictions of the config '{config.filename}'. Leave it out."
         )
-    hook.draw = True
-    if hook.type.rpartition(".")[2] == "DetVisualizationHook":
-        hook.test_out_dir = str(folder.absolute())
-    else:
-        hook.interval = 1
-        config.visualizer.save_dir = str(folder)
+    options.show(config, folder)

@@ -17,6 +17,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.errors import HypvisionError
 from hypvision.images import image_size
 
@@ -164,6 +165,9 @@ def watch_samples(dataset: Any) -> None:
             ignored, classes = getattr(leaf, "ignore_index", None), leaf.metainfo.get("classes")
             labelled = ignored is not None  # a data set of mmseg
             leaf.pipeline = CheckedPipeline(leaf.pipeline, classes if labelled else None, ignored or 255)
+
+
+RUN_HOOKS.append("CheckSamplesHook")
 
 
 @HOOKS.register_module()

@@ -315,7 +315,20 @@ def test_resume_takes_the_newest_that_loads(tmp_path):
         assert Path(find_resume_checkpoint(tmp_path)).name == expected, text
     for path in tmp_path.glob("*.pth"):
         path.write_bytes(b"")
-    assert find_resume_checkpoint(tmp_path) is None
+    with pytest.raises(HypvisionError, match=r"None of the checkpoints .* can be resumed .*epoch_10\.pth"):
+        find_resume_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_never_resumed(tmp_path, value):
+    spoilt = resumable(2)
+    spoilt["state_dict"] = {"weight": torch.ones(3), "bias": torch.tensor([0.0, value])}
+    torch.save(resumable(1), tmp_path / "epoch_1.pth")
+    torch.save(spoilt, tmp_path / "epoch_2.pth")
+    assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
+    (tmp_path / "epoch_1.pth").unlink()
+    with pytest.raises(HypvisionError, match="can be resumed"):
+        find_resume_checkpoint(tmp_path)
 
 
 def test_resume_prefers_the_kind_written_last(tmp_path):

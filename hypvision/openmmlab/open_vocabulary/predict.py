@@ -18,7 +18,7 @@ from PIL import Image
 
 from hypvision.engine.checkpoint import check_compatible, load_checkpoint_file
 from hypvision.engine.config import load_config
-from hypvision.engine.run import _register
+from hypvision.engine.extensions import import_extensions
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image
 from hypvision.openmmlab.open_vocabulary.vocabulary import Vocabulary
@@ -40,7 +40,7 @@ def load_openvocab(config: str | Path | Any, weights: str | Path, device: str | 
     from mmengine.registry import DefaultScope
 
     config = load_config(config)
-    _register(config)
+    import_extensions(config)
     config.model.clip.pretrained = None  # its weights are in the checkpoint
     if config.model.get("backbone"):
         config.model.backbone.init_cfg = None
