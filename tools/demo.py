@@ -29,6 +29,7 @@ from hypvision.clip.segmentation.segment import Segmentation, load_segmenter, se
 from hypvision.data.export import export
 from hypvision.data.shapes import Scene, make_scene
 from hypvision.errors import HypvisionError
+from hypvision.images import open_image, read_labels
 from hypvision.openmmlab.datasets.open_vocabulary_shapes import CLASSES, NOVEL
 from hypvision.viz.segmentation import draw_segmentation
 from hypvision.viz.sheet import contact_sheet, save_picture
@@ -193,7 +194,7 @@ def sheet(part: Part, count: int = 8) -> Path:
     """Some of the painted predictions of one part on one picture."""
     found = sorted(path for path in (ROOT / part.name / "shown").rglob("*") if path.suffix in (".png", ".jpg"))
     chosen = [found[i] for i in np.linspace(0, len(found) - 1, min(count, len(found))).astype(int)]
-    return save_picture(contact_sheet([Image.open(path) for path in chosen]), ROOT / "pictures" / f"{part.name}.png")
+    return save_picture(contact_sheet([open_image(path) for path in chosen]), ROOT / "pictures" / f"{part.name}.png")
 
 
 def clusters() -> list[Path]:
@@ -260,7 +261,7 @@ def floor(part: Part) -> float:
         counts = [len(list(folder.iterdir())) for folder in (DATA / "imagefolder/val").iterdir()]
         return max(counts) / sum(counts)
     if part.name == "segmentation":  # everything is background
-        maps = [np.array(Image.open(path)) for path in (DATA / "ade/annotations/validation").glob("*.png")]
+        maps = [read_labels(path) for path in (DATA / "ade/annotations/validation").glob("*.png")]
         return mean_iou(maps, [np.ones_like(truth) for truth in maps], np.unique(maps))
     if part.name == "open_vocabulary":
         maps = [scene.semantic for scene in open_vocabulary_scenes()]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
+from hypvision.images import to_rgb
 from hypvision.viz.palette import palette
 
 __all__ = ["draw_segmentation"]
@@ -26,7 +27,7 @@ def draw_segmentation(
         legend: names and colours below the image.
     """
     colours = np.array(palette(len(classes) + 1)[1:], dtype=np.uint8)
-    painted = Image.blend(image.convert("RGB"), Image.fromarray(colours[labels]), opacity)
+    painted = Image.blend(to_rgb(image), Image.fromarray(colours[labels]), opacity)
     if not legend:
         return painted
     present = [int(number) for number in np.unique(labels)]

@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw
 
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
+from hypvision.images import to_rgb
 
 __all__ = ["contact_sheet", "picture_format", "save_picture", "search_sheet"]
 
@@ -28,7 +29,7 @@ def contact_sheet(pictures: Sequence[Image.Image], columns: int = 4, cell: int =
     for picture in pictures:
         scale = cell / max(picture.size)
         size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-        fitted.append(picture.convert("RGB").resize(size, Image.Resampling.BICUBIC))
+        fitted.append(to_rgb(picture).resize(size, Image.Resampling.BICUBIC))
     height = max(picture.height for picture in fitted)
     rows = -(-len(fitted) // columns)
     sheet = Image.new("RGB", (columns * (cell + gap) + gap, rows * (height + gap) + gap), "white")
@@ -54,7 +55,7 @@ def search_sheet(
         scale = cell / max(picture.size)
         size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
         smooth = Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC
-        tile = picture.convert("RGB").resize(size, smooth)
+        tile = to_rgb(picture).resize(size, smooth)
         sheet.paste(tile, (x + (cell - size[0]) // 2, y + (cell - size[1]) // 2))
         if i == 0:
             draw.rectangle((x - 3, y - 3, x + cell + 2, y + cell + 2), outline=(40, 90, 200), width=3)
