@@ -3,7 +3,7 @@
 
 import sys
 
-from hypvision_cli import main
+from hypvision.cli import main
 
 if __name__ == "__main__":
     sys.exit(main(["test", *sys.argv[1:]]))

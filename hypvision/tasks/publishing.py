@@ -153,7 +153,7 @@ def _measure(
     config: str, weights: str, environment: Mapping[str, str], work_dir: Path, options: Sequence[str]
 ) -> dict[str, float]:
     """The metrics that ``hypvision test`` prints, run in a fresh process."""
-    command = [sys.executable, "-m", "hypvision_cli", "test", config, weights, "--work-dir", str(work_dir)]
+    command = [sys.executable, "-m", "hypvision.cli", "test", config, weights, "--work-dir", str(work_dir)]
     if options:
         command += ["--cfg-options", *options]
     print(f"$ hypvision {' '.join(command[3:])}", flush=True)
