@@ -62,7 +62,7 @@ def run_explain(args: Namespace) -> None:
     from hypvision.viz.hierarchy_tree import explain_hierarchy
     from hypvision.viz.sheet import save_picture
     from hypvision.zoo.backbones import build_model
-    from hypvision.zoo.trained import parse_arguments
+    from hypvision.zoo.loading import parse_arguments
 
     for name in ("mean", "std"):
         value = getattr(args, name)

@@ -54,7 +54,7 @@ def run_export(args: Namespace) -> None:
     from hypvision.files import check_output
     from hypvision.zoo.cards import size_text
     from hypvision.zoo.export import SUFFIXES, export_model
-    from hypvision.zoo.trained import parse_arguments
+    from hypvision.zoo.loading import parse_arguments
 
     name = find(args.name)[1].name if args.model is None else Path(args.name).stem
     middle = "" if args.part == "whole" else f".{args.part}"

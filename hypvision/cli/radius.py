@@ -28,7 +28,7 @@ def add_radius_arguments(parser: Parser) -> None:
 
 def run_radius(args: Namespace) -> None:
     """``radius`` from parsed arguments: prints statistics, writes them and a drawing."""
-    from hypvision.clip.adapters import hyperclip
+    from hypvision.clip import adapters
     from hypvision.clip.classes import load_classes
     from hypvision.clip.models import create_clip
     from hypvision.clip.radius import measure_radii, radius_statistics, scale_sweep
@@ -44,12 +44,12 @@ def run_radius(args: Namespace) -> None:
     how = dict(convention=args.convention)
     radii = {f"{name} before": value for name, value in measure_radii(clip, lists, images, **how).items()}
     if args.adapter:
-        hyperclip.load_adapter(clip.model, args.adapter)
+        adapters.load(clip.model, args.adapter)
         radii |= {f"{name} after": value for name, value in measure_radii(clip, lists, images, **how).items()}
     sweep: dict[float, float] = {}
     if args.sweep:
         if not args.adapter:
-            hyperclip.inject(clip.model, block=math.gcd(128, *(tower.width for tower in find_towers(clip.model))))
+            adapters.inject(clip.model, block=math.gcd(128, *(tower.width for tower in find_towers(clip.model))))
         sweep = scale_sweep(clip, next(iter(lists.values())), args.sweep, **how)
     statistics = {name: radius_statistics(value) for name, value in radii.items()}
     for name, numbers in statistics.items():

@@ -67,6 +67,9 @@ def add_test_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--tta", action="store_true", help="test-time augmentation: the config's views, or mirror images"
     )
+    parser.add_argument(
+        "--allow-nonfinite", action="store_true", help="measure weights with NaN or infinite values all the same"
+    )
     _add_common_arguments(parser)
 
 
@@ -79,8 +82,9 @@ def run_test(args: Namespace) -> None:
     with readable_errors():
         options = parse_options(args.cfg_options)
         metrics = test(
-            args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options, args.launcher
-        )
+            args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options, args.launcher,
+            args.allow_nonfinite,
+        )  # fmt: skip
         from mmengine.dist import is_main_process
 
         if is_main_process():

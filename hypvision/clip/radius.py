@@ -64,8 +64,8 @@ def text_radii(
     """Radii (T,) of the un-normalised text embeddings of class names; ``how`` goes to :func:`hyperbolic_radius`."""
     sentences = [text for name in classes for synonym in prompts(name, templates) for text in synonym]
     device = next(clip.model.parameters()).device
-    parts = [encode_text(clip.model, part.to(device)) for part in clip.tokenizer(sentences).split(256)]
-    return hyperbolic_radius(torch.cat(parts), **how).unflatten(0, (len(classes), -1)).mean(1)
+    text = torch.cat([encode_text(clip.model, chunk.to(device)) for chunk in clip.tokenizer(sentences).split(256)])
+    return hyperbolic_radius(text, **how).unflatten(0, (len(classes), -1)).mean(1)
 
 
 @torch.no_grad()
@@ -97,18 +97,19 @@ def scale_sweep(clip: CLIPBundle, classes: Sequence[str], factors: Sequence[floa
     Raises:
         HypvisionError: the text tower carries no adapter.
     """
-    found = [p for name, p in clip.model.named_parameters()
-             if ".hyperbolic_attn." in name and not name.startswith("visual.")]  # fmt: skip
-    if not found:
+    blocks = [
+        p for name, p in clip.model.named_parameters() if ".hyperclip." in name and not name.startswith("visual.")
+    ]
+    if not blocks:
         raise HypvisionError("The sweep scales HyperCLIP's blocks, but the text tower carries none. Use inject first.")
-    kept, result = [parameter.clone() for parameter in found], {}
+    kept, result = [parameter.clone() for parameter in blocks], {}
     try:
         for factor in factors:
-            for parameter, value in zip(found, kept):
+            for parameter, value in zip(blocks, kept):
                 parameter.copy_(factor * value)
             result[float(factor)] = float(text_radii(clip, classes, **how).mean())
     finally:
-        for parameter, value in zip(found, kept):
+        for parameter, value in zip(blocks, kept):
             parameter.copy_(value)
     return result
 

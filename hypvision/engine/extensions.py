@@ -43,6 +43,7 @@ RUN_HOOKS = [
     "StopOnNaNHook",
     "CheckClassesHook",
     "InterruptHook",
+    "EngineNamesHook",
 ]
 """Hooks that every run gets."""
 

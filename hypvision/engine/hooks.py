@@ -21,7 +21,8 @@ from mmengine.model import is_model_wrapper
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
-from hypvision.engine.checkpoint import find_resume_checkpoint, nonfinite_names
+from hypvision.checkpoints.match import nonfinite_names
+from hypvision.engine.checkpoint import find_resume_checkpoint
 from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter
 
@@ -142,11 +143,11 @@ class StopOnNaNHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         """The last step may have spoilt the weights after a loss that was finite."""
-        name = next(nonfinite_names(checkpoint.get("state_dict") or {}), None)
-        if name is not None:
+        names = nonfinite_names(checkpoint.get("state_dict") or {})
+        if names:
             raise HypvisionError(
-                f"The weight '{name}' is not finite after iteration {runner.iter + 1}; the checkpoint was not written. "
-                f"{self._last_good(runner)}. Try a lower learning rate or gradient clipping, then go on with --resume."
+                f"The weight '{names[0]}' is not finite after iteration {runner.iter + 1}; the checkpoint was not "
+                f"written. {self._last_good(runner)}. Try a lower learning rate or gradient clipping, then go on with --resume."
             )
 
     @staticmethod

@@ -9,14 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hypvision.checkpoints.match import check_compatible
 from hypvision.checkpoints.sources import is_address
-from hypvision.engine.checkpoint import (
-    check_compatible,
-    find_resume_checkpoint,
-    load_checkpoint_file,
-    load_from_http,
-    load_from_zoo,
-)
+from hypvision.engine.checkpoint import engine_names, find_resume_checkpoint, load
 from hypvision.engine.checks import check_channels, check_data, datasets_of
 from hypvision.engine.config import leave_out_pretrained, load_config, prepare
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, import_extensions, test_options
@@ -97,21 +92,22 @@ def _train(config: Config) -> Runner:
     return runner
 
 
-def _check_weights(runner: Runner, path: str, resume: bool = False, exact: bool = True) -> None:
+def _check_weights(
+    runner: Runner, path: str, resume: bool = False, exact: bool = True, allow_nonfinite: bool = True
+) -> None:
     """Refuse a checkpoint of another architecture before it is loaded."""
-    if str(path).startswith(("http://", "https://")):
-        checkpoint = load_from_http(path)  # from the cache when the Runner asks again
-    elif "://" in str(path) or Path(path).is_dir():  # elsewhere on the net, or sharded: their loaders check them
+    known = path.startswith(("http://", "https://")) or is_address(path)
+    if Path(path).is_dir() or ("://" in path and not known):  # sharded, or elsewhere on the net: their loaders check it
         return
-    else:
-        checkpoint = load_from_zoo(path) if is_address(path) else load_checkpoint_file(path)
+    checkpoint = load(path)  # of an address from the cache, when the Runner asks again
     if resume and "optimizer" not in checkpoint:
         raise HypvisionError(
             f"'{path}' holds weights only, without the state of a training, so it cannot be resumed. To start from "
             f"these weights use --cfg-options load_from={path}."
         )
     model = getattr(runner.model, "module", runner.model)
-    check_compatible(model, checkpoint.get("state_dict", checkpoint), path, exact)
+    checkpoint = engine_names(model, checkpoint)
+    check_compatible(model, checkpoint.get("state_dict", checkpoint), path, exact, allow_nonfinite)
 
 
 def test(
@@ -123,6 +119,7 @@ def test(
     tta: bool = False,
     cfg_options: dict[str, Any] | None = None,
     launcher: str = "none",
+    allow_nonfinite: bool = False,
 ) -> dict[str, float]:
     """Measure a checkpoint on the test data of a config.
 
@@ -137,6 +134,7 @@ def test(
             classification, each picture and its mirror image.
         cfg_options: changes of the config, see :func:`load_config`.
         launcher: as for :func:`train`.
+        allow_nonfinite: measure weights that are NaN or infinite all the same.
 
     Returns:
         The metrics by name.
@@ -149,7 +147,8 @@ def test(
     config = prepare(config, work_dir, launcher=launcher)
     if "test_dataloader" not in config:
         raise HypvisionError(f"The config '{config.filename}' has no test_dataloader: there is nothing to measure on.")
-    if not str(weights).startswith(("http://", "https://", "zoo:", "hf-hub:")) and not Path(weights).is_file():
+    address = str(weights).startswith(("http://", "https://")) or is_address(weights)
+    if not address and not Path(weights).is_file():
         raise HypvisionError(f"There is no checkpoint '{weights}'. Give the path of a .pth file.")
     check_data(config, ("test",))
     # The averaged weights are those in the checkpoint's state_dict already.
@@ -165,7 +164,7 @@ def test(
         _check_result_folder(config, Path(show_dir))
         _show(config, Path(show_dir))
     runner = _build_runner(config)
-    _check_weights(runner, str(weights))
+    _check_weights(runner, str(weights), allow_nonfinite=allow_nonfinite)
     return runner.test()
 
 

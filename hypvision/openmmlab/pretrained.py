@@ -13,9 +13,10 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, TASK_UTILS, WEIGHT_INITIALIZERS, DefaultScope
 from torch import nn
 
+from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Record
-from hypvision.checkpoints.storage import read_header, read_weights
-from hypvision.engine.checkpoint import check_compatible
+from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError, require
 
 __all__ = ["build_model"]

@@ -44,10 +44,10 @@ def load_learner(config: str | Path, weights: str | Path):
     """
     require("mmengine", "mm")
     from mmengine.registry import MODELS, DefaultScope
-    from mmengine.runner import CheckpointLoader
 
     import hypvision.tasks.metric_learning  # noqa: F401 - registers the learner
-    from hypvision.engine.checkpoint import check_compatible
+    from hypvision.checkpoints.match import check_compatible
+    from hypvision.engine.checkpoint import engine_names, load
     from hypvision.engine.config import load_config
 
     config = load_config(config)
@@ -59,7 +59,7 @@ def load_learner(config: str | Path, weights: str | Path):
     config.model.backbone.pretrained = False  # the checkpoint has the weights
     with DefaultScope.overwrite_default_scope("mmengine"):
         model = MODELS.build(config.model)
-    state = CheckpointLoader.load_checkpoint(str(weights))
+    state = engine_names(model, load(weights))
     state = state.get("state_dict", state)
     check_compatible(model, state, str(weights))
     model.load_state_dict(state)

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from hypvision.checkpoints.download import copy_verified, file_sha256
 from hypvision.checkpoints.index import parse_record, read_index, with_record, write_index
+from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.storage import write_weights
 from hypvision.clip.models import ARCHITECTURES, MEAN, STD, expand_tokens, trim_tokens
-from hypvision.engine.checkpoint import load_checkpoint_file
 from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
 from hypvision.files import write_text
@@ -68,7 +68,7 @@ def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
 def describe_config(config: Any) -> dict[str, Any]:
     """What a record says that stands in the config: task, model, arguments, input; and the model's own config."""
     scope = config.get("default_scope")
-    if config.model.get("type") == "CaptionContrast":
+    if config.model.get("type") in ("CLIPContrast", "CaptionContrast"):
         return _describe_clip(config)
     task = {"mmseg": "segmentation", "mmdet": "detection"}.get(scope, "classification")
     backbone = dict(config.model.get("backbone") or {})
@@ -194,7 +194,7 @@ def publish(
             files of the zoo would exceed :data:`PACKAGED_LIMIT`.
     """
     config, folder = str(config), Path(folder)
-    loaded = load_checkpoint_file(checkpoint)
+    loaded = read(checkpoint)
     known = describe_config(load_config(config))
     task = known["task"]
     meta = (loaded.get("meta") or {}).get("dataset_meta") or {}

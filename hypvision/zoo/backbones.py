@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,13 +9,14 @@ from typing import Any
 
 import timm
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import hypvision.models  # noqa: F401 - registers the models
+from hypvision.checkpoints.match import filtered, load_into
+from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.zoo.trained import read_checkpoint
 
 __all__ = ["build_model", "load_weights"]
 
@@ -97,48 +96,17 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 
     Args:
         model: the model.
-        path: ``.safetensors``, or a PyTorch file: of hypvision's training of any task, a plain state dict, or the
-            method's official checkpoint. No code in it is run.
+        path: anything that :func:`hypvision.checkpoints.read.read` takes: of hypvision's training of any task, a plain
+            state dict, or the method's official checkpoint.
 
     Raises:
         HypvisionError: the file cannot be read, or is of another architecture.
     """
-    state_dict: Mapping[str, Any] = read_checkpoint(path)
-    for wrapper in ("state_dict", "model"):
-        if isinstance(state_dict.get(wrapper), Mapping):
-            state_dict = state_dict[wrapper]
-    given = {name.removeprefix("module."): value for name, value in state_dict.items() if isinstance(value, Tensor)}
-    # The backbone of a segmenter or detector, of a classifier of the engine, or the network itself.
-    for prefix in ("backbone.timm_model.model.", "backbone."):
-        if any(name.startswith(prefix) for name in given):
-            given = {name.removeprefix(prefix): v for name, v in given.items() if name.startswith(prefix)}
-            break
-    # Dense models have a norm for each stage; the last one stands where the classifier's does.
-    norms = [name for name in given if re.fullmatch(r"feature_norms\.\d+\.\w+", name)]
-    last = max((int(name.split(".")[1]) for name in norms), default=0)
-    for name in norms:
-        if name.startswith(f"feature_norms.{last}."):
-            given.setdefault(f"norm.{name.rpartition('.')[2]}", given[name])
-    convert = getattr(importlib.import_module(type(model).__module__), "checkpoint_filter_fn", None)
-    if convert is not None and given:
-        given = convert(given, model)
+    given = filtered(model, network_weights(read(path)))
     head = f"{getattr(model, 'pretrained_cfg', {}).get('classifier') or 'head'}."
-    own = {name: value for name, value in model.state_dict().items() if not name.startswith(head)}
-    missing = [name for name in own if name not in given]
-    shapes = [
-        f"{name} ({'x'.join(map(str, given[name].shape))} instead of {'x'.join(map(str, value.shape))})"
-        for name, value in own.items()
-        if name in given and given[name].shape != value.shape
-    ]
-    if missing or shapes:
-        parts = [(missing, "missing in the file"), (shapes, "of another shape")]
-        text = "; ".join(
-            f"{len(names)} {what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
-            for names, what in parts
-            if names
-        )
-        raise HypvisionError(
-            f"The weights '{path}' do not fit the model {type(model).__name__} ({text}). Give the --model that they "
-            "were trained with, and its arguments: --model-args KEY=VALUE ... as in model.backbone of its config."
-        )
-    model.load_state_dict({name: given[name] for name in own}, strict=False)
+    load_into(
+        model, given, path, f"the model {type(model).__name__}",
+        "Give the --model that it was trained with, and its arguments: --model-args KEY=VALUE ... as in model.backbone "
+        "of its config.",
+        extra=True, optional=lambda name: name.startswith(head),
+    )  # fmt: skip

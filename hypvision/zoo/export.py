@@ -128,7 +128,7 @@ def export_model(
         part: ``"whole"``, or ``"features"``: of a classifier the pooled features ``(B, D)``, of a segmenter or detector
             the maps of backbone and neck, of a CLIP the image embeddings ``(B, D)``.
         model, arguments: ``name`` is the checkpoint file of a classifier that is this timm model with these arguments;
-            see :func:`hypvision.zoo.trained.load_trained`.
+            see :func:`hypvision.zoo.loading.load_trained`.
         size: side of the pictures of that training; default: ``img_size`` in ``arguments``, or the model's own.
 
     Raises:

@@ -19,12 +19,12 @@ from pathlib import Path
 
 from hypvision.checkpoints.download import SourceError, copy_verified, verify_file
 from hypvision.checkpoints.index import write_index
+from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import offline, resolve
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output_folder, replacing_folder, write_text
 from hypvision.zoo.cards import model_card
-from hypvision.zoo.loading import timm_cfg
 
 __all__ = ["push_to_folder", "push_to_hub", "write_release"]
 

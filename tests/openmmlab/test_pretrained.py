@@ -12,8 +12,8 @@ from mmengine.runner import CheckpointLoader
 import hypvision
 import hypvision.openmmlab
 from hypvision.checkpoints.index import builtin_index
+from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.sources import resolve
-from hypvision.checkpoints.storage import read_weights
 from hypvision.errors import HypvisionError
 
 SLIM = dict(

@@ -11,7 +11,8 @@ from helpers.engine import ROOT, make_images, write_config
 
 import hypvision.tasks.publishing
 from hypvision.checkpoints.index import read_index
-from hypvision.checkpoints.storage import read_header, read_weights
+from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.storage import read_header
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError

@@ -25,7 +25,7 @@ import hypvision
 from bench.common import add_run_arguments, report, start
 from hypvision.errors import HypvisionError
 from hypvision.models.himapper import BACKBONES
-from hypvision.zoo.convert import himapper_from_official
+from hypvision.models.himapper_checkpoint import himapper_from_official
 
 # Largest overhead over these backbones, in percent.
 TARGETS = {"deit_tiny_patch16_224": 8, "deit_small_patch16_224": 8}

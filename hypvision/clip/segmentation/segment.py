@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,15 +14,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
 
+from hypvision.checkpoints.match import load_into
+from hypvision.checkpoints.read import network_weights, read
 from hypvision.clip.classes import CLASS_LISTS, load_classes
 from hypvision.clip.models import pretrained_tags
-from hypvision.clip.segmentation.official import is_official_catseg, is_official_hyperclip, segmenter_variant
+from hypvision.clip.segmentation.official import (
+    is_official_catseg,
+    is_official_hyperclip,
+    segmenter_from_official,
+    segmenter_variant,
+)
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image
-from hypvision.zoo.convert import _read
 
 __all__ = ["Segmentation", "clip_options", "load_segmenter", "parse_classes", "segment"]
 
@@ -93,13 +97,9 @@ def load_segmenter(
         return OpenVocabSegmenter(tune="frozen", **options).eval()
     if clip is not None:
         raise HypvisionError("--clip is for segmenting without --weights. Leave out one of the two.")
-    found = _read_checkpoint(Path(weights), _read)
+    found = network_weights(read(weights), part=None)
     if is_official_catseg(found) or is_official_hyperclip(found):
-        family = "hyperclip" if is_official_hyperclip(found) else "catseg"
-        raise HypvisionError(
-            f"'{weights}' has the names of the official code. Convert it once: hypvision convert --from "
-            f"{family} {weights} converted.safetensors"
-        )
+        found = segmenter_from_official(found)
     if config is not None:
         options = _options_of(config)
     else:
@@ -110,30 +110,9 @@ def load_segmenter(
         options = dict(_OFFICIAL[size], tune="hyperbolic" if family == "hyperclip" else "frozen")
     options["clip"] = {k: v for k, v in options.get("clip", {}).items() if k != "pretrained"}  # they are in the file
     model = OpenVocabSegmenter(**options)
-    own = model.state_dict()
-    wrong = [name for name in own if name not in found or found[name].shape != own[name].shape]
-    if wrong:
-        raise HypvisionError(
-            f"The weights '{weights}' do not fit: {len(wrong)} of {len(own)} entries are missing or of another shape, "
-            f"such as {', '.join(wrong[:3])}. Give the --config that they were trained with."
-        )
-    model.load_state_dict({name: found[name] for name in own})
+    advice = "Give the --config that it was trained with."
+    load_into(model, found, weights, "the segmenter", advice, extra=True)
     return model.eval()
-
-
-def _read_checkpoint(path: Path, read: Any) -> dict[str, Tensor]:
-    try:
-        return read(path)
-    except HypvisionError:
-        if path.suffix == ".safetensors" or not path.is_file():
-            raise
-        # Checkpoints of a training hold a log history, too; the loader that lets this through needs mmengine.
-        with suppress(ModuleNotFoundError):
-            from hypvision.engine.checkpoint import load_checkpoint_file
-
-            found = load_checkpoint_file(path)
-            return dict(found.get("state_dict", found))
-        raise
 
 
 def _options_of(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
         panoptic_head: an :class:`OpenVocabMaskFormerHead`; its channels are filled in.
         train_cfg: of the head. test_cfg: ``score_thr`` and ``overlap_thr`` of :func:`merge_segments`.
-        adapter, tune, templates, synonyms: see :meth:`hypvision.clip.open_vocabulary.CLIPParts.build_clip`.
+        adapter, tune, templates, synonyms: see :meth:`hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         train_classes, test_classes: see :meth:`.Vocabulary.set_vocabularies`.
         thing_classes: names of countable classes; None: those of the data.
         backbone, neck, hooks, checkpointing: see :meth:`.Vocabulary.build_pyramid`.
@@ -152,7 +152,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         train_cfg: ConfigDict | None = None,
         test_cfg: ConfigDict | None = None,
         adapter: dict[str, Any] | None = None,
-        tune: str = "hyperbolic",
+        tune: str = "adapter",
         templates: str | Sequence[str] = "catseg",
         synonyms: str = "first",
         train_classes: str | Path | Sequence[str] | None = None,

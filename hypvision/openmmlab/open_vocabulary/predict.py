@@ -16,7 +16,8 @@ import torch
 from mmdet.structures import DetDataSample
 from PIL import Image
 
-from hypvision.engine.checkpoint import check_compatible, load_checkpoint_file
+from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.read import read
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
 from hypvision.errors import HypvisionError
@@ -52,7 +53,7 @@ def load_openvocab(config: str | Path | Any, weights: str | Path, device: str | 
         raise HypvisionError(
             f"The config has a {type(model).__name__}, whose classes are fixed. Give one of HyperCLIP."
         )
-    checkpoint = load_checkpoint_file(weights)
+    checkpoint = read(weights)
     state = checkpoint.get("state_dict", checkpoint)
     check_compatible(model, state, weights)
     model.load_state_dict(state, strict=False)

@@ -25,7 +25,7 @@ from PIL import Image
 from torch import Tensor
 
 from hypvision.clip.classes import load_classes
-from hypvision.clip.segmentation.segmenter import SegmenterParts
+from hypvision.clip.segmentation.segmenter import SegmenterBase
 from hypvision.errors import HypvisionError
 from hypvision.images import read_labels
 from hypvision.openmmlab.open_vocabulary.vocabulary import DatasetClassesHook, Vocabulary
@@ -71,7 +71,7 @@ class OpenVocabPreProcessor(BaseDataPreprocessor):
 
 
 @MODELS.register_module()
-class HyperCLIPSegmentor(SegmenterParts, Vocabulary, BaseSegmentor):
+class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
     """:class:`hypvision.clip.segmentation.segmenter.OpenVocabSegmenter` as a segmentor of mmseg.
 
     Args:

@@ -11,8 +11,7 @@ from PIL import Image
 
 from hypvision.checkpoints.storage import write_weights
 from hypvision.cli import main
-from hypvision.clip import load_segmenter, segment
-from hypvision.clip.adapters import hyperclip
+from hypvision.clip import adapters, load_segmenter, segment
 from hypvision.clip.models import create_clip, expand_tokens, trim_tokens
 from hypvision.clip.radius import hyperbolic_radius, radius_penalty, radius_statistics, scale_sweep, text_radii
 from hypvision.data.shapes import COLOURS, TAXONOMY, make_object
@@ -180,12 +179,12 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
     assert (first == second).all()
     # Its adapter fits a CLIP with the same frozen weights.
     with torch.no_grad():
-        for parameter in hyperclip.trainable_parameters(again.clip):
+        for parameter in adapters.trainable_parameters(again.clip):
             parameter.add_(0.1 * torch.randn_like(parameter))
-    path = hyperclip.save_adapter(again.clip, tmp_path / "adapter.safetensors")
+    path = adapters.save(again.clip, tmp_path / "adapter.safetensors")
     base = create_clip("shapes-s8")
     base.model.load_state_dict(model.clip.state_dict(), strict=False)
-    hyperclip.load_adapter(base.model, path)
+    adapters.load(base.model, path)
     again.set_classes(names)
     own = text_radii(base, names, convention="half")
     assert torch.allclose(own, text_radii(base._replace(model=again.clip), names, convention="half"))
@@ -262,7 +261,7 @@ def test_sweep_and_penalty():
     bundle = create_clip("shapes-s8", SHIPPED)
     with pytest.raises(HypvisionError, match="carries none"):
         scale_sweep(bundle, ["disk"], [1.0])
-    hyperclip.inject(bundle.model, block=32)
+    adapters.inject(bundle.model, block=32)
     before = text_radii(bundle, ["disk", "ring"])
     assert before.shape == (2,)
     found = scale_sweep(bundle, ["disk", "ring"], [0.5, 1.0, 2.0])
@@ -274,11 +273,11 @@ def test_sweep_and_penalty():
 
 
 def test_radius_command(tmp_path, photos, capsys):
-    model = hyperclip.inject(create_clip("shapes-s8", SHIPPED).model, block=32)
+    model = adapters.inject(create_clip("shapes-s8", SHIPPED).model, block=32)
     with torch.no_grad():
-        for parameter in hyperclip.trainable_parameters(model):
+        for parameter in adapters.trainable_parameters(model):
             parameter.mul_(0.9)
-    adapter = hyperclip.save_adapter(model, tmp_path / "a.safetensors")
+    adapter = adapters.save(model, tmp_path / "a.safetensors")
     arguments = ["--clip", "shapes-s8", "--classes", "voc20", "--adapter", str(adapter), "--images", str(photos)]
     assert main(["radius", *arguments, "--sweep", "0.9", "1", "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
@@ -290,7 +289,7 @@ def test_radius_command(tmp_path, photos, capsys):
     torch.save(model.state_dict(), tmp_path / "model.pth")
     for wrong, match in (
         (["--clip", "ViT-B-32"], "Say which weights of 'ViT-B-32'"),
-        (["--clip", "shapes-s8", "--adapter", str(tmp_path / "model.pth")], "save_adapter its clip"),
+        (["--clip", "shapes-s8", "--adapter", str(tmp_path / "model.pth")], "save the adapter of its clip"),
     ):
         assert main(["radius", *wrong, "--classes", "voc20", "--out", str(tmp_path / "out")]) == 2
         assert match in capsys.readouterr().err
