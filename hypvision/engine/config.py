@@ -92,6 +92,9 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             raise HypvisionError(f"The config '{path}' cannot be read: {type(error).__name__}: {error}.") from error
     if "model" not in config:
         raise HypvisionError(f"The config '{source}' has no 'model': it is a part to be used as _base_ of another one.")
+    for key in ("model", *(f"{phase}_dataloader" for phase in PHASES)):
+        if not isinstance(config.get(key) or {}, dict):
+            raise HypvisionError(f"The config '{source}' has {key} = {config[key]!r}, but a dict is expected there.")
     options = dict(options or {})
     if "data_root" in options and config.get("data_root"):
         old, new = str(config.data_root).rstrip("/"), str(options["data_root"]).rstrip("/")

@@ -147,7 +147,8 @@ class StopOnNaNHook(Hook):
         if names:
             raise HypvisionError(
                 f"The weight '{names[0]}' is not finite after iteration {runner.iter + 1}; the checkpoint was not "
-                f"written. {self._last_good(runner)}. Try a lower learning rate or gradient clipping, then go on with --resume."
+                f"written. {self._last_good(runner)}. Try a lower learning rate or gradient clipping, then go on with "
+                "--resume."
             )
 
     @staticmethod

@@ -1,8 +1,8 @@
-"""``tools/convert_checkpoint.py --from NAME IN OUT``: official checkpoints to hypvision's state dicts, and back.
+"""Official checkpoints to hypvision's state dicts, and back: ``hypvision convert --from NAME IN OUT``.
 
 A converter is a pair of functions of state dicts (names to tensors), ``NAME_from_official`` and ``NAME_to_official``,
 and ``NAME_variant``, which tells the model that converted weights belong to. They stand beside the models.
-:func:`convert_file` applies them to a file; ``hypvision convert --from NAME IN OUT`` is its command line.
+:func:`convert_file` applies them to a file.
 """
 
 from __future__ import annotations
