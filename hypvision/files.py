@@ -105,7 +105,7 @@ def below(folder: str | Path, name: str) -> Path:
 
 
 @contextmanager
-def replacing(path: str | Path, durable: bool = False) -> Iterator[Path]:
+def replacing(path: str | Path, durable: bool = False, suffix: str | None = None) -> Iterator[Path]:
     """A temporary name beside ``path``, for a file that is written inside the block and then moved into place.
 
     Missing folders are made. The temporary name has the suffix of ``path``, by which writers choose their format. If
@@ -115,6 +115,7 @@ def replacing(path: str | Path, durable: bool = False) -> Iterator[Path]:
     Args:
         path: the file.
         durable: wait until the disk has the content and the name.
+        suffix: of the temporary name, instead of that of ``path``.
 
     >>> with replacing("figures/tree.png") as temporary:
     ...     picture.save(temporary)
@@ -123,7 +124,7 @@ def replacing(path: str | Path, durable: bool = False) -> Iterator[Path]:
         HypvisionError: :func:`check_output`; the place is not writable, or the disk is full.
     """
     path = check_output(path)
-    temporary = _temporary(path)
+    temporary = _temporary(path, suffix)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
@@ -133,7 +134,8 @@ def replacing(path: str | Path, durable: bool = False) -> Iterator[Path]:
         check_output(path)  # what has come there meanwhile
         os.replace(temporary, path)
         if durable and os.name == "posix":
-            _flush(path.parent)
+            with suppress(OSError):  # some network file systems cannot; the content is safe all the same
+                _flush(path.parent)
     except OSError as error:
         raise _not_written(path, error) from error
     finally:
@@ -200,9 +202,14 @@ def _check_parents(path: Path) -> None:
             return
 
 
-def _temporary(path: Path) -> Path:
-    stem = path.stem.encode("utf-8", "surrogateescape")[:120].decode("utf-8", "ignore")  # names end at 255 bytes
-    return path.with_name(f".{stem}.hyp-{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:8]}{path.suffix[:60]}")
+def _temporary(path: Path, suffix: str | None = None) -> Path:
+    writer = f"hyp-{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return path.with_name(f".{_cut(path.stem)}.{writer}{_cut(path.suffix if suffix is None else suffix)}")
+
+
+def _cut(text: str) -> str:
+    """The first 80 bytes of a name: with what is added to it, it must not exceed 255."""
+    return text.encode("utf-8", "surrogateescape")[:80].decode("utf-8", "ignore")
 
 
 def _sweep(folder: Path) -> None:
