@@ -37,9 +37,10 @@ from hypvision.checkpoints.download import (
     verify_file,
     verify_sum,
 )
-from hypvision.checkpoints.index import find_record, parse_index, read_index, without_password, write_text
+from hypvision.checkpoints.index import find_record, parse_index, read_index, without_password
 from hypvision.checkpoints.records import ADDRESSES, Index, Record
 from hypvision.errors import HypvisionError
+from hypvision.files import write_text
 
 __all__ = ["cache_folder", "fetch", "find", "is_address", "locate", "mirrors", "offline", "resolve"]
 

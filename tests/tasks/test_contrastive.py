@@ -13,13 +13,13 @@ from mmengine.runner import CheckpointLoader
 
 import hypvision
 from hypvision.checkpoints.match import check_compatible
-from hypvision.cli.publish import describe_config, stripped
 from hypvision.clip import adapters
 from hypvision.clip.models import expand_tokens
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
 from hypvision.tasks.contrastive import CLIPContrast, ShapeCaptions, ZeroShotAccuracy
+from hypvision.tasks.publishing import describe_config, stripped
 from hypvision.zoo.export import export_model
 
 CONFIGS = Path(__file__).parents[2] / "configs/hyperclip"
