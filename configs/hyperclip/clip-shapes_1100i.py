@@ -2,7 +2,7 @@
 # CPU core does in 20 minutes with --amp (bfloat16).
 _base_ = ["../_base_/default_runtime.py"]
 custom_imports = dict(imports=["hypvision.tasks", "hypvision.tasks.contrastive"])
-model = dict(type="CaptionContrast", clip=dict(name="shapes-s8"))
+model = dict(type="CLIPContrast", clip=dict(name="shapes-s8"))
 train_dataloader = dict(
     batch_size=128,
     num_workers=0,

@@ -17,7 +17,7 @@ import yaml
 
 from hypvision.checkpoints.records import Index, Record, parse
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
+from hypvision.files import write_text
 
 __all__ = [
     "builtin_index",
@@ -29,12 +29,11 @@ __all__ = [
     "read_index",
     "with_record",
     "write_index",
-    "write_text",
 ]
 
 VERSION = 1
 _HEADER = """\
-# The model zoo: one record a weight file. Written by tools/publish_weights.py; docs/model-zoo.md describes the keys.
+# The model zoo: one record a weight file. Written by hypvision publish; docs/model-zoo.md describes the keys.
 # README.md is rendered from this file: hypvision models --write-readme model_zoo/README.md
 """
 
@@ -162,16 +161,6 @@ def write_index(index: Index, path: str | Path) -> None:
     text = dump_index(index)
     parse_index(text)
     write_text(path, text)
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Write a text file under a temporary name and move it into place.
-
-    Raises:
-        HypvisionError: it cannot be written.
-    """
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def with_record(index: Index, record: Record) -> Index:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from hypvision.checkpoints.read import tensor_problem
+from hypvision.checkpoints.renamed import current_names
 from hypvision.errors import HypvisionError
 
 __all__ = [
@@ -153,7 +154,7 @@ def check_finite(weights: Mapping[str, Tensor], source: str | Path, allow: bool 
 def _named(weights: Mapping[str, Any]) -> dict[str, Tensor]:
     return {
         name.removeprefix("module."): value
-        for name, value in weights.items()
+        for name, value in current_names(weights).items()
         if isinstance(value, Tensor) and isinstance(name, str)
     }
 

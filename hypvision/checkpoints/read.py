@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hypvision.checkpoints.renamed import current_names
 from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import check_format, format_problem, unpack
 from hypvision.errors import HypvisionError
@@ -368,4 +369,4 @@ def network_weights(checkpoint: Mapping[str, Any], part: re.Pattern[str] | None 
             name = name.removeprefix("module.").removeprefix("_orig_mod.")
         weights[name] = value
     inside = {match[1]: value for name, value in weights.items() if part and (match := part.fullmatch(name))}
-    return unpack(inside or weights)
+    return current_names(unpack(inside or weights))

@@ -8,7 +8,6 @@ a silent default. ``docs/model-zoo.md`` describes the keys.
 from __future__ import annotations
 
 import datetime
-import difflib
 import fnmatch
 import re
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from hypvision.checkpoints.storage import STORAGES, foreign_setting
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, did_you_mean
 
 __all__ = ["ADDRESSES", "TASKS", "Index", "Input", "Metric", "Record", "WeightFile", "parse"]
 
@@ -284,8 +283,7 @@ def parse(schema: type[Schema], item: Any, where: str) -> Schema:
     known = {f.name: f for f in fields(schema)}
     for name in item:
         if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else f" Known keys: {', '.join(known)}."
+            hint = did_you_mean(str(name), known, 1, cutoff=0.6) or f" Known keys: {', '.join(known)}."
             raise HypvisionError(f"{where}: unknown key '{name}'.{hint}")
     needed = [name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
     if missing := [name for name in needed if item.get(name) is None]:
@@ -340,9 +338,9 @@ class Index:
         """
         if name in self.records:
             return self.records[name]
-        close = difflib.get_close_matches(name, self.records, n=3, cutoff=0.4)
-        close += [known for known in self.records if known.startswith(name + ".") and known not in close]
-        hint = f" Did you mean {' or '.join(close)}?" if close else f" There are: {', '.join(self.records) or 'none'}."
+        tags = [known for known in self.records if known.startswith(name + ".")]
+        hint = did_you_mean(name, self.records, cutoff=0.4, also=tags)
+        hint = hint or f" There are: {', '.join(self.records) or 'none'}."
         raise HypvisionError(f"The zoo has no weights '{name}'.{hint} `hypvision models` lists all.")
 
     def select(self, pattern: str | None = None, task: str | None = None) -> list[Record]:

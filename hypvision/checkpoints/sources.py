@@ -37,9 +37,10 @@ from hypvision.checkpoints.download import (
     verify_file,
     verify_sum,
 )
-from hypvision.checkpoints.index import find_record, parse_index, read_index, without_password, write_text
+from hypvision.checkpoints.index import find_record, parse_index, read_index, without_password
 from hypvision.checkpoints.records import ADDRESSES, Index, Record
 from hypvision.errors import HypvisionError
+from hypvision.files import write_text
 
 __all__ = ["cache_folder", "fetch", "find", "is_address", "locate", "mirrors", "offline", "resolve"]
 
@@ -315,8 +316,10 @@ def _fetch_address(text: str) -> Path:
             f"Unset it, or copy the file to '{path}'."
         )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path.with_name(f".{path.name}.lock"), f"{place.address} is being downloaded"):
+        lock = lock_path(f"{sha256[:8]}-{path.name}")
+        for folder in (path.parent, lock.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        with locked(lock, f"{place.address} is being downloaded"):
             if not there():  # else another process was first
                 download(place.url, path, partial(verify_sum, sha256=sha256), None, place.headers, path.name)
     except SourceError as error:
@@ -326,8 +329,8 @@ def _fetch_address(text: str) -> Path:
         ) from error
     except OSError as error:
         raise HypvisionError(
-            f"The cache '{path.parent}' cannot be written ({error.strerror or error}). Set TORCH_HOME to a folder that "
-            "you may write to."
+            f"'{path}' cannot be written ({error.strerror or error}). Set TORCH_HOME (files) and HYPVISION_HOME (locks) "
+            "to folders that you may write to."
         ) from error
     return path
 

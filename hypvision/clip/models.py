@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,7 @@ from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import fetch, find, is_address, resolve
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError, did_you_mean, require
 
 __all__ = [
     "ARCHITECTURES",
@@ -142,8 +141,7 @@ def pretrained_tags(name: str) -> list[str]:
     open_clip = require("open_clip", "clip")
     known = [*open_clip.list_models(), *ARCHITECTURES]
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        hint = did_you_mean(name, known, cutoff=0.4)
         raise HypvisionError(f"There is no CLIP model '{name}'.{hint} open_clip.list_models() lists all.")
     return open_clip.list_pretrained_tags_by_model(name)
 

@@ -1,7 +1,7 @@
 """CLIP with its adapter and its words: what every open-vocabulary model is built on.
 
-:class:`CLIPParts` makes the model, chooses what of it trains, and turns class names into embeddings that are kept while
-neither names nor weights change. Segmentation, detection and panoptic segmentation add their heads to it.
+:class:`OpenVocabularyCLIP` makes the model, chooses what of it trains, and turns class names into embeddings that are
+kept while neither names nor weights change. Segmentation, detection and panoptic segmentation add their heads to it.
 """
 
 from __future__ import annotations
@@ -15,44 +15,51 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.clip.adapters import hyperclip
+from hypvision.clip import adapters
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
+from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.towers import encode_text, find_towers
 from hypvision.errors import HypvisionError
 
-__all__ = ["TUNING", "CLIPParts", "set_tuning"]
+__all__ = ["TUNING", "OpenVocabularyCLIP", "set_tuning"]
 
-TUNING = ("hyperbolic", "attention", "full", "frozen")
-"""What of CLIP trains: HyperCLIP's blocks; queries and values (CAT-Seg); everything; nothing."""
+TUNING = ("adapter", "attention", "text", "image", "full", "frozen")
+"""What of CLIP trains: its adapters; queries and values (CAT-Seg); one of its towers; everything; nothing."""
+
+_FORMER = {"hyperbolic": "adapter"}  # as configs of earlier versions say it
 
 
 def set_tuning(model: nn.Module, mode: str) -> None:
     """Choose what of a CLIP model trains.
 
     Args:
-        model: an open_clip model; for ``"hyperbolic"`` one that carries the adapter.
+        model: an open_clip model; for ``"adapter"`` one that carries an adapter.
         mode: one of :data:`TUNING`. ``"attention"`` trains the query and value rows of every packed projection; the key
             rows get no gradient.
 
     Raises:
-        HypvisionError: unknown mode, or ``"hyperbolic"`` without an adapter.
+        HypvisionError: unknown mode, or ``"adapter"`` without one.
     """
+    mode = _FORMER.get(mode, mode)
     if mode not in TUNING:
         raise HypvisionError(f"There is no tuning '{mode}'. Use one of {', '.join(TUNING)}.")
     model.requires_grad_(mode == "full")
+    if mode in ("text", "image"):
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.startswith("visual.") == (mode == "image") and not name.startswith("logit_"))
     for parameter in model.parameters():
-        if (hook := parameter.__dict__.pop("hyperclip_keys", None)) is not None:
+        if (hook := parameter.__dict__.pop("frozen_keys", None)) is not None:
             hook.remove()  # of an earlier "attention"
-    if mode == "hyperbolic":
-        for parameter in hyperclip.trainable_parameters(model):
+    if mode == "adapter":
+        for parameter in adapters.trainable_parameters(model):
             parameter.requires_grad_(True)
     if mode == "attention":
         for tower in find_towers(model):
             for block in tower.blocks:
-                weight = tower.owner(block)._parameters[tower.packed_name]
+                weight = tower.frozen(block)
                 weight.requires_grad_(True)
-                weight.hyperclip_keys = weight.register_hook(_without_keys)
+                weight.frozen_keys = weight.register_hook(_without_keys)
 
 
 def _without_keys(grad: Tensor) -> Tensor:
@@ -62,8 +69,8 @@ def _without_keys(grad: Tensor) -> Tensor:
     return grad
 
 
-class CLIPParts(nn.Module):
-    """A CLIP model with HyperCLIP's adapter, and a list of class names; see :meth:`build_clip`."""
+class OpenVocabularyCLIP(nn.Module):
+    """A CLIP model with its adapter, and a list of class names; see :meth:`build_clip`. A mix-in of models."""
 
     clip: nn.Module
 
@@ -71,25 +78,29 @@ class CLIPParts(nn.Module):
         self,
         clip: dict[str, Any] | CLIPBundle | nn.Module | None = None,
         adapter: dict[str, Any] | None = None,
-        tune: str = "hyperbolic",
+        tune: str = "adapter",
         classes: str | Path | Sequence[str] | None = None,
         templates: str | Sequence[str] = "catseg",
         synonyms: str = "first",
         tokenizer: Any = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        dense: bool = True,
     ) -> None:
-        """Make the parts; called once by the constructors.
+        """Make CLIP, its adapter and its texts; called once by the constructors.
 
         Args:
             clip: arguments of :func:`~hypvision.clip.models.create_clip`, what it returns, or an open_clip model (then
                 with ``tokenizer``, ``mean`` and ``std``).
-            adapter: options of :class:`~hypvision.clip.adapters.hyperclip.HyperCLIPConfig`.
-            tune: what of CLIP trains, see :data:`TUNING`; only ``"hyperbolic"`` has an adapter.
+            adapter: a config of :func:`~hypvision.clip.adapters.inject`: ``dict(type="hyperclip", block=64)``, without
+                a type options of :class:`~hypvision.clip.adapters.hyperclip.HyperCLIPConfig`.
+            tune: what of CLIP trains, see :data:`TUNING`; only ``"adapter"`` has one.
             classes: what is looked for.
             templates: a name in :data:`~hypvision.clip.classes.TEMPLATES`, a template, or several.
             synonyms: ``"first"`` or ``"mean"``, see :func:`~hypvision.clip.classes.prompts`.
             tokenizer, mean, std: for a ready model.
+            dense: only dense embeddings and texts are used: what these do not need is frozen, because a parameter
+                without a gradient stops distributed training.
 
         Raises:
             HypvisionError: options that do not go together.
@@ -106,24 +117,22 @@ class CLIPParts(nn.Module):
         if synonyms not in ("first", "mean"):
             raise HypvisionError(f"synonyms is {synonyms!r}; use 'first' or 'mean'.")
         self.tokenizer = tokenizer
-        if adapter is not None or tune == "hyperbolic":
-            if tune != "hyperbolic":
-                raise HypvisionError(
-                    f"An adapter trains with tune='hyperbolic', got '{tune}'. Leave out one of the two."
-                )
-            hyperclip.inject(self.clip, **(adapter or {}))
+        tune = _FORMER.get(tune, tune)
+        if adapter is not None or tune == "adapter":
+            if tune != "adapter":
+                raise HypvisionError(f"An adapter trains with tune='adapter', got '{tune}'. Leave out one of the two.")
+            adapters.inject(self.clip, adapter or {})
         set_tuning(self.clip, tune)
-        # What no dense prediction uses would get no gradient, which stops distributed training.
         for unused in (getattr(self.clip, "logit_scale", None), getattr(self.clip, "logit_bias", None)):
-            if unused is not None:
+            if dense and unused is not None:
                 unused.requires_grad_(False)
-        if adapter is not None or tune == "hyperbolic":
-            hyperclip.freeze_unused(self.clip)
+        if dense and tune == "adapter":
+            adapters.adapter_of(self.clip).freeze_unused()
         self.templates, self.synonyms = _templates(templates), synonyms
         self.register_buffer("mean", torch.tensor(tuple(mean))[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(tuple(std))[:, None, None], persistent=False)
         self.classes: tuple[str, ...] = ()
-        self._text: tuple[Any, Tensor] | None = None
+        self._text = Memo()
         if classes is not None:
             self.set_classes(classes)
 
@@ -163,12 +172,13 @@ class CLIPParts(nn.Module):
         training = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)
         if training:
             return self._encode_classes(names)
-        key = (names, self.templates, self.synonyms, hyperclip._versions(parameters))
-        if self._text is None or self._text[0] != key:
-            with torch.inference_mode(False), torch.no_grad():
-                self._text = (key, self._encode_classes(names))
-            _warn_of_equal(names, self._text[1])
-        return self._text[1]
+
+        def encode() -> Tensor:
+            text = self._encode_classes(names)
+            _warn_of_equal(names, text)
+            return text
+
+        return self._text.get(parameters, encode, (names, self.templates, self.synonyms))
 
     def _encode_classes(self, names: Sequence[str]) -> Tensor:
         sentences, owner = [], []
@@ -178,25 +188,28 @@ class CLIPParts(nn.Module):
                 owner.append(number)
         tokens = self.tokenizer(sentences).to(self.mean.device)
         if torch.is_grad_enabled():
-            found = encode_text(self.clip, tokens)
+            text = encode_text(self.clip, tokens)
         else:
-            # Texts of similar length together, so that each part is cut as short as it can be.
+            # Texts of similar length together, so that each chunk is cut as short as it can be.
             order = (tokens != 0).sum(-1).argsort(stable=True)
-            parts = [encode_text(self.clip, part) for part in tokens[order].split(256)]
-            found = torch.empty_like(torch.cat(parts)).index_copy(0, order, torch.cat(parts))
-        found = F.normalize(found, dim=-1).unflatten(0, (len(owner), len(self.templates)))
+            text = torch.cat([encode_text(self.clip, chunk) for chunk in tokens[order].split(256)])
+            text = torch.empty_like(text).index_copy(0, order, text)
+        text = F.normalize(text, dim=-1).unflatten(0, (len(owner), len(self.templates)))
         if len(owner) == len(names):
-            return found
-        index = torch.tensor(owner, device=found.device)
-        total = found.new_zeros(len(names), *found.shape[1:]).index_add(0, index, found)
+            return text
+        index = torch.tensor(owner, device=text.device)
+        total = text.new_zeros(len(names), *text.shape[1:]).index_add(0, index, text)
         return F.normalize(total, dim=-1)
 
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._text = None  # moved or cast: made anew
-        return super()._apply(*args, **kwargs)
+    def train(self, mode: bool = True) -> OpenVocabularyCLIP:
+        """As of any module; weights may have been exchanged in between."""
+        if mode != self.training:
+            self._text.clear()
+        return super().train(mode)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_text": None}
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self._text.clear()  # moved or cast
+        return super()._apply(*args, **kwargs)
 
 
 def _warn_of_equal(names: Sequence[str], text: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Pictures with captions made of tags: which classes a crop shows, read from its label map. Image-level words only."""
+"""Images with captions made of tags: which classes a crop shows, read from its label map. Image-level words only."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from hypvision.clip.classes import load_classes
 from hypvision.errors import HypvisionError
+from hypvision.images import open_image, read_labels
 
 __all__ = ["TEMPLATES", "TagCaptions", "caption_of"]
 
@@ -35,20 +36,20 @@ def caption_of(names: Sequence[str], template: str = TEMPLATES[0]) -> str:
 
 @DATASETS.register_module()
 class TagCaptions(Dataset):
-    """Crops of labelled pictures with the names of what they show, for a contrastive training of a small CLIP.
+    """Crops of labelled images with the names of what they show, for a contrastive training of a small CLIP.
 
-    A crop is drawn around a random pixel of a random class and keeps the shape of the picture; it is then made square.
+    A crop is drawn around a random pixel of a random class and keeps the shape of the image; it is then made square.
     Its caption names the classes that cover at least ``share`` of it, the largest first; where they lie is not told.
 
     Args:
-        data_root: folder of the pictures and label maps, of the layout of
+        data_root: folder of the images and label maps, of the layout of
             :class:`~hypvision.openmmlab.open_vocabulary.segmentation.OpenVocabSegDataset`.
         data_prefix: ``dict(img_path=..., seg_map_path=...)``, as in mmseg.
         classes: names in the order of the labels; anything that :func:`hypvision.clip.classes.load_classes` takes.
             Labels beyond the list (void) are never named.
         length: number of samples.
         size: side of a sample in pixels.
-        zoom: smallest and largest side of a crop as a share of the picture's, drawn evenly on a logarithmic scale.
+        zoom: smallest and largest side of a crop as a share of the image's, drawn evenly on a logarithmic scale.
         share: smallest part of a crop that earns a class its word; where none has as much, the class that the crop was
             drawn for is named.
         most: largest number of words.
@@ -58,7 +59,7 @@ class TagCaptions(Dataset):
         seed: of all random choices; sample i is always the same.
 
     Raises:
-        HypvisionError: no pictures, a missing label map, no label of the list in any of them, settings out of range.
+        HypvisionError: no images, a missing label map, no label of the list in any of them, settings out of range.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class TagCaptions(Dataset):
         self.jitter, self.single, self.seed = jitter, single, seed
         self.metainfo = dict(classes=self.names)
         self.files = _pairs(Path(data_root, data_prefix["img_path"]), Path(data_root, data_prefix["seg_map_path"]))
-        self._pictures: dict[int, np.ndarray] = {}  # decoded when first used: a small data set fits into memory
+        self._images: dict[int, np.ndarray] = {}  # decoded when first used: a small data set fits into memory
         self._labels = [_read_labels(labels) for _, labels in self.files]
         counts = np.stack([np.bincount(labels.ravel(), minlength=256)[: len(self.names)] for labels in self._labels])
         if not counts.sum():
@@ -96,7 +97,7 @@ class TagCaptions(Dataset):
             )
         weights = np.where(counts.sum(0) > 0, (counts.sum(0) / counts.sum()).clip(1e-9) ** balance, 0.0)
         self._chances = weights / weights.sum()
-        self._where = [np.flatnonzero(column) for column in counts.T]  # pictures that show the class
+        self._where = [np.flatnonzero(column) for column in counts.T]  # images that show the class
 
     def __len__(self) -> int:
         return self.length
@@ -118,8 +119,7 @@ class TagCaptions(Dataset):
         shown = [k for k in np.argsort(-covered, kind="stable") if covered[k] >= self.share and covered[k] > 0]
         shown = shown[: self.most] or [drawn]
         caption = caption_of([self.names[k] for k in shown], TEMPLATES[int(rng.integers(len(TEMPLATES)))])
-        image = self._picture(number).resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
-        pixels = np.asarray(image)
+        pixels = np.asarray(self._image(number).resize((self.size, self.size), Image.Resampling.BILINEAR, box=box))
         if rng.random() < 0.5 and not self.single:
             pixels = pixels[:, ::-1]
         if self.jitter:
@@ -127,7 +127,7 @@ class TagCaptions(Dataset):
         return dict(inputs=torch.from_numpy(pixels.copy()).permute(2, 0, 1), caption=caption, label=label)
 
     def _crop(self, rng: np.random.Generator) -> tuple[int, int, tuple[int, int, int, int]]:
-        """Number of a picture, the class the crop is drawn for, and left, top, right, bottom."""
+        """Number of an image, the class the crop is drawn for, and left, top, right, bottom."""
         drawn = int(rng.choice(len(self.names), p=self._chances))
         number = int(rng.choice(self._where[drawn]))
         labels = self._labels[number]
@@ -135,7 +135,7 @@ class TagCaptions(Dataset):
         height, width = labels.shape
         zoom = float(np.exp(rng.uniform(*np.log(self.zoom))))
         sides = (max(1, round(zoom * height)), max(1, round(zoom * width)))
-        # The pixel lies anywhere in the crop, not in its middle, so that edges of a picture are drawn, too.
+        # The pixel lies anywhere in the crop, not in its middle, so that edges of an image are drawn, too.
         top = int(np.clip(place // width - rng.integers(sides[0]), 0, height - sides[0]))
         left = int(np.clip(place % width - rng.integers(sides[1]), 0, width - sides[1]))
         return number, drawn, (left, top, left + sides[1], top + sides[0])
@@ -145,23 +145,17 @@ class TagCaptions(Dataset):
         part = self._labels[number][top:bottom, left:right]
         return np.bincount(part.ravel(), minlength=256)[: len(self.names)] / part.size
 
-    def _picture(self, number: int) -> Image.Image:
-        if number not in self._pictures:
+    def _image(self, number: int) -> Image.Image:
+        if number not in self._images:
             path = self.files[number][0]
-            try:
-                with Image.open(path) as image:
-                    pixels = np.asarray(image.convert("RGB"))
-            except OSError as error:
-                raise HypvisionError(
-                    f"The picture '{path}' cannot be read: {error}. Replace it by an intact copy."
-                ) from error
+            pixels = np.asarray(open_image(path))
             if pixels.shape[:2] != self._labels[number].shape:
                 raise HypvisionError(
-                    f"The picture '{path}' has {pixels.shape[0]} x {pixels.shape[1]} pixels, but its label map has "
+                    f"The image '{path}' has {pixels.shape[0]} x {pixels.shape[1]} pixels, but its label map has "
                     f"{' x '.join(map(str, self._labels[number].shape))}. Both must be of one size."
                 )
-            self._pictures[number] = pixels
-        return Image.fromarray(self._pictures[number])
+            self._images[number] = pixels
+        return Image.fromarray(self._images[number])
 
 
 def _jittered(rng: np.random.Generator, pixels: np.ndarray, jitter: float) -> np.ndarray:
@@ -174,21 +168,15 @@ def _jittered(rng: np.random.Generator, pixels: np.ndarray, jitter: float) -> np
 def _pairs(images: Path, masks: Path) -> list[tuple[Path, Path]]:
     found = [path for path in sorted(images.glob("*")) if path.suffix.lower() in (".jpg", ".jpeg", ".png")]
     if not found:
-        raise HypvisionError(f"There are no pictures (.jpg, .jpeg, .png) in '{images}'. Check data_root.")
+        raise HypvisionError(f"There are no images (.jpg, .jpeg, .png) in '{images}'. Check data_root.")
     pairs = [(path, masks / f"{path.stem}.png") for path in found]
     if missing := [labels for _, labels in pairs if not labels.is_file()]:
-        raise HypvisionError(f"There is no label map '{missing[0]}'. Each picture needs one of its name.")
+        raise HypvisionError(f"There is no label map '{missing[0]}'. Each image needs one of its name.")
     return pairs
 
 
 def _read_labels(path: Path) -> np.ndarray:
-    try:
-        with Image.open(path) as image:
-            labels = np.asarray(image)
-    except OSError as error:
-        raise HypvisionError(
-            f"The label map '{path}' cannot be read: {error}. Replace it by an intact copy."
-        ) from error
+    labels = read_labels(path)
     if labels.ndim != 2 or labels.dtype != np.uint8:
         raise HypvisionError(
             f"The label map '{path}' has the shape {labels.shape} and the type {labels.dtype}. One number a pixel in 8 "

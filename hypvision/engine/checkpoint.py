@@ -14,9 +14,7 @@ import errno
 import logging
 import os
 import re
-import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +34,7 @@ from hypvision.checkpoints.read import LogHistory, network_weights, read_file
 from hypvision.checkpoints.sources import fetch, find, is_address, resolve
 from hypvision.clip.models import expand_tokens
 from hypvision.errors import HypvisionError
+from hypvision.files import replacing
 
 __all__ = [
     "AtomicLocalBackend",
@@ -172,26 +171,14 @@ def _write_error(path: Path, error: OSError) -> HypvisionError:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file so that its name always stands for complete content, the old or the new."""
-    target = Path(os.path.realpath(path))  # a link stays a link
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException as error:
-        with suppress(OSError):  # a disk that has gone: the first error says more
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _write_error(path, error) from error
+        # A link stays a link. The temporary name is none of a checkpoint's, which --resume would look at.
+        with replacing(os.path.realpath(path), durable=True, suffix=".tmp") as temporary:
+            temporary.write_bytes(data)
+    except HypvisionError as error:
+        if isinstance(error.__cause__, OSError):
+            raise _write_error(path, error.__cause__) from error.__cause__
         raise
-    if os.name == "posix":  # the new name itself must reach the disk
-        folder = os.open(target.parent, os.O_RDONLY)
-        with suppress(OSError):  # some network file systems cannot; the content is safe all the same
-            os.fsync(folder)
-        os.close(folder)
 
 
 class AtomicLocalBackend(LocalBackend):

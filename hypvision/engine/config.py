@@ -6,7 +6,6 @@ losses, a stop on NaN, a clean Ctrl-C; and on a machine without a GPU it takes g
 
 from __future__ import annotations
 
-import difflib
 import os
 import uuid
 from argparse import ArgumentParser
@@ -14,11 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from hypvision.engine.checks import close_configs
 from hypvision.engine.extensions import RUN_HOOKS
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError, did_you_mean, require
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -89,10 +86,15 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             raise HypvisionError(f"The config '{path}' is not valid Python: {error}.") from error
         except FileNotFoundError as error:
             raise HypvisionError(f"The config '{path}' has a _base_ that does not exist: {error}.") from error
-        except (NameError, KeyError, TypeError, ImportError, yaml.YAMLError) as error:
+        except HypvisionError:
+            raise
+        except Exception as error:  # a config is code: it raises whatever its author let it raise
             raise HypvisionError(f"The config '{path}' cannot be read: {type(error).__name__}: {error}.") from error
     if "model" not in config:
         raise HypvisionError(f"The config '{source}' has no 'model': it is a part to be used as _base_ of another one.")
+    for key in ("model", *(f"{phase}_dataloader" for phase in PHASES)):
+        if not isinstance(config.get(key) or {}, dict):
+            raise HypvisionError(f"The config '{source}' has {key} = {config[key]!r}, but a dict is expected there.")
     options = dict(options or {})
     if "data_root" in options and config.get("data_root"):
         old, new = str(config.data_root).rstrip("/"), str(options["data_root"]).rstrip("/")
@@ -127,8 +129,8 @@ def _check_keys(config: Config, options: dict[str, Any]) -> None:
         if key in config or key in RUN_KEYS:
             continue
         close = [path for path in _paths(config.to_dict()) if path.rpartition(".")[2] == key][:3]
-        close = close or difflib.get_close_matches(key, [*config.keys(), *RUN_KEYS], n=3, cutoff=0.6)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        known = [] if close else [*config.keys(), *RUN_KEYS]
+        hint = did_you_mean(key, known, cutoff=0.6, also=close)
         raise HypvisionError(
             f"The config has no '{key}', so the option '{option}' would change nothing.{hint} Options are dotted keys "
             "of the config, such as optim_wrapper.optimizer.lr=0.01; what is new belongs in a config file of your own."

@@ -143,10 +143,12 @@ class StopOnNaNHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         """The last step may have spoilt the weights after a loss that was finite."""
-        for name in nonfinite_names(checkpoint.get("state_dict") or {}):
+        names = nonfinite_names(checkpoint.get("state_dict") or {})
+        if names:
             raise HypvisionError(
-                f"The weight '{name}' is not finite after iteration {runner.iter + 1}; the checkpoint was not written. "
-                f"{self._last_good(runner)}. Try a lower learning rate or gradient clipping, then go on with --resume."
+                f"The weight '{names[0]}' is not finite after iteration {runner.iter + 1}; no checkpoint was "
+                f"written. {self._last_good(runner)}. Try a lower learning rate or gradient clipping, then go on with "
+                "--resume."
             )
 
     @staticmethod

@@ -1,38 +1,30 @@
 """Training and testing of every task, from a config file to a result, on mmengine's Runner.
 
-``tools/train.py``, ``tools/test.py`` and the ``hypvision`` command are thin shells around :func:`train` and
-:func:`test`. What is added to a config on the way is in :mod:`hypvision.engine.config`.
+``hypvision train`` and ``hypvision test`` are thin shells around :func:`train` and :func:`test`. What is added to a
+config on the way is in :mod:`hypvision.engine.config`.
 """
 
 from __future__ import annotations
 
-import json
-from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypvision.checkpoints.match import check_compatible
 from hypvision.checkpoints.sources import is_address
 from hypvision.engine.checkpoint import engine_names, find_resume_checkpoint, load
-from hypvision.engine.checks import check_channels, check_data, readable_errors
-from hypvision.engine.config import leave_out_pretrained, leave_processes, load_config, parse_options, prepare
+from hypvision.engine.checks import check_channels, check_data, datasets_of
+from hypvision.engine.config import leave_out_pretrained, load_config, prepare
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, import_extensions, test_options
 from hypvision.engine.hooks import InterruptHook
 from hypvision.engine.work_dir import lock_work_dir
 from hypvision.errors import HypvisionError
+from hypvision.files import check_output, check_output_folder, protecting
 
 if TYPE_CHECKING:
     from mmengine.config import Config
     from mmengine.runner import Runner
 
-__all__ = [
-    "add_test_arguments",
-    "add_train_arguments",
-    "run_test",
-    "run_train",
-    "test",
-    "train",
-]
+__all__ = ["test", "train"]
 
 
 def _build_runner(config: Config) -> Runner:
@@ -166,8 +158,10 @@ def test(
     if tta:
         _use_tta(config)
     if out is not None:
-        _write_predictions(config, Path(out))
+        with protecting(weights, *([config.filename] if config.filename else [])):
+            _write_predictions(config, Path(out))
     if show_dir is not None:
+        _check_result_folder(config, Path(show_dir))
         _show(config, Path(show_dir))
     runner = _build_runner(config)
     _check_weights(runner, str(weights), allow_nonfinite=allow_nonfinite)
@@ -200,6 +194,13 @@ def _write_predictions(config: Config, out: Path) -> None:
         argument = PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
         if argument is not None:
             path = out.with_suffix("") if argument == "outfile_prefix" else out
+            if argument == "outfile_prefix":
+                for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them by itself
+                    check_output(f"{path}.{kind}.json")
+            elif argument == "output_dir":
+                _check_result_folder(config, path)
+            else:
+                check_output(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             evaluator[argument] = str(path)
             return
@@ -209,6 +210,17 @@ def _write_predictions(config: Config, out: Path) -> None:
     )
 
 
+def _check_result_folder(config: Config, folder: Path) -> None:
+    """Refuse to write results among the data: label maps would take the place of the true ones."""
+    check_output_folder(folder)
+    for dataset in datasets_of(config.test_dataloader):
+        root = str(dataset.get("data_root") or dataset.get("root") or "")
+        for place in (dataset.get("data_prefix") or {}).values() if root or dataset.get("data_prefix") else ():
+            data = Path(root, str(place)).expanduser().resolve()
+            if place and folder.resolve().is_relative_to(data):
+                raise HypvisionError(f"'{folder}' holds the data of the test. Give another folder for the results.")
+
+
 def _show(config: Config, folder: Path) -> None:
     options = test_options(config)
     if options is None:
@@ -216,74 +228,3 @@ def _show(config: Config, folder: Path) -> None:
             f"--show-dir: nothing tells how to paint the predictions of the config '{config.filename}'. Leave it out."
         )
     options.show(config, folder)
-
-
-def _add_common_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--work-dir", metavar="DIR", help="folder of checkpoints and logs (default: work_dirs/CONFIG)")
-    parser.add_argument(
-        "--cfg-options",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="changes of the config, e.g. train_dataloader.batch_size=64; data_root=DIR moves all data sets",
-    )
-    parser.add_argument(
-        "--launcher", choices=["none", "pytorch", "slurm", "mpi"], default="none", help="what started the processes"
-    )
-    parser.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by some launchers; not used")
-
-
-def add_train_arguments(parser: ArgumentParser) -> None:
-    """The arguments of ``train``."""
-    parser.add_argument("config", metavar="CONFIG", help="config file")
-    parser.add_argument(
-        "--resume",
-        nargs="?",
-        const="auto",
-        metavar="CHECKPOINT",
-        help="go on from this checkpoint, or from the newest complete one in the work dir",
-    )
-    parser.add_argument("--amp", action="store_true", help="mixed precision")
-    _add_common_arguments(parser)
-
-
-def add_test_arguments(parser: ArgumentParser) -> None:
-    """The arguments of ``test``."""
-    parser.add_argument("config", metavar="CONFIG", help="config file")
-    parser.add_argument("weights", metavar="WEIGHTS", help="checkpoint file, or zoo:NAME (hypvision models lists them)")
-    parser.add_argument("--out", metavar="PATH", help="write predictions: a .json file, or a folder for label maps")
-    parser.add_argument(
-        "--show-dir",
-        metavar="DIR",
-        help="write pictures with the predictions painted in (of a classifier 200, taken evenly from the data)",
-    )
-    parser.add_argument(
-        "--tta", action="store_true", help="test-time augmentation: the config's views, or mirror images"
-    )
-    parser.add_argument(
-        "--allow-nonfinite", action="store_true", help="measure weights with NaN or infinite values all the same"
-    )
-    _add_common_arguments(parser)
-
-
-@readable_errors()
-def run_train(args: Namespace) -> None:
-    """``train`` from parsed arguments."""
-    options = parse_options(args.cfg_options)
-    train(args.config, args.work_dir, args.resume, args.amp, options, args.launcher)
-    leave_processes()
-
-
-@readable_errors()
-def run_test(args: Namespace) -> None:
-    """``test`` from parsed arguments; prints the metrics as one line of JSON."""
-    from mmengine.dist import is_main_process
-
-    options = parse_options(args.cfg_options)
-    metrics = test(
-        args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options, args.launcher,
-        args.allow_nonfinite,
-    )  # fmt: skip
-    if is_main_process():
-        print(json.dumps({name: round(float(value), 4) for name, value in metrics.items()}))
-    leave_processes()

@@ -17,7 +17,6 @@ Two presets say how: ``"proper"``, the default, and ``"official"``, which repeat
 """
 
 # No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
-import difflib
 import re
 from contextlib import nullcontext
 from typing import Any
@@ -30,7 +29,7 @@ from timm.models._features import feature_take_indices
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
 
 from .base import AnyCheckpoint, FeatureMaps
@@ -474,8 +473,7 @@ class HiMapper(AnyCheckpoint):
 
 
 def _no_backbone(name: str) -> str:
-    close = difflib.get_close_matches(name.partition(".")[0], timm.list_models(), n=3, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    hint = did_you_mean(name.partition(".")[0], timm.list_models())
     return f"There is no backbone '{name}'.{hint} timm.list_models() lists all (after import hypvision)."
 
 

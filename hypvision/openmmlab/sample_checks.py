@@ -16,10 +16,10 @@ from mmengine.dataset import BaseDataset, Compose
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from PIL import Image
 
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.errors import HypvisionError
+from hypvision.images import image_size
 
 __all__ = ["CheckSamplesHook", "CheckedPipeline", "watch_samples"]
 
@@ -102,9 +102,8 @@ def _samples(result: dict[str, Any]) -> list[Any]:
 def _size(path: str) -> tuple[int, int] | None:
     """Height and width from the header of a local picture; None where they cannot be read like that."""
     try:
-        with Image.open(path) as picture:
-            return picture.height, picture.width
-    except OSError:
+        return image_size(path)
+    except HypvisionError:
         return None
 
 

@@ -6,7 +6,6 @@ initialises the backbone of a segmenter or detector.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, TEST_OPTIONS, TestOptions
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import replacing
 
 if TYPE_CHECKING:
@@ -45,8 +44,7 @@ def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
     """
     name = model_name.partition(".")[0]
     if ":" not in model_name and "/" not in model_name and not timm.is_model(name):
-        close = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        hint = did_you_mean(name, timm.list_models())
         raise HypvisionError(
             f"There is no model '{model_name}'.{hint} timm.list_models() lists all (after import hypvision); write "
             "the one you want in model.backbone.model_name of the config."

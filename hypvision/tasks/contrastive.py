@@ -1,4 +1,8 @@
-"""Train a small CLIP from scratch on the embedded shapes and their captions, under mmengine's Runner."""
+"""CLIP's contrastive training on images with a caption each, under mmengine's Runner: from scratch, fully, in part, or
+with any adapter.
+
+>>> model = dict(type="CLIPContrast", clip=dict(name="ViT-B-16", pretrained="openai"), adapter=dict(type="hyperclip"))
+"""
 
 from __future__ import annotations
 
@@ -6,92 +10,55 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+import torch.nn.functional as F
 from mmengine.evaluator import BaseMetric
 from mmengine.model import BaseModel
-from mmengine.registry import DATASETS, METRICS, MODELS
+from mmengine.registry import METRICS, MODELS
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from hypvision.clip.classes import load_classes
-from hypvision.clip.models import create_clip
-from hypvision.clip.towers import encode_text
-from hypvision.data.captions import _NOUNS
-from hypvision.data.shapes import TAXONOMY, make_object, make_scene
-from hypvision.data.taxonomy import KINDS
+from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
+from hypvision.clip.towers import encode_image, encode_text
+from hypvision.data.shape_captions import ShapeCaptions, vocabulary
+from hypvision.data.shapes import TAXONOMY
 from hypvision.errors import HypvisionError
 
-__all__ = ["CaptionContrast", "ShapeCaptions", "ZeroShotAccuracy", "vocabulary"]
-
-TEMPLATE = "A photo of a {} in the scene"
+__all__ = ["CLIPContrast", "ShapeCaptions", "ZeroShotAccuracy", "vocabulary"]
 
 
-@DATASETS.register_module()
-class ShapeCaptions(Dataset):
-    """Pictures of shapes with a sentence each: even samples show one object, odd ones a scene.
-
-    A single object is called by its kind, its shape, colour and shape, or all that is said of it; a scene by one of its
-    four captions, mostly the most specific.
-
-    Args:
-        split: ``train``, ``val`` or ``test``.
-        length: number of samples.
-        size: side in pixels.
-        scenes: False: single objects only, with their shape's number as ``label``.
-    """
-
-    def __init__(self, split: str = "train", length: int = 100_000, size: int = 64, scenes: bool = True):
-        self.split, self.length, self.size, self.scenes = split, length, size, scenes
-        self.metainfo = dict(classes=TAXONOMY.classes["shape"])
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: number of the shape, -1 for scenes."""
-        rng = np.random.default_rng([index, 7])
-        if self.scenes and index % 2:
-            scene = make_scene(index // 2, self.split, self.size)
-            image, label = np.asarray(scene.image), -1
-            caption = scene.captions[int(rng.choice(4, p=(0.02, 0.08, 0.2, 0.7)))]
-        else:
-            image, instance = make_object(index // 2 if self.scenes else index, self.split, self.size)
-            label = int(TAXONOMY.ancestors("shape", of="instance")[instance])
-            texture, colour, shape = TAXONOMY.instances[instance]
-            kind = next(kind for kind, shapes in KINDS.items() if shape in shapes)
-            words = (_NOUNS[kind], shape, f"{colour} {shape}", f"{texture} {colour} {shape}")
-            caption = words[int(rng.choice(4, p=(0.05, 0.25, 0.4, 0.3)))]
-            if rng.random() < 0.5:
-                caption = TEMPLATE.format(caption)
-            else:
-                caption = f"{'an' if caption[0] in 'aeiou' else 'a'} {caption}"
-        return dict(inputs=torch.from_numpy(np.array(image)).permute(2, 0, 1), caption=caption, label=label)
-
-
-@MODELS.register_module()
-class CaptionContrast(BaseModel):
-    """CLIP's symmetric contrastive loss; pictures with the same sentence are not told apart.
+@MODELS.register_module(name=["CLIPContrast", "CaptionContrast"])  # the second is what configs of earlier versions say
+class CLIPContrast(OpenVocabularyCLIP, BaseModel):
+    """CLIP's symmetric contrastive loss (Radford et al., ICML 2021); images with the same caption are not told apart.
 
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
-        classes: names that test pictures are compared with, in the order of their labels; anything that
-            :func:`hypvision.clip.classes.load_classes` takes. None: the shapes.
+        adapter: a config of :func:`hypvision.clip.adapters.inject`: ``dict(type="hyperclip", block=32)``; None: none.
+        tune: what trains, see :data:`hypvision.clip.open_vocabulary.TUNING`; default: the adapter, without one
+            everything.
+        classes: names that test images are compared with, in the order of their labels; anything that
+            :func:`hypvision.clip.classes.load_classes` takes. None: the drawn shapes.
+        templates: of the sentences that class names are put into, see
+            :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
+        data_preprocessor, init_cfg: of mmengine.
+
+    Raises:
+        HypvisionError: options that do not go together.
     """
 
     def __init__(
         self,
         clip: dict[str, Any],
+        adapter: dict[str, Any] | None = None,
+        tune: str | None = None,
         classes: str | Path | Sequence[str] | None = None,
+        templates: str | Sequence[str] = "catseg",
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
-        bundle = create_clip(**clip)
-        self.clip, self.tokenizer = bundle.model, bundle.tokenizer
-        self.register_buffer("mean", torch.tensor(bundle.mean)[:, None, None], persistent=False)
-        self.register_buffer("std", torch.tensor(bundle.std)[:, None, None], persistent=False)
-        self._classes: tuple[str, ...] = TAXONOMY.classes["shape"] if classes is None else load_classes(classes)
+        tune = tune or ("full" if adapter is None else "adapter")
+        classes = TAXONOMY.classes["shape"] if classes is None else classes
+        self.build_clip(clip, adapter, tune, classes, templates, dense=False)
 
     def forward(self, inputs: Tensor, caption: list[str], label: Tensor | None = None, mode: str = "tensor") -> Any:
         """mmengine's modes; ``inputs`` uint8 (B, 3, H, W).
@@ -100,27 +67,24 @@ class CaptionContrast(BaseModel):
             ``"tensor"``: unit embeddings (B, E); ``"loss"``: the two halves of the loss; ``"predict"``: for each image
             a dict with ``scores`` over the classes and ``label``.
         """
-        images = self.clip.encode_image((inputs.float() - self.mean) / self.std, normalize=True)
+        images = encode_image(self.clip, (inputs.float() - self.mean) / self.std, normalize=True)
         if mode == "tensor":
             return images
         if mode == "predict":
-            text = self._encode([TEMPLATE.format(name) for name in self._classes])
-            scores = (images.float() @ text.float().T).cpu()
+            text = F.normalize(self.encode_classes().float().mean(1), dim=-1)
+            scores = (images.float() @ text.T).cpu()
             return [dict(scores=s, label=int(y)) for s, y in zip(scores, label)]
         if mode != "loss":
             raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got '{mode}'.")
         sentences = sorted(set(caption))
         number = torch.tensor([sentences.index(text) for text in caption], device=images.device)
+        text = encode_text(self.clip, self.tokenizer(sentences).to(self.mean.device), normalize=True)
         scale = self.clip.logit_scale.exp().clamp(max=100)
-        logits = scale.float() * images.float() @ self._encode(sentences).float().T  # (B, sentences)
+        logits = scale.float() * images.float() @ text.float().T  # (B, sentences)
         same = torch.zeros_like(logits).scatter_(1, number[:, None], 1.0)
-        of_image = torch.nn.functional.cross_entropy(logits, number)
+        of_image = F.cross_entropy(logits, number)
         of_text = -(logits.log_softmax(0) * same / same.sum(0)).sum(0).mean()
         return dict(loss_image=of_image / 2, loss_text=of_text / 2)
-
-    def _encode(self, sentences: list[str]) -> Tensor:
-        tokens = self.tokenizer(sentences).to(self.mean.device)
-        return encode_text(self.clip, tokens, normalize=True)
 
 
 @METRICS.register_module()
@@ -130,7 +94,7 @@ class ZeroShotAccuracy(BaseMetric):
     default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep whether each picture was named rightly."""
+        """Keep whether each image was named rightly."""
         for sample in data_samples:
             if sample["label"] < 0:
                 raise HypvisionError("ZeroShotAccuracy needs single objects: set scenes=False in its data set.")
@@ -139,11 +103,3 @@ class ZeroShotAccuracy(BaseMetric):
     def compute_metrics(self, results: list[bool]) -> dict[str, float]:
         """The mean."""
         return dict(top1=100.0 * sum(results) / len(results))
-
-
-def vocabulary(samples: int = 8_000) -> Tensor:
-    """Numbers of the tokens in the captions of so many samples and in the prompts of the test, int64, rising."""
-    tokenizer = create_clip("shapes-s8").tokenizer
-    data = ShapeCaptions(length=samples)
-    sentences = {data[i]["caption"] for i in range(samples)} | {TEMPLATE.format(w) for w in ("a", "grey ground")}
-    return tokenizer(sorted(sentences)).unique()

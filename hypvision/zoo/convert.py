@@ -1,7 +1,8 @@
-"""``tools/convert_checkpoint.py --from NAME IN OUT``: official checkpoints to hypvision's state dicts, and back.
+"""Official checkpoints to hypvision's state dicts, and back: ``hypvision convert --from NAME IN OUT``.
 
 A converter is a pair of functions of state dicts (names to tensors), ``NAME_from_official`` and ``NAME_to_official``,
 and ``NAME_variant``, which tells the model that converted weights belong to. They stand beside the models.
+:func:`convert_file` applies them to a file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hypvision.clip.segmentation.official import (
     segmenter_variant,
 )
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
+from hypvision.files import check_output, protecting, replacing
 from hypvision.models.hcformer_checkpoint import (
     hcformer_arguments,
     hcformer_from_official,
@@ -135,8 +136,8 @@ def convert_file(family: str, source: str | Path, target: str | Path, to_officia
     converter, source, target = CONVERTERS[family], Path(source).expanduser(), Path(target).expanduser()
     if target.suffix not in (".safetensors", ".pth", ".pt"):
         raise HypvisionError(f"The output '{target}' must end in .safetensors or .pth.")
-    if source.resolve() == target.resolve():
-        raise HypvisionError(f"Input and output are the same file, '{source}'. Give the output another name.")
+    with protecting(source):
+        check_output(target)
     weights = network_weights(read(source))
     official = converter.is_official(weights)
     if official == to_official:

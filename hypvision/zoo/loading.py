@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -18,7 +17,7 @@ from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import find, resolve
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, did_you_mean
 
 __all__ = ["load", "load_trained", "parse_arguments"]
 
@@ -119,8 +118,7 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
 
     arguments = dict(arguments or {})
     if not timm.is_model(model):
-        close = difflib.get_close_matches(model, timm.list_models(), n=3, cutoff=0.5)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        hint = did_you_mean(model, timm.list_models())
         raise HypvisionError(f"There is no model '{model}'.{hint} timm.list_models() lists all.")
     weights = network_weights(read(path))
     if "num_classes" not in arguments and (classes := _count_classes(model, weights, arguments)) is not None:

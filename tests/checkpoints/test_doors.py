@@ -17,11 +17,11 @@ import hypvision
 from hypvision.checkpoints.match import check_compatible
 from hypvision.checkpoints.read import network_weights, read, read_file
 from hypvision.checkpoints.storage import write_weights
-from hypvision.cli.explain import load_weights
 from hypvision.errors import HypvisionError
 from hypvision.models.hcformer_checkpoint import hcformer_to_official
 from hypvision.models.himapper_checkpoint import himapper_to_official
 from hypvision.models.lorentz_resnet_checkpoint import hyperboliccv_to_official
+from hypvision.zoo.backbones import load_weights
 from hypvision.zoo.convert import convert_file
 
 ARGUMENTS = {key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()}

@@ -50,10 +50,10 @@ def test_a_record_survives_writing_and_reading(item):
     [
         ("licence", ..., "missing licence"),
         ("file.sha256", ..., "missing sha256"),
-        ("licence_", "MIT", "unknown key 'licence_'. Did you mean 'licence'"),
+        ("licence_", "MIT", "unknown key 'licence_'. Did you mean licence?"),
         ("file.md5", "0", "unknown key 'md5'"),
-        ("metrics.0.vale", 1, "unknown key 'vale'. Did you mean 'value'"),
-        ("input.sice", 1, "unknown key 'sice'. Did you mean 'size'"),
+        ("metrics.0.vale", 1, "unknown key 'vale'. Did you mean value?"),
+        ("input.sice", 1, "unknown key 'sice'. Did you mean size?"),
         ("name", "hcformer_nano", "MODEL.TAG"),
         ("name", "../evil.tag", "MODEL.TAG"),
         ("name", "a/b.tag", "MODEL.TAG"),

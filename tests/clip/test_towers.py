@@ -5,7 +5,7 @@ import torch
 from helpers import clip_models
 from references.clip import literal_dense
 
-from hypvision.clip.adapters import hyperclip
+from hypvision.clip import adapters
 from hypvision.clip.towers import encode_dense, encode_text, find_towers, patch_size, resize_positions
 from hypvision.errors import HypvisionError
 
@@ -13,7 +13,7 @@ from hypvision.errors import HypvisionError
 @pytest.mark.parametrize("make", [clip_models.openai_clip, clip_models.siglip, clip_models.custom_blocks])
 def test_text_is_that_of_the_model_in_less_tokens(make):
     model = make()
-    hyperclip.inject(model, block=16)
+    adapters.inject(model, block=16)
     tokens = clip_models.prompts(5)
     lengths = []
     hook = find_towers(model)[0].trunk.register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
@@ -67,21 +67,21 @@ def test_dense_siglip_pools_each_patch_alone():
 def test_dense_gradients_with_and_without_checkpointing():
     gradients = []
     for checkpointing in (False, True):
-        model = hyperclip.inject(clip_models.openai_clip(), block=16, text=False).train()
+        model = adapters.inject(clip_models.openai_clip(), block=16, text=False).train()
         dense, maps, _ = encode_dense(model, clip_models.pictures(model), (1,), checkpointing)
         (dense.square().mean() + maps[0].square().mean()).backward()
-        gradients.append([parameter.grad for parameter in hyperclip.trainable_parameters(model)])
+        gradients.append([parameter.grad for parameter in adapters.trainable_parameters(model)])
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients))
     *_, q, k, v = gradients[0]
     assert (q == 0).all() and (k == 0).all() and (v != 0).any()  # the last block has no attention here
 
 
 def test_feature_form_in_dense_mode():
-    models = [hyperclip.inject(clip_models.openai_clip(), block=16, form=form) for form in ("weight", "feature")]
+    models = [adapters.inject(clip_models.openai_clip(), block=16, form=form) for form in ("weight", "feature")]
     with torch.no_grad():
-        for parameter in hyperclip.trainable_parameters(models[0]):
+        for parameter in adapters.trainable_parameters(models[0]):
             parameter.add_(0.1 * torch.randn_like(parameter))
-        turned = {name: value.mT.contiguous() for name, value in hyperclip.adapter_state_dict(models[0]).items()}
+        turned = {name: value.mT.contiguous() for name, value in adapters.adapter_state_dict(models[0]).items()}
         models[1].load_state_dict(turned, strict=False)
         dense = [encode_dense(model, clip_models.pictures(model))[0] for model in models]
     assert torch.allclose(*dense, atol=1e-5)

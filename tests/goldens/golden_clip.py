@@ -86,7 +86,8 @@ def adapter_file(**options: Any) -> dict[str, Any]:
         with safe_open(path, framework="pt") as file:
             names = sorted(file.keys())
             entries = " ".join(f"{name}:{'x'.join(map(str, file.get_slice(name).get_shape()))}" for name in names)
-            metadata = " ".join(sorted(file.metadata()))
+            entries = internals.former_names(entries)
+            metadata = internals.former_names(" ".join(sorted(file.metadata())))
             values = [file.get_tensor(name) for name in (names[0], names[-1])]
         return dict(
             entries=entries, metadata=metadata, values=values,

@@ -46,7 +46,8 @@ def conversion(family: str) -> dict[str, Any]:
     weights = {name: value.detach() for name, value in model.state_dict().items()}
     official = functions.to_official(weights)
     back = functions.from_official(official)
-    out = dict(official=listed(official), back=listed(back))
+    former = {internals.former_names(name): value for name, value in back.items()}
+    out = dict(official=listed(official), back=listed(former))
     if family not in NO_VARIANT:
         out["variant"] = str(functions.variant(back))
     return out

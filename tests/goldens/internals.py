@@ -3,13 +3,14 @@
 Each function imports what it needs when it is called, so that a name that has moved fails its own cases alone.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 # Arguments of the adapter's configuration whose names may change.
-OFFICIAL_CLASS_TOKEN = dict(official_cls_quirk=True)
+OFFICIAL_CLASS_TOKEN = dict(official_dense_only=True)
 
 # Image models
 
@@ -82,40 +83,46 @@ def optimisers() -> dict[str, Any]:
 
 
 def inject_adapter(model: nn.Module, **options: Any) -> nn.Module:
-    from hypvision.clip.adapters import hyperclip
+    from hypvision.clip import adapters
 
-    return hyperclip.inject(model, **options)
+    return adapters.inject(model, **options)
 
 
 def adapter_weights(model: nn.Module) -> list[nn.Parameter]:
     """Text tower, then vision tower; block by block; query, key, value."""
-    from hypvision.clip.adapters import hyperclip
+    from hypvision.clip import adapters
 
-    return hyperclip.trainable_parameters(model)
+    return adapters.trainable_parameters(model)
 
 
 def is_adapted(model: nn.Module) -> bool:
-    from hypvision.clip.adapters import hyperclip
+    from hypvision.clip import adapters
 
-    return hyperclip.is_injected(model)
+    return adapters.is_injected(model)
 
 
 def merge_adapter(model: nn.Module) -> nn.Module:
-    from hypvision.clip.adapters import hyperclip
+    from hypvision.clip import adapters
 
-    return hyperclip.merge(model)
+    return adapters.merge(model)
 
 
 def save_adapter(model: nn.Module, path: Path) -> Path:
-    from hypvision.clip.adapters import hyperclip
+    from hypvision.clip import adapters
 
-    return hyperclip.save_adapter(model, path)
+    return adapters.save(model, path)
 
 
 def load_adapter(model: nn.Module, path: Path) -> nn.Module:
-    from hypvision.clip.adapters import hyperclip
+    from hypvision.clip import adapters
 
-    return hyperclip.load_adapter(model, path)
+    return adapters.load(model, path)
+
+
+def former_names(text: str) -> str:
+    """Names of an adapter file as they were when the goldens were frozen."""
+    text = re.sub(r"hyperclip\.([qkv])\b", r"hyperbolic_attn.adapter_attn_\1.weights", text)
+    return "format hyperclip" if text == "adapter format" else text
 
 
 def encode_text(model: nn.Module, tokens: Tensor, **options: Any) -> Tensor:
@@ -131,9 +138,9 @@ def encode_dense(model: nn.Module, images: Tensor, **options: Any) -> Any:
 
 
 def map_rows(x: Tensor, blocks: Tensor, c: float, mobius: bool = True) -> Tensor:
-    from hypvision.clip.adapters import block_map as blockmap
+    from hypvision.clip.adapters.hyperclip import layer
 
-    return blockmap.map_rows(x, blocks, c, mobius)
+    return layer.map_rows(x, blocks, c, mobius)
 
 
 def aggregation_head(**options: Any) -> nn.Module:

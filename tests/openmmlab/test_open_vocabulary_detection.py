@@ -222,7 +222,9 @@ def test_train_and_test(tune, tmp_path):
     losses = {key for key in runner.message_hub.log_scalars if "loss" in key}
     assert ("train/loss_region" in losses) == (tune != "frozen") and "train/loss_mask" in losses
     trained = {name for name, p in model.named_parameters() if name.startswith("clip.") and p.requires_grad}
-    assert bool(trained) == (tune != "frozen") and (tune != "hyperbolic" or all("adapter" in name for name in trained))
+    assert bool(trained) == (tune != "frozen") and (
+        tune != "hyperbolic" or all(".hyperclip." in name for name in trained)
+    )
     assert set(model.train_classes) < set(model.test_classes) == set(scene_classes())
     metrics = run_test(small(TUNING[tune]), tmp_path / "iter_2.pth", tmp_path / "test", out=tmp_path / "found.json")
     assert {"ov/AP50", "ov/AP50_base", "ov/AP50_novel"} <= set(metrics)

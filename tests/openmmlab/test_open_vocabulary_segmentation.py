@@ -37,7 +37,7 @@ def test_train_and_test(folder, tmp_path, amp):
     assert model.train_classes == ("cat", "dog", "grass") == model.test_classes
     assert runner.message_hub.get_scalar("train/loss").current() > 0
     assert not any(p.requires_grad for name, p in model.named_parameters()
-                   if name.startswith("clip.") and "hyperbolic" not in name)  # fmt: skip
+                   if name.startswith("clip.") and ".hyperclip." not in name)  # fmt: skip
     metrics = run_test(config(folder), tmp_path / "iter_2.pth", tmp_path / "test", out=tmp_path / "maps")
     assert 0 <= metrics["mIoU"] <= 100 and np.isfinite(metrics["mIoU"])
     written = sorted((tmp_path / "maps").iterdir())
@@ -249,7 +249,7 @@ def test_configs_are_complete(path):
 
     config = load_config(path)
     if path.stem.startswith("clip-"):
-        assert config.model.type == "CaptionContrast"
+        assert config.model.type == "CLIPContrast"
         assert (
             config.train_cfg.max_iters
             == int(path.stem.rpartition("_")[2].rstrip("i"))

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hypvision.clip.adapters.block_map import map_rows_literal
+from hypvision.clip.adapters.hyperclip.layer import map_rows_reference
 
 
 def literal_packed(weight: Tensor, blocks: dict[str, Tensor], c: float) -> Tensor:
@@ -18,7 +18,7 @@ def literal_packed(weight: Tensor, blocks: dict[str, Tensor], c: float) -> Tenso
     parts = []
     for letter, rows in zip("qkv", weight.detach().chunk(3)):
         dense = torch.block_diag(*blocks[letter])
-        parts.append(map_rows_literal(rows, dense[None], c))
+        parts.append(map_rows_reference(rows, dense[None], c))
     return torch.cat(parts)
 
 

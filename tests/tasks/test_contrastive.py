@@ -8,16 +8,18 @@ import torch
 
 pytest.importorskip("open_clip")
 
+from mmengine.registry import MODELS
 from mmengine.runner import CheckpointLoader
 
 import hypvision
 from hypvision.checkpoints.match import check_compatible
-from hypvision.cli.publish import describe_config, stripped
+from hypvision.clip import adapters
 from hypvision.clip.models import expand_tokens
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
-from hypvision.tasks.contrastive import CaptionContrast, ShapeCaptions, ZeroShotAccuracy
+from hypvision.tasks.contrastive import CLIPContrast, ShapeCaptions, ZeroShotAccuracy
+from hypvision.tasks.publishing import describe_config, stripped
 from hypvision.zoo.export import export_model
 
 CONFIGS = Path(__file__).parents[2] / "configs/hyperclip"
@@ -37,7 +39,7 @@ def test_data_are_repeatable_and_captions_true():
 
 
 def test_loss_pair_by_pair():
-    model = CaptionContrast(dict(name="shapes-s8")).eval()
+    model = CLIPContrast(dict(name="shapes-s8")).eval()
     inputs = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
     captions = ["a disk", "a red ring", "a disk", "a house"]
     with torch.no_grad():
@@ -59,7 +61,7 @@ def test_loss_pair_by_pair():
 
 
 def test_it_learns():
-    model = CaptionContrast(dict(name="shapes-s8")).train()
+    model = CLIPContrast(dict(name="shapes-s8")).train()
     data = ShapeCaptions(length=8)
     batch = [data[i] for i in range(8)]
     inputs, captions = torch.stack([item["inputs"] for item in batch]), [item["caption"] for item in batch]
@@ -87,7 +89,7 @@ def test_published_weights(tmp_path):
     config = load_config(CONFIGS / "clip-shapes_1100i.py")
     known = describe_config(config)
     assert (known["task"], known["model"], known["input"]["size"]) == ("zero-shot", "shapes-s8", [3, 64, 64])
-    model = CaptionContrast(dict(name="shapes-s8"))
+    model = CLIPContrast(dict(name="shapes-s8"))
     weights = stripped(dict(state_dict=model.state_dict()), "zero-shot")
     used = weights["token_embedding.index"]
     assert 40 < len(used) < 400 and {49406, 49407} <= set(used.tolist())
@@ -99,17 +101,71 @@ def test_published_weights(tmp_path):
 def test_shipped_weights():
     clip = hypvision.load("shapes-s8.captions")
     data = ShapeCaptions(split="val", length=60, scenes=False)
-    model = CaptionContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions")).eval()
+    model = CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions")).eval()
     samples = [data[i] for i in range(60)]
     pictures = torch.stack([sample["inputs"] for sample in samples])
     labels = torch.tensor([sample["label"] for sample in samples])
     with torch.no_grad():
         found = model(pictures, [""] * 60, labels, mode="predict")
         words = clip.encode_text(clip.tokenizer(["A photo of a star in the scene"]), normalize=True)
-        assert torch.allclose(words, model._encode(["A photo of a star in the scene"]), atol=1e-6)
+        assert torch.allclose(words, model.encode_classes(["star"])[:, 0], atol=1e-6)
     right = sum(int(sample["scores"].argmax()) == sample["label"] for sample in found)
     assert right > 24  # of 60; chance is 4
     checkpoint = CheckpointLoader.load_checkpoint("zoo:shapes-s8.captions")
     check_compatible(model, checkpoint["state_dict"], "zoo:shapes-s8.captions")
     with pytest.raises(HypvisionError, match="is a CLIP, two networks"):
         export_model("shapes-s8.captions", "onnx", "never.onnx")
+
+
+@pytest.mark.parametrize(
+    "options,learned",
+    [
+        (dict(adapter=dict(type="hyperclip", block=32)), ".hyperclip."),
+        (dict(adapter=dict(block=32), tune="hyperbolic"), ".hyperclip."),  # as earlier versions said it
+        (dict(tune="attention"), ".in_proj_weight"),
+        (dict(tune="text"), "clip."),
+        (dict(tune="image"), "clip.visual."),
+        (dict(tune="full"), "clip."),
+    ],
+    ids=str,
+)
+def test_what_trains(options, learned):
+    """Any adapter, or a part of CLIP: that gets gradients, and nothing else does."""
+    model = CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), **options).train()
+    inputs = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
+    sum(model(inputs, ["a disk", "a ring", "a house", "a disk"], mode="loss").values()).backward()
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained and all(learned in name for name in trained)
+    assert {name for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().max() > 0} <= trained
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
+    if options.get("tune") in ("text", "image"):
+        assert {name.startswith("clip.visual.") for name in trained} == {options["tune"] == "image"}
+        assert "clip.logit_scale" not in trained
+
+
+def test_an_adapter_learns_and_is_saved_alone(tmp_path):
+    clip = dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions")
+    model = CLIPContrast(clip, adapter=dict(type="hyperclip", block=32)).train()
+    data = ShapeCaptions(length=8)
+    batch = [data[i] for i in range(8)]
+    inputs, captions = torch.stack([item["inputs"] for item in batch]), [item["caption"] for item in batch]
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3)
+    losses = []
+    for _ in range(5):
+        loss = sum(model(inputs, captions, mode="loss").values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+    path = adapters.save(model.clip, tmp_path / "a.safetensors")
+    fresh = CLIPContrast(clip, tune="frozen").eval()
+    adapters.load(fresh.clip, path)
+    with torch.no_grad():
+        assert torch.allclose(fresh(inputs, captions), model.eval()(inputs, captions), atol=1e-5)
+    with pytest.raises(HypvisionError, match="Leave out one of the two"):
+        CLIPContrast(clip, adapter=dict(type="hyperclip", block=32), tune="text")
+
+
+def test_former_names_of_types_build_the_same():
+    assert MODELS.get("CaptionContrast") is MODELS.get("CLIPContrast") is CLIPContrast

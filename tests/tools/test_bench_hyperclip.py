@@ -6,7 +6,7 @@ import pytest
 import torch
 from bench import hyperclip as bench
 
-from hypvision.clip.adapters import hyperclip
+from hypvision.clip import adapters
 from hypvision.clip.models import create_clip
 from hypvision.errors import HypvisionError
 
@@ -29,12 +29,12 @@ def test_table_is_written(arguments):
 
 
 def test_both_ways_of_making_weights_have_the_same_gradient():
-    model = hyperclip.inject(create_clip("shapes-s8").model, block=32)
+    model = adapters.inject(create_clip("shapes-s8").model, block=32)
     gradients = []
-    for make in (bench.literal_weights, bench.fused_weights):
+    for make in (bench.reference_weights, bench.fused_weights):
         model.zero_grad()
         make(model)
-        gradients.append([parameter.grad.clone() for parameter in hyperclip.trainable_parameters(model)])
+        gradients.append([parameter.grad.clone() for parameter in adapters.trainable_parameters(model)])
     assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(*gradients))
 
 

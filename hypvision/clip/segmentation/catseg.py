@@ -71,7 +71,7 @@ def _joint_linear(layer: nn.Linear, x: Tensor, guidance: Tensor | None) -> Tenso
     return F.linear(x, layer.weight[:, :c], layer.bias) + F.linear(guidance, layer.weight[:, c:])
 
 
-def _wide(x: Tensor) -> Tensor:
+def _in_compute_dtype(x: Tensor) -> Tensor:
     """In float32 at least."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -164,10 +164,10 @@ class ClassAttention(nn.Module):
         if self.attention == "linear":
             # In float32: sums over classes of products of positive numbers.
             with exact(x.device):
-                q, k, v = F.elu(_wide(q)) + 1, F.elu(_wide(k)) + 1, _wide(v)
+                q, k, v = F.elu(_in_compute_dtype(q)) + 1, F.elu(_in_compute_dtype(k)) + 1, _in_compute_dtype(v)
                 weighted, total = torch.einsum("bthwnd,bthwne->bhwnde", k, v), k.sum(1)
                 if pads:
-                    pad_k, pad_v = F.elu(_wide(pad_k)) + 1, _wide(pad_v)
+                    pad_k, pad_v = F.elu(_in_compute_dtype(pad_k)) + 1, _in_compute_dtype(pad_v)
                     weighted = weighted + pads * torch.einsum("bthwnd,bthwne->bhwnde", pad_k, pad_v)
                     total = total + pads * pad_k.sum(1)
                 found = torch.einsum("bthwnd,bhwnde->bthwne", q, weighted)
@@ -356,7 +356,7 @@ class CATSegHead(nn.Module):
                 f"{tuple(text.shape)} instead of (classes, {self.prompts}, size)."
             )
         count, kept = text.shape[0], None
-        units = F.normalize(_wide(features), dim=1)
+        units = F.normalize(_in_compute_dtype(features), dim=1)
         text = text.to(units.dtype)[None]
         if self.pad_len and count > self.pad_len:
             with torch.no_grad():

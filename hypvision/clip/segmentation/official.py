@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hypvision.checkpoints.renamed import current_names
 from hypvision.errors import HypvisionError
 
 __all__ = [
@@ -25,14 +26,14 @@ __all__ = [
 ]
 
 _PREDICTOR = "sem_seg_head.predictor."
-_ADAPTER = ".hyperbolic_attn."
+_OFFICIAL_ADAPTER, _ADAPTER = ".hyperbolic_attn.adapter_attn_", ".hyperclip."
 _VISION = "clip.visual.transformer.resblocks."
 
 
 def is_official_hyperclip(state_dict: Mapping[str, Tensor]) -> bool:
     """Whether the names are the official HyperCLIP code's."""
     names = [name for name in state_dict if name.startswith(_PREDICTOR)]
-    return any(_ADAPTER in name for name in names)
+    return any(_OFFICIAL_ADAPTER in name for name in names)
 
 
 def is_official_catseg(state_dict: Mapping[str, Tensor]) -> bool:
@@ -69,10 +70,12 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
             out["clip." + short.removeprefix("clip_model.")] = value.float() if value.is_floating_point() else value
         else:
             raise HypvisionError(_unknown(name))
-    for name, parts in split.items():
-        if set(parts) != set("qkv"):
-            raise HypvisionError(f"The checkpoint has only {', '.join(sorted(parts))} of the projection '{name}'.")
-        out[name] = torch.cat([parts[letter] for letter in "qkv"]).float()
+    for name, projections in split.items():
+        if set(projections) != set("qkv"):
+            given = ", ".join(sorted(projections))
+            raise HypvisionError(f"The checkpoint has only {given} of the projection '{name}'.")
+        out[name] = torch.cat([projections[letter] for letter in "qkv"]).float()
+    out = current_names(out)
     for name, value in out.items():
         if name.startswith(_VISION) and _ADAPTER in name:
             number, depth = int(name[len(_VISION) :].partition(".")[0]), _depth(out, _VISION)
@@ -94,7 +97,8 @@ def hyperclip_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]
     from hypvision.clip.segmentation.catseg import _window_mask
 
     out: dict[str, Tensor] = {}
-    for name, value in state_dict.items():
+    for name, value in current_names(state_dict).items():
+        name = re.sub(r"\.hyperclip\.([qkv])$", r".hyperbolic_attn.adapter_attn_\1.weights", name)
         if name.startswith("clip."):
             out[f"{_PREDICTOR}clip_model.{name[5:]}"] = value
         elif name.startswith("head."):
@@ -115,10 +119,10 @@ def catseg_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         HypvisionError: the model carries an adapter, which has to be merged first.
     """
-    if any(_ADAPTER in name for name in state_dict):
+    if any(_ADAPTER in name for name in current_names(state_dict)):
         raise HypvisionError(
             "The checkpoint carries HyperCLIP's adapters, for which CAT-Seg has no place. Load it, call "
-            "hyperclip.merge(model.clip), and save it again."
+            "adapters.merge(model.clip), and save it again."
         )
     out: dict[str, Tensor] = {}
     for name, value in hyperclip_to_official(state_dict).items():
@@ -143,7 +147,7 @@ def segmenter_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, 
     conv = state_dict.get("clip.visual.conv1.weight")
     if conv is None or not any(name.startswith("head.") for name in state_dict):
         raise HypvisionError("The file holds only a part of a segmenter: CLIP's image tower or the head is missing.")
-    family = "hyperclip" if any(_ADAPTER in name for name in state_dict) else "catseg"
+    family = "hyperclip" if any(_ADAPTER in name for name in current_names(state_dict)) else "catseg"
     known = {(768, 16): "vitb16", (1024, 14): "vitl14-336"}
     size = (conv.shape[0], conv.shape[-1])
     return f"{family}-{known.get(size, f'width{size[0]}-patch{size[1]}')}", {}

@@ -1,9 +1,9 @@
-"""Open-vocabulary segmentation: CLIP, HyperCLIP's adapter and CAT-Seg's head; any picture, any class names.
+"""Open-vocabulary segmentation: CLIP, HyperCLIP's adapter and CAT-Seg's head; any image, any class names.
 
 >>> model = OpenVocabSegmenter(clip=dict(name="ViT-B-16", pretrained="openai"), classes=["cat", "grass"])
->>> model.predict([picture])[0]                       # (H, W) numbers of classes
+>>> model.predict([image])[0]                       # (H, W) numbers of classes
 
-:class:`SegmenterParts` is what the plain module and the one for mmseg share.
+:class:`SegmenterBase` is what the plain module and the one for mmseg share.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.clip.open_vocabulary import TUNING, CLIPParts, set_tuning
+from hypvision.clip.open_vocabulary import TUNING, OpenVocabularyCLIP, set_tuning
 from hypvision.clip.segmentation.catseg import CATSegHead
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
 from hypvision.errors import HypvisionError
 
-__all__ = ["TUNING", "OpenVocabSegmenter", "SegmenterParts", "SimilarityHead", "segmentation_loss", "set_tuning"]
+__all__ = ["TUNING", "OpenVocabSegmenter", "SegmenterBase", "SimilarityHead", "segmentation_loss", "set_tuning"]
 
 
 def segmentation_loss(logits: Tensor, labels: Tensor, ignore: int = 255, mask_ignored: bool = False) -> Tensor:
@@ -76,8 +76,8 @@ class SimilarityHead(nn.Module):
         return self.log_scale.exp() * cosine + self.bias
 
 
-class SegmenterParts(CLIPParts):
-    """The parts and their use; see :class:`OpenVocabSegmenter` for the arguments."""
+class SegmenterBase(OpenVocabularyCLIP):
+    """CLIP, head and inference; see :class:`OpenVocabSegmenter` for the arguments. A mix-in of models."""
 
     head: CATSegHead | SimilarityHead
 
@@ -85,7 +85,7 @@ class SegmenterParts(CLIPParts):
         self,
         clip: dict[str, Any] | nn.Module | None = None,
         adapter: dict[str, Any] | None = None,
-        tune: str = "hyperbolic",
+        tune: str = "adapter",
         head: dict[str, Any] | None = None,
         classes: str | Path | Sequence[str] | None = None,
         templates: str | Sequence[str] = "catseg",
@@ -100,12 +100,15 @@ class SegmenterParts(CLIPParts):
         upsample: tuple[int, int] = (256, 128),
         checkpointing: bool = False,
         mask_ignored: bool = False,
-        official_whole_quirk: bool = False,
+        official_whole_padding: bool = False,
+        official_whole_quirk: bool | None = None,
         tokenizer: Any = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> None:
-        """Make the parts; called once by the constructors."""
+        """Make CLIP and the head; called once by the constructors."""
+        if official_whole_quirk is not None:
+            official_whole_padding = official_whole_quirk
         self.build_clip(clip, adapter, tune, classes, templates, synonyms, tokenizer, mean, std)
         if inference not in ("slide", "whole"):
             raise HypvisionError(f"inference is {inference!r}; use 'slide' or 'whole'.")
@@ -142,7 +145,7 @@ class SegmenterParts(CLIPParts):
         self.head.checkpointing = checkpointing
         self.resolution, self.crop, self.slide, self.overlap = resolution, crop, slide, overlap
         self.inference, self.squash, self.checkpointing = inference, squash, checkpointing
-        self.mask_ignored, self.official_whole_quirk = mask_ignored, official_whole_quirk
+        self.mask_ignored, self.official_whole_padding = mask_ignored, official_whole_padding
 
     # Images
 
@@ -160,7 +163,7 @@ class SegmenterParts(CLIPParts):
         return self._normalised_logits(x, self.encode_classes(classes))
 
     def check_size(self, size: Sequence[int], name: str = "An image") -> None:
-        """Complain of a picture of another (height, width) than CLIP can see anything in.
+        """Complain of an image of another (height, width) than CLIP can see anything in.
 
         Raises:
             HypvisionError: a side is shorter than a patch.
@@ -207,11 +210,11 @@ class SegmenterParts(CLIPParts):
             self.check_size(image.shape[-2:])
             image = image.to(self.mean.device).float()
             size = tuple(sizes[number]) if sizes is not None else tuple(image.shape[-2:])
-            parts = self._slide(image, text) if self.inference == "slide" else self._whole(image, text)
+            chunks = self._slide(image, text) if self.inference == "slide" else self._whole(image, text)
             best: Tensor | None = None
             label: Tensor | None = None
             kept, first = [], 0
-            for part in parts:  # classes in chunks: never all of them at full size
+            for part in chunks:  # of classes: never all of them at full size
                 part = F.interpolate(part[None], size, mode="bilinear", align_corners=False)[0]
                 value, index = part.max(0)
                 if best is None:
@@ -274,21 +277,20 @@ class SegmenterParts(CLIPParts):
         logits = self._normalised_logits(x, text)
         for part in logits.split(32, dim=1):
             part = part.float().sigmoid()
-            if self.official_whole_quirk:  # cut by pixel counts, which are larger than this map: nothing is cut
+            if self.official_whole_padding:  # cut by pixel counts, which are larger than this map: nothing is cut
                 yield part[0, :, :height, :width]
                 continue
             part = F.interpolate(part, padded.shape[-2:], mode="bilinear", align_corners=False)
             yield part[0, :, :height, :width]
 
 
-class OpenVocabSegmenter(SegmenterParts):
+class OpenVocabSegmenter(SegmenterBase):
     """CLIP + adapter + head as a plain PyTorch module.
 
     Args:
         clip: arguments of :func:`~hypvision.clip.models.create_clip`, or an open_clip model (then with ``tokenizer``,
             ``mean`` and ``std``).
-        adapter: options of :class:`~hypvision.clip.adapters.hyperclip.HyperCLIPConfig`.
-        tune: what of CLIP trains, see :data:`TUNING`; only ``"hyperbolic"`` has an adapter.
+        adapter, tune: see :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         head: options of :class:`~hypvision.clip.segmentation.catseg.CATSegHead`; or ``dict(type="similarity")``, a
             head of two parameters (:class:`SimilarityHead`).
         classes: what is looked for; may be changed at any time.
@@ -303,7 +305,8 @@ class OpenVocabSegmenter(SegmenterParts):
         upsample: channels of the two guidance maps, the shallower first; zeros for none.
         checkpointing: less memory in training, more work.
         mask_ignored: leave ignored pixels out of the loss (officially they are negative for every class).
-        official_whole_quirk: with ``"whole"``: do not remove the padding of the image.
+        official_whole_padding: with ``"whole"``: do not remove the padding of the image, as the official code.
+        official_whole_quirk: the former name of that.
         tokenizer, mean, std: for a ready model.
 
     Raises:

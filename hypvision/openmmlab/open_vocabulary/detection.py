@@ -63,7 +63,7 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
         rpn_head, roi_head, train_cfg, test_cfg: as in mmdet's two-stage detectors.
-        adapter, tune, templates, synonyms: see :meth:`hypvision.clip.open_vocabulary.CLIPParts.build_clip`.
+        adapter, tune, templates, synonyms: see :meth:`hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         train_classes, test_classes: see :meth:`.Vocabulary.set_vocabularies`. A class of the
             test is a base class if training had its name.
         backbone: of the proposals and the trained head; None: the blocks ``hooks`` of CLIP itself.
@@ -82,7 +82,7 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
         train_cfg: ConfigDict | None = None,
         test_cfg: ConfigDict | None = None,
         adapter: dict[str, Any] | None = None,
-        tune: str = "hyperbolic",
+        tune: str = "adapter",
         templates: str | Sequence[str] = "catseg",
         synonyms: str = "first",
         train_classes: str | Path | Sequence[str] | None = None,

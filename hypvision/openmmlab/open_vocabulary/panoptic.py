@@ -26,13 +26,13 @@ from mmdet.visualization import DetLocalVisualizer
 from mmengine.config import ConfigDict
 from mmengine.evaluator import BaseMetric
 from mmengine.structures import PixelData
-from PIL import Image
 from torch import Tensor, nn
 
 from hypvision.clip.classes import load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks, region_logits
 from hypvision.errors import HypvisionError
+from hypvision.images import read_labels
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
     DatasetClassesHook,
     OpenVocabMaps,
@@ -132,7 +132,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
         panoptic_head: an :class:`OpenVocabMaskFormerHead`; its channels are filled in.
         train_cfg: of the head. test_cfg: ``score_thr`` and ``overlap_thr`` of :func:`merge_segments`.
-        adapter, tune, templates, synonyms: see :meth:`hypvision.clip.open_vocabulary.CLIPParts.build_clip`.
+        adapter, tune, templates, synonyms: see :meth:`hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         train_classes, test_classes: see :meth:`.Vocabulary.set_vocabularies`.
         thing_classes: names of countable classes; None: those of the data.
         backbone, neck, hooks, checkpointing: see :meth:`.Vocabulary.build_pyramid`.
@@ -152,7 +152,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         train_cfg: ConfigDict | None = None,
         test_cfg: ConfigDict | None = None,
         adapter: dict[str, Any] | None = None,
-        tune: str = "hyperbolic",
+        tune: str = "adapter",
         templates: str | Sequence[str] = "catseg",
         synonyms: str = "first",
         train_classes: str | Path | Sequence[str] | None = None,
@@ -394,15 +394,7 @@ class LoadPanopticSegments:
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
         path = results["seg_map_path"]
-        try:
-            with Image.open(path) as image:
-                colours = np.array(image.convert("RGB"), dtype=np.int64)
-        except FileNotFoundError as error:
-            raise HypvisionError(f"There is no segment map '{path}'. Check data_prefix.seg.") from error
-        except (OSError, ValueError) as error:
-            raise HypvisionError(
-                f"The segment map '{path}' cannot be read: {error}. Replace it by an intact copy."
-            ) from error
+        colours = read_labels(path, "segment map", "RGB").astype(np.int64)
         if colours.shape[:2] != tuple(results["ori_shape"][:2]):
             raise HypvisionError(
                 f"The segment map '{path}' has {colours.shape[0]} x {colours.shape[1]} pixels, its picture "

@@ -18,10 +18,10 @@ from PIL import Image
 
 from hypvision.checkpoints.match import check_compatible
 from hypvision.checkpoints.read import read
-from hypvision.clip.segmentation.segment import read_picture
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
 from hypvision.errors import HypvisionError
+from hypvision.images import open_image
 from hypvision.openmmlab.open_vocabulary.vocabulary import Vocabulary
 
 __all__ = ["load_openvocab", "look"]
@@ -86,7 +86,7 @@ def look(
     """
     if classes is not None:
         model.set_test_classes(classes, *(() if things is None else (things,)))
-    picture = read_picture(image)
+    picture = open_image(image)
     width, height = picture.size
     scale = 1.0 if size is None else size / max(width, height)
     new = (max(1, round(width * scale)), max(1, round(height * scale)))

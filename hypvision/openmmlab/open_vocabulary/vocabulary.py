@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hypvision.clip.classes import load_classes
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.open_vocabulary import CLIPParts
+from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.radius import radius_statistics, text_radii
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
 from hypvision.errors import HypvisionError
@@ -51,7 +51,7 @@ class OpenVocabMaps(tuple):
     trains_clip: bool
 
 
-class Vocabulary(CLIPParts):
+class Vocabulary(OpenVocabularyCLIP):
     """Mix-in of models with a class list for training and one for testing."""
 
     open_vocabulary = True

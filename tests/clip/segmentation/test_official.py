@@ -25,10 +25,12 @@ def official(blocks=True, vision_layers=4):
     weights = {}
     for name, value in model.state_dict().items():
         value = value.clone()
-        if ".hyperbolic_attn." in name:
+        if ".hyperclip." in name:
             if not blocks:
                 continue
             value += 0.1 * torch.randn_like(value)
+            stem, _, letter = name.rpartition(".hyperclip.")
+            name = f"{stem}.hyperbolic_attn.adapter_attn_{letter}.weights"
         if name.startswith("clip."):
             name = P + "clip_model." + name[5:]
         elif name.startswith("head."):
@@ -93,7 +95,7 @@ def test_converted_segmenter_is_the_literal_one(tmp_path, family, layers):
     back = convert_file(family, done.path, tmp_path / "back.pth", to_official=True)
     again = torch.load(back.path, weights_only=True)
     assert set(again) == set(stored)
-    unused = [n for n in stored if layers > 12 and "hyperbolic" in n and "visual" in n]
+    unused = [n for n in stored if layers > 12 and "hyperbolic_attn" in n and "visual" in n]
     assert all(torch.equal(again[n], stored[n]) for n in stored if "attn_mask" not in n and n not in unused)
 
 
@@ -107,7 +109,7 @@ def test_mistakes_are_explained(tmp_path):
     fails("entry 'backbone2.weight'", "hyperclip", {**weights, "backbone2.weight": torch.ones(1)})
     fails("not a checkpoint of an official CAT-Seg", "catseg", weights)
     fails("not a checkpoint of an official HyperCLIP", "hyperclip", {"a": torch.ones(1)})
-    fails("call hyperclip.merge", "catseg", build().state_dict(), to_official=True)
+    fails("call adapters.merge", "catseg", build().state_dict(), to_official=True)
     split = {n.replace("in_proj_weight", "q_proj_weight"): v for n, v in official(False).items()}
     fails("only q of the projection", "catseg", split)
     fails(

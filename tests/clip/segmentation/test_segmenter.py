@@ -1,6 +1,7 @@
 """The whole segmenter on tiny CLIPs: class lists, text cache, loss, sliding and whole inference, mistakes."""
 
 import copy
+import re
 import warnings
 
 import pytest
@@ -10,7 +11,7 @@ from helpers import clip_models
 from helpers.segmenter import build, picture
 from references.hyperclip import literal_loss
 
-from hypvision.clip.adapters import hyperclip
+from hypvision.clip import adapters
 from hypvision.clip.classes import CLASS_LISTS, load_classes, official_ids, prompts
 from hypvision.clip.open_vocabulary import set_tuning
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter, segmentation_loss
@@ -39,7 +40,7 @@ def test_every_kind_of_clip(kind):
     loss.backward()
     trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert {name for name, p in model.named_parameters() if p.requires_grad} == trained
-    assert all("hyperbolic_attn" in name for name in trained if name.startswith("clip."))
+    assert all(".hyperclip." in name for name in trained if name.startswith("clip."))
 
 
 @pytest.mark.parametrize("squash", [True, False])
@@ -96,7 +97,7 @@ def test_whole_removes_the_padding_and_the_quirk_does_not():
     image[:, :, 20:] = 255
     model = build(inference="whole")
     fine = model.predict([image], scores=True)[0][1]
-    model.official_whole_quirk = True
+    model.official_whole_padding = True
     official = model.predict([image], scores=True)[0][1]
     with torch.no_grad():
         padded = F.pad((image[None] - 120) / 60, (0, 24, 0, 24))
@@ -146,12 +147,12 @@ def test_text_is_encoded_again_when_something_changed():
     model.train()
     model(picture(64, 64)[None], torch.zeros(1, 64, 64, dtype=torch.long)).backward()
     with torch.no_grad():
-        for parameter in hyperclip.trainable_parameters(model.clip):
+        for parameter in adapters.trainable_parameters(model.clip):
             parameter.sub_(10 * parameter.grad.sign() * 1e-2)
     model.eval()
     with torch.no_grad():  # the official code would use the old embeddings here
         assert not torch.allclose(model.encode_classes(), before, atol=1e-3)
-        hyperclip.merge(model.clip)
+        adapters.merge(model.clip)
         merged = model.encode_classes()
     assert merged.shape == (3, 1, 64) and len(calls) == 6
 
@@ -213,8 +214,8 @@ def test_other_tunings(tune):
 @pytest.mark.parametrize("options", [dict(tune="full"), dict(tune="attention"), dict(form="feature"), dict()])
 def test_whatever_trains_gets_a_gradient(options):
     """Otherwise distributed training stops."""
-    tune, form = options.get("tune", "hyperbolic"), options.get("form", "weight")
-    adapter = dict(block=16, form=form) if tune == "hyperbolic" else None
+    tune, form = options.get("tune", "adapter"), options.get("form", "weight")
+    adapter = dict(block=16, form=form) if tune == "adapter" else None
     model = build(adapter=adapter, tune=tune).train()
     model(picture(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).backward()
     assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
@@ -245,10 +246,40 @@ def test_weights_travel():
     model = build()
     other = build(classes=["cat", "dog", "grass"])
     with torch.no_grad():
-        for parameter in hyperclip.trainable_parameters(model.clip):
+        for parameter in adapters.trainable_parameters(model.clip):
             parameter.add_(0.1 * torch.randn_like(parameter))
     other.load_state_dict(model.state_dict())
     assert torch.equal(copy.deepcopy(other).predict([picture()])[0], model.predict([picture()])[0])
+
+
+def test_weights_and_options_of_earlier_versions():
+    model = build(official_whole_padding=True, inference="whole")
+    with torch.no_grad():
+        for parameter in adapters.trainable_parameters(model.clip):
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    former = {
+        re.sub(r"\.hyperclip\.([qkv])$", r".hyperbolic_attn.adapter_attn_\1.weights", name): value
+        for name, value in model.state_dict().items()
+    }
+    assert sum("hyperbolic_attn" in name for name in former) == len(adapters.trainable_parameters(model.clip))
+    adapter = dict(block=16, official_cls_quirk=False, official_layer_quirk=False)
+    other = build(official_whole_quirk=True, inference="whole", tune="hyperbolic", adapter=adapter)
+    other.load_state_dict(former)
+    assert torch.equal(other.predict([picture()])[0], model.predict([picture()])[0]) and other.official_whole_padding
+
+
+def test_texts_follow_weights_that_are_exchanged_unseen():
+    """As averaged weights are put in place for a validation: through ``.data``, which no version counts."""
+    model = build().train()
+    with torch.no_grad():
+        before = model.encode_classes()
+        for parameter in adapters.trainable_parameters(model.clip):
+            parameter.data.copy_(parameter + 0.1 * torch.randn_like(parameter))
+        model.eval()
+        after = model.encode_classes()
+        assert (after - before).abs().max() > 1e-3
+        assert model.eval().encode_classes() is after  # evaluation goes on: nothing is made anew
+        assert torch.allclose(copy.deepcopy(model).encode_classes(), after, atol=1e-6)
 
 
 def test_class_lists(tmp_path):
@@ -302,7 +333,7 @@ def test_mistakes_are_explained(tmp_path):
     fails("use 'first' or 'mean'", build, synonyms="last")
     fails("no multiple of the patch of 16 x 16 pixels. Use 64", build, resolution=70)
     fails("no tuning 'lora'", build, adapter=None, tune="lora")
-    fails("trains with tune='hyperbolic'", build, tune="full")
+    fails("trains with tune='adapter'", build, tune="full")
     fails("use 'slide' or 'whole'", build, inference="both")
     fails("no prompt templates 'nice'", build, templates="nice")
     for template in ("a cat", "a {} {", "{} and {}", "a {x} {}"):
