@@ -175,5 +175,5 @@ def test_what_is_kept_and_what_is_not():
         module.eval()  # ... until training ends
         assert torch.equal(module(packed), packed)
         kept = module(packed)
-        assert module.eval()(packed) is kept
+        assert module.eval()(packed) is kept and module.train().training
     assert module(packed) is not module(packed)  # outside of a forward pass each call has a graph of its own
