@@ -2,7 +2,6 @@
 _base_ = ["./default_runtime.py"]
 custom_imports = dict(
     imports=[
-        "hypvision.openmmlab",
         "hypvision.tasks",
         "hypvision.tasks.metric_learning",
         "hypvision.data.retrieval",

@@ -3,7 +3,7 @@ _base_ = ["./mask-rcnn_himapper-resnet50_8xb2-1x_coco.py"]
 custom_imports = dict(
     imports=[
         "hypvision.openmmlab",
-        "hypvision.openmmlab.backbone_losses_mmdet",
+        "hypvision.openmmlab.backbone_losses",
         "hypvision.tasks",
         "hypvision.openmmlab.datasets.detection",
     ]

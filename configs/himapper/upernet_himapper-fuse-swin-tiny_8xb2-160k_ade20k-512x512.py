@@ -3,7 +3,7 @@ _base_ = ["./upernet_himapper-swin-tiny_8xb2-160k_ade20k-512x512.py"]
 custom_imports = dict(
     imports=[
         "hypvision.openmmlab",
-        "hypvision.openmmlab.backbone_losses_mmseg",
+        "hypvision.openmmlab.backbone_losses",
         "hypvision.tasks",
         "hypvision.openmmlab.datasets.segmentation",
     ]

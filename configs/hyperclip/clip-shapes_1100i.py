@@ -1,7 +1,7 @@
 # A small CLIP from scratch on drawn shapes and their captions: 1100 steps of 128 pictures of 64 x 64 pixels, what one
 # CPU core does in 20 minutes with --amp (bfloat16).
 _base_ = ["../_base_/default_runtime.py"]
-custom_imports = dict(imports=["hypvision.openmmlab", "hypvision.tasks", "hypvision.tasks.contrastive"])
+custom_imports = dict(imports=["hypvision.tasks", "hypvision.tasks.contrastive"])
 model = dict(type="CLIPContrast", clip=dict(name="shapes-s8"))
 train_dataloader = dict(
     batch_size=128,

@@ -1,11 +1,11 @@
 """One file from one address: streamed, resumed, retried, bounded, verified, and only then moved into place.
 
-The transfer itself is :func:`huggingface_hub.file_download.http_get`, which timm brings along: it streams with a
-progress bar, continues by range requests, notices servers that ignore ranges, follows redirects and honours proxies and
-the time-outs of ``HF_HUB_DOWNLOAD_TIMEOUT``, for any HTTP address. (pooch cannot resume and would add requests; fsspec
-needs aiohttp and brings neither resumption nor hashes.) What a zoo needs beyond that is here: a part file that outlives
-the process, retries with back-off, a limit to what a server may send, and the sha256. Locks between processes are those
-of filelock, which the system frees when a process is killed.
+What a server may do is limited: how much it sends (the size of the file), how slowly (:data:`SLOWEST` bytes a second
+over :data:`WINDOW` seconds), how long in all (:func:`deadline`) and how long it may ask to wait (:data:`LONGEST_WAIT`).
+A part file outlives the process, from which a later call goes on by a range request. The transfer is the standard
+library's: it follows redirects, honours proxies, and needs nothing of the insides of another package.
+
+Locks between processes are those of filelock, which the system frees when a process is killed.
 """
 
 from __future__ import annotations
@@ -17,31 +17,54 @@ import logging
 import os
 import random
 import shutil
+import socket
+import threading
 import time
-from collections.abc import Iterator, Mapping
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
+from tqdm import tqdm
 
 from hypvision.checkpoints.storage import format_problem
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
+from hypvision.version import __version__
 
-__all__ = ["SourceError", "download", "download_text", "file_sha256", "locked", "verify_file"]
+__all__ = ["SourceError", "copy_verified", "download", "download_text", "file_sha256", "locked", "verify_file"]
 
 _logger = logging.getLogger(__name__)
 
 ATTEMPTS = 5  # in a row without progress
 WAIT = 0.5  # seconds before the first retry; doubles with each
-LONGEST_WAIT = 30.0
+LONGEST_WAIT = 30.0  # whatever a server asks for
+TIMEOUT = 10.0  # seconds without a byte
+SLOWEST, WINDOW = 1024, 30.0
+LOCK_WAIT = 900.0  # seconds that a process waits for another one's download
 SPARE = 16 * 2**20  # bytes to leave free on the disk
+LARGEST = 2**37  # bytes of a file whose size nobody tells
 _RETRY = (408, 425, 429, 500, 502, 503, 504)
 
 
 class SourceError(Exception):
     """One source cannot give the file; the next may. The text completes "ADDRESS: ..."."""
+
+
+def deadline(size: int | None) -> float:
+    """Seconds that a download may take in all, with its retries: ten minutes, or 50 kB a second if that is longer.
+
+    ``HYPVISION_DEADLINE``, in seconds, is another.
+    """
+    with suppress(ValueError):
+        if (given := float(os.environ.get("HYPVISION_DEADLINE", ""))) > 0:
+            return given
+    return max(600.0, (4 * 2**30 if size is None else size) / 50e3)
 
 
 def file_sha256(path: str | Path) -> str:
@@ -63,106 +86,127 @@ def verify_file(path: str | Path, sha256: str, size: int) -> None:
         found, what = Path(path).stat().st_size, format_problem(path)
         if found != size:
             raise SourceError(f"has {found} bytes instead of {size}" + (f" and is {what}" if what else ""))
-        if (digest := file_sha256(path)) != sha256:
-            raise SourceError(f"is another file: its sha256 begins with {digest[:8]} instead of {sha256[:8]}")
+        verify_sum(path, sha256)
         if what:
             raise SourceError(f"is no safetensors file: it is {what}")
     except OSError as error:
         raise SourceError(f"cannot be read ({error.strerror or error})") from error
 
 
+def verify_sum(path: str | Path, sha256: str) -> None:
+    """Check that the sha256 of a file begins with some digits (or is all of them).
+
+    Raises:
+        SourceError: it does not.
+    """
+    if not (digest := file_sha256(path)).startswith(sha256):
+        raise SourceError(f"is another file: its sha256 begins with {digest[:8]} instead of {sha256[:8]}")
+
+
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Let one process at a time do something; the others wait.
+    """Let one process at a time do something; the others wait, :data:`LOCK_WAIT` seconds at most.
 
     Args:
-        path: the lock file, in a folder that exists.
+        path: the lock file, in a folder that exists. Who holds it stands beside it, in ``NAME.holder``.
         what: what is done, for the message to those who wait.
 
     Raises:
+        HypvisionError: another process holds the lock for too long.
         OSError: the lock file cannot be made.
     """
     # For all users of a shared cache: the file is empty, and stays when its maker has gone.
     lock = FileLock(path, mode=0o666)
+    holder = path.with_name(path.name + ".holder")
     try:
-        lock.acquire(timeout=1)
+        lock.acquire(timeout=min(1.0, LOCK_WAIT))
     except Timeout:
-        _logger.warning("Waiting for another process: %s ...", what)
-        lock.acquire()
+        _logger.warning("Waiting for %s: %s ...", _read_holder(holder), what)
+        try:
+            lock.acquire(timeout=LOCK_WAIT)
+        except Timeout:
+            raise HypvisionError(
+                f"Waited {LOCK_WAIT:.0f} s for {_read_holder(holder)}, which holds the lock '{path}' ({what}). Let it "
+                "end or end it, and repeat; the lock goes with its process."
+            ) from None
     except NotImplementedError:  # some network file systems have no locks; two downloads then cost time, not safety
         _logger.warning("'%s' is on a file system without locks.", path)
+    with suppress(OSError):
+        holder.write_text(
+            f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+        )
     try:
         yield
     finally:
+        with suppress(OSError):
+            holder.unlink(missing_ok=True)
         lock.release()
 
 
-class _Sink:
-    """The part file: it refuses to grow beyond the size that was promised, and to be begun anew without end.
-
-    http_get goes on by itself after a break for as long as something comes. A server (or a proxy with a time limit)
-    that ignores ranges and always breaks off sends the same beginning each time.
-    """
-
-    def __init__(self, file: BinaryIO, limit: int):
-        self._file, self._limit, self._begun = file, limit, 1
-
-    def write(self, data: bytes) -> int:
-        if self._file.tell() + len(data) > self._limit:
-            raise SourceError(f"sends more than the {self._limit} bytes of the file")
-        return self._file.write(data)
-
-    def truncate(self, size: int | None = None) -> int:
-        self._begun += 1
-        if self._begun > ATTEMPTS:
-            raise SourceError(f"cannot continue a download and breaks off before the end ({ATTEMPTS} attempts)")
-        return self._file.truncate(size)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+def _read_holder(path: Path) -> str:
+    try:
+        text = path.read_text(errors="replace")[:200]
+    except OSError:
+        text = ""
+    return "".join(c for c in text if c.isprintable()) or "another process"
 
 
 def download(
-    url: str, target: Path, sha256: str, size: int, headers: Mapping[str, str] | None = None, name: str | None = None
+    url: str,
+    target: Path,
+    verify: Callable[[Path], None],
+    size: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    name: str | None = None,
 ) -> None:
     """Download a file to ``target``, by way of ``target.part``, from which a later call goes on.
 
     Args:
         url: ``http://`` or ``https://``.
         target: where the file appears when it is complete and verified.
-        sha256, size: what it must be.
+        verify: raises :class:`SourceError` for a complete file that is not the right one.
+        size: its bytes, where they are known.
         headers: of the request, e.g. an authorisation.
         name: for the progress bar.
 
     Raises:
-        SourceError: this address does not give the file.
+        SourceError: this address does not give the file, or not in time.
         HypvisionError: the disk is full.
         OSError: the folder cannot be written.
     """
     part = target.with_name(target.name + ".part")
-    failures, fresh = 0, False
+    failures, begun, fresh = 0, 1, False
     most = None  # bytes that were ever here; progress is what exceeds them
+    seconds = deadline(size)
+    end = time.monotonic() + seconds
     while True:
         have = part.stat().st_size if part.exists() else 0
-        if have > size:
+        if size is not None and have > size:
             part.unlink()
             have = 0
-        if have < size:
-            _check_space(target.parent, size - have)
+        if size is None or have < size:
+            if size is not None:
+                _check_space(target.parent, size - have)
             with open(part, "r+b" if have else "wb") as file:
                 file.seek(0, os.SEEK_END)
-                problem = _transfer(url, _Sink(file, size), have, size, headers, name or target.name)
+                problem = _transfer(url, file, size, headers, name or target.name, end)
             if problem is not None:
-                reason, wait = problem
+                reason, wait, anew = problem
+                begun += anew
+                if begun > ATTEMPTS:
+                    raise SourceError(f"cannot continue a download and breaks off before the end ({ATTEMPTS} attempts)")
                 most = have if most is None else max(most, have)
-                failures = 0 if part.stat().st_size - most >= max(size // 100, 1) else failures + 1
+                progress = part.stat().st_size - most >= max((size or 0) // 100, 1)
+                failures = 0 if progress else failures + 1
                 if failures >= ATTEMPTS:
                     raise SourceError(f"{reason} ({ATTEMPTS} attempts)")
+                if time.monotonic() + min(wait or 0.0, LONGEST_WAIT) > end:
+                    raise SourceError(f"{reason}; the {seconds:.0f} s that it may take are over (HYPVISION_DEADLINE)")
                 _logger.warning("%s: %s. Trying again ...", url, reason)
                 _sleep(failures, wait)
                 continue
         try:
-            verify_file(part, sha256, size)
+            verify(part)
         except SourceError:
             part.unlink()
             if have and not fresh:  # the part that was there may have been the damage
@@ -175,76 +219,145 @@ def download(
         return
 
 
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows to the web only, and tells no other host who asks."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if urlsplit(newurl).scheme not in ("http", "https"):
+            raise SourceError("redirects out of the web")
+        new = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if new is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
+            new.remove_header("Authorization")
+        return new
+
+
+def _open(request: urllib.request.Request, sockets: list[socket.socket]) -> Any:
+    """The answer to a request; ``sockets`` gets its connections, so that a clock can end them."""
+
+    def watched(kind: type) -> type:
+        class Watched(kind):
+            def connect(self) -> None:
+                super().connect()
+                sockets.append(self.sock)
+
+        return Watched
+
+    class Http(urllib.request.HTTPHandler):
+        def http_open(self, req: Any) -> Any:
+            return self.do_open(watched(HTTPConnection), req)
+
+    class Https(urllib.request.HTTPSHandler):
+        def https_open(self, req: Any) -> Any:
+            return self.do_open(watched(HTTPSConnection), req)
+
+    return urllib.request.build_opener(_Redirects, Http, Https).open(request, timeout=TIMEOUT)
+
+
 def _transfer(
-    url: str, sink: Any, have: int, size: int | None, headers: Mapping[str, str] | None, name: str
-) -> tuple[str, float | None] | None:
-    """One request. None if it gave everything; else what went wrong and how long the server asks to wait.
+    url: str, file: BinaryIO, size: int | None, headers: Mapping[str, str] | None, name: str, end: float
+) -> tuple[str, float | None, bool] | None:
+    """One request, which appends to ``file``.
+
+    Args:
+        url, size, headers, name: as for :func:`download`.
+        file: open for writing, at its end.
+        end: when to stop, by :func:`time.monotonic`.
+
+    Returns:
+        None if the file is complete; else what went wrong, how long the server asks to wait, and whether the file was
+        begun anew because the server does not continue.
 
     Raises:
         SourceError: trying again is of no use.
     """
-    # Loaded late: huggingface_hub brings an HTTP stack.
-    from huggingface_hub.file_download import http_get
-
+    have, anew = file.tell(), False
     # A transparent compression would make the ranges those of another file.
-    headers = {"Accept-Encoding": "identity", **(headers or {})}
+    fields = {"Accept-Encoding": "identity", "User-Agent": f"hypvision/{__version__}", **(headers or {})}
+    if have:
+        fields["Range"] = f"bytes={have}-"
+    sockets: list[socket.socket] = []
+
+    def stop() -> None:
+        for connection in sockets:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    clock = threading.Timer(max(end - time.monotonic(), 0.0), stop)
+    clock.daemon = True
+    clock.start()
     try:
-        # _nb_retries: the retries here know how much has come and when to stop.
-        with _small_chunks():
-            http_get(
-                url, sink, resume_size=have, headers=headers, expected_size=size, displayed_filename=name, _nb_retries=0
-            )
+        with _open(urllib.request.Request(url, headers=fields), sockets) as answer:
+            if have and answer.status != 206:  # it ignores ranges
+                file.seek(0)
+                file.truncate()
+                have, anew = 0, True
+            length = answer.headers.get("Content-Length", "")
+            expected = have + int(length) if length.isdigit() else size
+            limit = LARGEST if size is None else size
+            if expected is not None and expected > limit:
+                raise SourceError(f"sends more than the {limit} bytes of the file")
+            with tqdm(total=expected, initial=have, unit="B", unit_scale=True, desc=name, leave=False, delay=1) as bar:
+                slow = _receive(answer, file, limit, bar)
+            if slow:
+                return slow, None, anew
+            if file.tell() != (expected if size is None else size) and expected is not None:
+                return "the connection ended too early", None, anew
     except SourceError:
         raise
-    except Exception as error:  # huggingface_hub raises requests' errors or httpx's, by its version
-        status = getattr(getattr(error, "response", None), "status_code", None)
+    except urllib.error.HTTPError as error:
+        return (*_refused(error, file, have), error.code == 416)
+    except (OSError, HTTPException, ValueError) as error:  # URLError is an OSError; ValueError: no address
+        reason = getattr(error, "reason", error)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise HypvisionError(_full(Path(getattr(sink, "name", ".")).parent, None)) from error
-        if status == 416:  # what is there is no beginning of what the server has
-            sink.seek(0)
-            sink.truncate()
-            return f"has no bytes from {have} on", None
-        if status is not None and status not in _RETRY:
-            hint = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such file)"}.get(status, "")
-            raise SourceError(f"answers {status}{hint}") from error
-        if status is not None:
-            return f"answers {status}", _retry_after(error)
-        if isinstance(error, (ValueError, TypeError)):
+            raise HypvisionError(_full(Path(getattr(file, "name", ".")).parent, None)) from error
+        if isinstance(error, ValueError):
             raise SourceError(f"is not an address that can be downloaded ({error})") from error
-        if isinstance(error, OSError) and "Consistency check" in str(error):
-            return "the connection ended too early", None
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        return f"the connection broke ({reason})", None
-    return None
-
-
-@contextmanager
-def _small_chunks() -> Iterator[None]:
-    """Let http_get hand over what has come in pieces of 16 kB.
-
-    It collects 10 MB first, and a break loses what is collected: all of a small file, so that nothing could be resumed.
-    The setting is that of the process; other downloads at the same time are as right with small pieces.
-    """
-    from huggingface_hub import constants
-
-    before, small = constants.DOWNLOAD_CHUNK_SIZE, 2**14
-    constants.DOWNLOAD_CHUNK_SIZE = small
-    try:
-        yield
+        text = str(reason).strip().split("\n")[0] or type(error).__name__
+        return f"the connection broke ({text})", None, anew
     finally:
-        if before != small:  # else another thread has set it, and sets it back
-            constants.DOWNLOAD_CHUNK_SIZE = before
-
-
-def _retry_after(error: Exception) -> float | None:
-    with suppress(AttributeError, TypeError, ValueError):
-        return float(error.response.headers.get("Retry-After"))
+        clock.cancel()
     return None
+
+
+def _receive(answer: Any, file: BinaryIO, limit: int, bar: Any) -> str | None:
+    """Write what comes until it ends; what is wrong if it comes too slowly."""
+    since, count = time.monotonic(), 0
+    while chunk := answer.read1(2**16):
+        if file.tell() + len(chunk) > limit:
+            raise SourceError(f"sends more than the {limit} bytes of the file")
+        file.write(chunk)
+        bar.update(len(chunk))
+        count += len(chunk)
+        if (passed := time.monotonic() - since) >= WINDOW:
+            if count < SLOWEST * passed:
+                return f"sends less than {SLOWEST} bytes a second, so the connection was ended"
+            since, count = time.monotonic(), 0
+    return None
+
+
+def _refused(error: urllib.error.HTTPError, file: BinaryIO, have: int) -> tuple[str, float | None]:
+    """What an answer other than the file means: a reason to try again and how long to wait."""
+    status = error.code
+    with error:
+        wait = None
+        with suppress(TypeError, ValueError):  # none, or a date
+            wait = float(error.headers.get("Retry-After"))
+    if status == 416:  # what is there is no beginning of what the server has
+        file.seek(0)
+        file.truncate()
+        return f"has no bytes from {have} on", None
+    if status in (301, 302, 303, 307, 308):
+        raise SourceError("redirects without end, or out of the web")
+    if status not in _RETRY:
+        hint = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such file)"}.get(status, "")
+        raise SourceError(f"answers {status}{hint}") from error
+    return f"answers {status}", wait
 
 
 def _sleep(failures: int, wait: float | None) -> None:
     seconds = WAIT * 2**failures * random.uniform(0.5, 1.0) if wait is None else wait
-    time.sleep(max(0.0, min(seconds, LONGEST_WAIT)))
+    if seconds == seconds:  # NaN is a float too
+        time.sleep(max(0.0, min(seconds, LONGEST_WAIT)))
 
 
 def _check_space(folder: Path, needed: int) -> None:
@@ -262,14 +375,15 @@ def _full(folder: Path, needed: int | None, free: int | None = None) -> str:
 
 
 def download_text(url: str, headers: Mapping[str, str] | None = None, limit: int = 4 * 2**20) -> str:
-    """A small text from an address, with the same retries.
+    """A small text from an address, with the same retries and limits.
 
     Raises:
         SourceError: the address does not give it, it is too long, or no text.
     """
+    end = time.monotonic() + deadline(limit)
     for failures in range(3):
-        buffer = io.BytesIO()
-        problem = _transfer(url, _Sink(buffer, limit), 0, None, headers, url.rpartition("/")[2])
+        buffer = _Bounded(limit)
+        problem = _transfer(url, buffer, None, headers, url.rpartition("/")[2], end)
         if problem is None:
             try:
                 return buffer.getvalue().decode("utf-8")
@@ -277,6 +391,19 @@ def download_text(url: str, headers: Mapping[str, str] | None = None, limit: int
                 raise SourceError("is no text") from error
         _sleep(failures, problem[1])
     raise SourceError(problem[0])
+
+
+class _Bounded(io.BytesIO):
+    """Memory that refuses to grow beyond a limit."""
+
+    def __init__(self, limit: int):
+        super().__init__()
+        self.limit = limit
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > self.limit:
+            raise SourceError(f"sends more than the {self.limit} bytes that a text may have")
+        return super().write(data)
 
 
 def copy_verified(source: Path, target: Path, sha256: str, size: int) -> None:

@@ -1,29 +1,23 @@
-"""The index of the zoo: ``index.yml``, one record a weight file; its schema, reading and writing.
+"""The index of the zoo: ``index.yml``, one record a weight file, read and written.
 
-A record says what a file is, where it lies, how to recognise it (sha256 and bytes) and what it was measured to do. Keys
-that are not in the schema are errors, as are missing ones: a typing mistake must not become a silent default. The keys
-are described in ``docs/model-zoo.md`` and by the dataclasses of :mod:`hypvision.checkpoints.records`.
+A record says what a file is, where it lies, how to recognise it (sha256 and bytes) and what it was measured to do; its
+schema is :mod:`hypvision.checkpoints.records`.
 """
 
 from __future__ import annotations
 
-import datetime
-import difflib
 import os
 import re
-import sys
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from hypvision.checkpoints.records import TASKS, Index, Metric, Record, WeightFile
-from hypvision.checkpoints.storage import STORAGES, foreign_setting
+from hypvision.checkpoints.records import Index, Record, parse
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
+from hypvision.files import write_text
 
 __all__ = [
     "builtin_index",
@@ -35,17 +29,11 @@ __all__ = [
     "read_index",
     "with_record",
     "write_index",
-    "write_text",
 ]
 
 VERSION = 1
-ADDRESSES = ("http://", "https://", "hf-hub:", "file://")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a card is printed: they would steer the terminal
-_LONGEST_NAME = 128  # with sum and suffix it must be a file name
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*")
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
 _HEADER = """\
-# The model zoo: one record a weight file. Written by tools/publish_weights.py; docs/model-zoo.md describes the keys.
+# The model zoo: one record a weight file. Written by hypvision publish; docs/model-zoo.md describes the keys.
 # README.md is rendered from this file: hypvision models --write-readme model_zoo/README.md
 """
 
@@ -138,170 +126,8 @@ def parse_record(item: Any, where: str = "the record") -> Record:
         HypvisionError: as :func:`parse_index`.
     """
     if isinstance(item, dict) and isinstance(item.get("name"), str):
-        where = f"{where} ({item['name']})"
-    values = _checked(Record, item, where)
-    if not _NAME.fullmatch(_text(values, "name", where)) or len(values["name"]) > _LONGEST_NAME:
-        raise HypvisionError(
-            f"{where}: the name '{values['name']}' must be MODEL.TAG of lower-case letters, digits, '_' and '-', at "
-            f"most {_LONGEST_NAME} of them."
-        )
-    for key in ("model", "config", "licence", "description", "intended_use", "data", "training"):
-        _text(values, key, where)
-    if "parent" in values:
-        _text(values, "parent", where)
-    if values["task"] not in TASKS:
-        raise HypvisionError(f"{where}: the task {values['task']!r} is none of {', '.join(TASKS)}.")
-    _inside(values["config"], "config", where)
-    values["parameters"] = _count(values, "parameters", where)
-    values["classes"] = _texts(values, "classes", where)
-    values["limits"] = _texts(values, "limits", where)
-    for key in ("classes", "limits"):
-        if not values[key]:
-            raise HypvisionError(f"{where}: '{key}' must have at least one entry.")
-    values["arguments"] = values.get("arguments") or {}
-    if not isinstance(values["arguments"], dict) or not _is_plain(values["arguments"]):
-        raise HypvisionError(f"{where}: 'arguments' must be a mapping of numbers, texts, lists and mappings.")
-    if (foreign := foreign_setting(values["arguments"])) is not None:
-        raise HypvisionError(
-            f"{where}: 'arguments' contain {foreign}, but say how the network is built, never where weights lie: that "
-            "stands in 'file'."
-        )
-    values["input"] = _parse_input(values["input"], f"{where}, input")
-    values["file"] = _parse_file(values["file"], f"{where}, file")
-    if not isinstance(values["metrics"], list) or not values["metrics"]:
-        raise HypvisionError(f"{where}: 'metrics' must be a list of at least one.")
-    values["metrics"] = tuple(
-        _parse_metric(metric, f"{where}, metric {number}") for number, metric in enumerate(values["metrics"], start=1)
-    )
-    date = values["date"]
-    if isinstance(date, datetime.date) and not isinstance(date, datetime.datetime):
-        date = date.isoformat()
-    try:
-        values["date"] = datetime.date.fromisoformat(date).isoformat()
-    except (TypeError, ValueError):
-        raise HypvisionError(f"{where}: the date {date!r} must be YYYY-MM-DD.") from None
-    return Record(**values)
-
-
-def _checked(kind: type, item: Any, where: str) -> dict[str, Any]:
-    """The item as a dict with the keys of a dataclass, no others, and none missing."""
-    if not isinstance(item, dict):
-        raise HypvisionError(f"{where} must be a mapping of keys to values, got {type(item).__name__}.")
-    known = [f.name for f in fields(kind)]
-    for key in item:
-        if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else f" Known keys: {', '.join(known)}."
-            raise HypvisionError(f"{where}: unknown key '{key}'.{hint}")
-    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    missing = [name for name in needed if item.get(name) is None]
-    if missing:
-        raise HypvisionError(f"{where}: missing {', '.join(missing)}.")
-    return {key: value for key, value in item.items() if value is not None}
-
-
-def _parse_file(item: Any, where: str) -> WeightFile:
-    values = _checked(WeightFile, item, where)
-    if not isinstance(values["sha256"], str) or not re.fullmatch(r"[0-9a-f]{64}", values["sha256"]):
-        raise HypvisionError(f"{where}: sha256 must be 64 hexadecimal digits in lower case, in quotes.")
-    values["bytes"] = _count(values, "bytes", where)
-    if values["storage"] not in STORAGES:
-        raise HypvisionError(f"{where}: the storage {values['storage']!r} is none of {', '.join(STORAGES)}.")
-    if "path" in values:
-        name = _inside(_text(values, "path", where), "path", where)
-        if not _FILE.fullmatch(name):
-            raise HypvisionError(
-                f"{where}: the file '{name}' must end in .safetensors and have letters, digits, '.', '_', '-' only."
-            )
-    values["urls"] = _texts(values, "urls", where) if "urls" in values else ()
-    for url in values["urls"]:
-        if not url.startswith(ADDRESSES):
-            raise HypvisionError(f"{where}: '{url}' must begin with one of {', '.join(ADDRESSES)}.")
-    if not values["urls"] and "path" not in values:
-        raise HypvisionError(f"{where}: 'path' or 'urls' must say where the file lies.")
-    return WeightFile(**values)
-
-
-def _inside(text: str, key: str, where: str) -> str:
-    """The last part of a path that stays below its folder; anything else is an error."""
-    path = PurePosixPath(text)
-    if path.is_absolute() or ".." in path.parts or "\\" in text or ":" in text or "\0" in text or not path.name:
-        raise HypvisionError(f"{where}: the {key} '{text}' must be relative, with '/' and without '..'.")
-    return path.name
-
-
-def _parse_metric(item: Any, where: str) -> Metric:
-    values = _checked(Metric, item, where)
-    for key in ("name", "data"):
-        _text(values, key, where)
-    for key in {"value", "full_precision"} & set(values):
-        number = values[key]
-        if not _is_number(number):
-            raise HypvisionError(f"{where}: '{key}' must be a finite number, got {number!r}.")
-        values[key] = float(number)
-    if ("measured" in values) == ("reported" in values):
-        raise HypvisionError(f"{where} must have either 'measured: us' with a 'command', or 'reported: PAPER'.")
-    if "measured" in values:
-        if values["measured"] != "us" or not isinstance(values.get("command"), str):
-            raise HypvisionError(f"{where}: a measured metric has 'measured: us' and the 'command' that repeats it.")
-    elif "command" in values:
-        raise HypvisionError(f"{where}: a reported metric has no 'command'.")
-    for key in {"command", "reported"} & set(values):
-        _text(values, key, where)
-    return Metric(**values)
-
-
-def _parse_input(item: Any, where: str) -> dict[str, Any]:
-    known = ("size", "mean", "std", "crop_pct", "interpolation")
-    if not isinstance(item, dict) or set(item) != set(known):
-        raise HypvisionError(f"{where} must have the keys {', '.join(known)}, and no others.")
-    size = item["size"]
-    if not isinstance(size, list) or len(size) != 3 or not all(type(n) is int and 0 < n < 2**16 for n in size):
-        raise HypvisionError(f"{where}: 'size' must be [channels, height, width].")
-    for key in ("mean", "std"):
-        numbers = item[key]
-        if not isinstance(numbers, list) or len(numbers) != size[0] or not all(map(_is_number, numbers)):
-            raise HypvisionError(f"{where}: '{key}' must be one number a channel.")
-    if min(item["std"]) <= 0:
-        raise HypvisionError(f"{where}: 'std' must be above 0.")
-    if type(item["crop_pct"]) not in (int, float) or not 0 < item["crop_pct"] <= 1:
-        raise HypvisionError(f"{where}: 'crop_pct' must be above 0 and at most 1.")
-    _text(item, "interpolation", where)
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in item.items()}
-
-
-def _text(values: Mapping[str, Any], key: str, where: str) -> str:
-    if not isinstance(values[key], str) or not values[key].strip() or _CONTROL.search(values[key]):
-        raise HypvisionError(f"{where}: '{key}' must be text (without control characters), got {values[key]!r}.")
-    return values[key]
-
-
-def _texts(values: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    if not isinstance(values[key], list) or not all(
-        isinstance(text, str) and text and not _CONTROL.search(text) for text in values[key]
-    ):
-        raise HypvisionError(f"{where}: '{key}' must be a list of texts (without control characters).")
-    return tuple(values[key])
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value is one that JSON has too, as cards and hub repositories need it."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, str)) or _is_number(value)
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a value is a finite number; YAML knows whole numbers of any length, floats end at 1.8e308."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
-
-
-def _count(values: Mapping[str, Any], key: str, where: str) -> int:
-    if type(values[key]) is not int or not 0 < values[key] < 2**63:
-        raise HypvisionError(f"{where}: '{key}' must be a positive whole number, got {values[key]!r}.")
-    return values[key]
+        where = f"{where} ({item['name'][:200]})"
+    return parse(Record, item, where)
 
 
 # Writing
@@ -335,16 +161,6 @@ def write_index(index: Index, path: str | Path) -> None:
     text = dump_index(index)
     parse_index(text)
     write_text(path, text)
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Write a text file under a temporary name and move it into place.
-
-    Raises:
-        HypvisionError: it cannot be written.
-    """
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def with_record(index: Index, record: Record) -> Index:

@@ -23,7 +23,8 @@ def current_names(weights: Mapping[str, Value]) -> dict[str, Value]:
     """
     found = {}
     for name, value in weights.items():
-        for pattern, replacement in _RENAMED:
-            name = pattern.sub(replacement, name)
+        if isinstance(name, str):
+            for pattern, replacement in _RENAMED:
+                name = pattern.sub(replacement, name)
         found[name] = value
     return found

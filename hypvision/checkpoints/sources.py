@@ -1,7 +1,8 @@
 """From the name of weights to a verified file on this machine.
 
-Everything that loads weights of the zoo asks :func:`resolve`: timm's ``pretrained=True``, ``init_cfg`` of mmseg and
-mmdet, :func:`hypvision.load` and the commands. It looks, in this order, at
+:func:`fetch` takes every name that a checkpoint can have: a file, weights of the zoo or of a release, an address with
+the sum of its file. For weights of the zoo it asks :func:`resolve`, as do timm's ``pretrained=True`` and the commands,
+which looks, in this order, at
 
 1. the file packaged beside the index (a git checkout, an installed wheel, a release folder),
 2. the cache, ``HYPVISION_HOME`` (default ``$XDG_CACHE_HOME/hypvision``, that is ``~/.cache/hypvision``),
@@ -21,16 +22,27 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urldefrag, urlsplit
 
-from hypvision.checkpoints.download import SourceError, download, download_text, locked, verify_file
-from hypvision.checkpoints.index import ADDRESSES, find_record, parse_index, read_index, without_password, write_text
-from hypvision.checkpoints.records import Index, Record
+import torch
+
+from hypvision.checkpoints.download import (
+    SourceError,
+    download,
+    download_text,
+    locked,
+    verify_file,
+    verify_sum,
+)
+from hypvision.checkpoints.index import find_record, parse_index, read_index, without_password
+from hypvision.checkpoints.records import ADDRESSES, Index, Record
 from hypvision.errors import HypvisionError
+from hypvision.files import write_text
 
-__all__ = ["cache_folder", "find", "is_address", "locate", "mirrors", "offline", "resolve"]
+__all__ = ["cache_folder", "fetch", "find", "is_address", "locate", "mirrors", "offline", "resolve"]
 
 _logger = logging.getLogger(__name__)
 
@@ -214,6 +226,7 @@ def _in_cache(cached: Path, record: Record) -> bool:
 def _download(record: Record, cached: Path, places: list[_Place], answers: list[str]) -> Path | None:
     """The file in the cache; None if no place gives it, with what they said in ``answers``."""
     lock = lock_path(record.filename)
+    verify = partial(verify_file, sha256=record.file.sha256, size=record.file.bytes)
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -222,7 +235,7 @@ def _download(record: Record, cached: Path, places: list[_Place], answers: list[
                 return cached
             for place in places:
                 try:
-                    download(place.url, cached, record.file.sha256, record.file.bytes, place.headers, record.name)
+                    download(place.url, cached, verify, record.file.bytes, place.headers, record.name)
                     return cached
                 except SourceError as error:
                     _logger.warning("%s: %s", place.address, error)
@@ -244,12 +257,88 @@ def _nowhere(record: Record, cached: Path, answers: list[str]) -> str:
     )
 
 
+# Any name of a checkpoint
+
+
+def fetch(source: str | Path) -> Path:
+    """The file on this machine that a checkpoint's name means.
+
+    Args:
+        source: a path; ``zoo:NAME``, ``hf-hub:USER/REPO`` or ``file:///FOLDER#NAME`` (see :func:`find`); or an address
+            with the sum that its file must have: ``https://HOST/net.pth#sha256=HEX`` with all 64 digits, or, over
+            https, a name that ends in ``-HEX`` with the first 8 digits or more, as PyTorch and OpenMMLab name theirs.
+
+    Raises:
+        HypvisionError: an address without a sum, a file with another sum, or one that cannot be fetched. Whether a path
+            exists is left to those who read it.
+    """
+    text = str(source)
+    if text.startswith(("http://", "https://")):
+        return _fetch_address(text)
+    return resolve(text) if is_address(text) else Path(text).expanduser()
+
+
+def _address_and_sum(text: str) -> tuple[str, str]:
+    """An address and the first digits, or all, of the sha256 that its file must have."""
+    url, fragment = urldefrag(text)
+    parts = urlsplit(url)
+    if given := re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment):
+        return url, given[1].lower()
+    # Eight digits tell a damaged file, not a forged one: https has to say who sends it.
+    in_name = re.search(r"-([0-9a-f]{8,64})\.\w+$", parts.path)
+    if in_name and not fragment and parts.scheme == "https":
+        return url, in_name[1]
+    raise HypvisionError(
+        f"The checkpoint '{without_password(text)}' was not loaded: nothing says what the file must be, so it could "
+        f"not be verified. Add its sum: {without_password(url)}#sha256=HEX with 64 digits, as sha256sum prints them. "
+        "Or take zoo:NAME, hf-hub:USER/REPO (verified by their index), or a file that you have downloaded and checked."
+    )
+
+
+def _fetch_address(text: str) -> Path:
+    """Downloads once into PyTorch's cache, verified by the sum in the address."""
+    url, sha256 = _address_and_sum(text)
+    place = _web_place(url)
+    path = Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(url).path).name)
+
+    def there() -> bool:
+        try:
+            verify_sum(path, sha256)
+            return True
+        except (OSError, SourceError):  # nothing, or another file of that name
+            return False
+
+    if there():
+        return path
+    if offline():
+        raise HypvisionError(
+            f"The checkpoint '{place.address}' is not on this machine, and HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. "
+            f"Unset it, or copy the file to '{path}'."
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.with_name(f".{path.name}.lock"), f"{place.address} is being downloaded"):
+            if not there():  # else another process was first
+                download(place.url, path, partial(verify_sum, sha256=sha256), None, place.headers, path.name)
+    except SourceError as error:
+        raise HypvisionError(
+            f"The checkpoint '{place.address}' cannot be downloaded: '{place.address}' {error}. Check the address, its "
+            "sum and the network, or download it elsewhere and give its path."
+        ) from error
+    except OSError as error:
+        raise HypvisionError(
+            f"The cache '{path.parent}' cannot be written ({error.strerror or error}). Set TORCH_HOME to a folder that "
+            "you may write to."
+        ) from error
+    return path
+
+
 # Addresses of whole releases
 
 
-def is_address(text: str) -> bool:
-    """Whether a text means weights of the zoo or of a release rather than a file: ``zoo:...``, ``hf-hub:...``."""
-    return str(text).startswith(("zoo:", "hf-hub:"))
+def is_address(text: str | Path) -> bool:
+    """Whether a text means weights of the zoo or of a release rather than a file."""
+    return str(text).startswith(("zoo:", "hf-hub:", "file://"))
 
 
 def find(text: str) -> tuple[Index, Record]:

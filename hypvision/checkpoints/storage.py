@@ -24,7 +24,7 @@ from torch import Tensor
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 
-__all__ = ["STORAGES", "check_format", "pack", "read_header", "read_weights", "unpack", "write_weights"]
+__all__ = ["STORAGES", "check_format", "pack", "read_header", "unpack", "write_weights"]
 
 STORAGES = ("float32", "float16", "bfloat16", "int8")
 _SCALE = ".int8_scale"
@@ -133,7 +133,7 @@ def check_format(path: str | Path) -> None:
     if what is not None:
         raise HypvisionError(
             f"'{path}' is not a safetensors file: it is {what}. The zoo reads safetensors only, which cannot run code; "
-            "convert other checkpoints with tools/publish_weights.py or tools/convert_checkpoint.py."
+            "convert other checkpoints with hypvision publish or hypvision convert."
         )
 
 
@@ -180,24 +180,6 @@ def read_header(path: str | Path) -> dict[str, Any]:
             "words may stand. Take the file from a source that you trust, or publish it again."
         )
     return header
-
-
-def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """The float32 state dict in a safetensors file, on the CPU.
-
-    Raises:
-        HypvisionError: no such file, or not a complete safetensors file.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if not Path(path).is_file():
-        raise HypvisionError(f"There is no weight file '{path}'. Check the path.")
-    check_format(path)
-    try:
-        return unpack(load_file(path))
-    except SafetensorError as error:
-        raise HypvisionError(f"The weight file '{path}' is damaged ({error}). Download it again.") from error
 
 
 def write_weights(

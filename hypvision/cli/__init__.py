@@ -1,87 +1,107 @@
 """The ``hypvision`` command: ``hypvision train CONFIG``, ``hypvision test CONFIG WEIGHTS``, ...
 
-A sub-command is a row of :data:`COMMANDS`; its module is imported only when it is called.
+A command is a row of :data:`COMMANDS`. Its module has ``add_NAME_arguments(parser)`` and ``run_NAME(args)``, and is a
+thin one: it reads arguments and calls the room where the work is done. At its top it imports nothing that needs
+PyTorch, so that help costs nothing; :mod:`hypvision_cli`, the console script, sees to the package itself.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from hypvision.errors import HypvisionError, guard
+from hypvision.cli.arguments import Parser
+from hypvision.errors import HypvisionError, guard, how_to_install
+from hypvision.files import protecting
 from hypvision.version import __version__
 
-__all__ = ["COMMANDS", "Command", "main"]
+__all__ = ["COMMANDS", "Command", "main", "parser_of"]
 
 
 class Command(NamedTuple):
-    """Where a sub-command lives: ``add_arguments(parser)`` and ``run(args)`` of a module, under these names."""
+    """A command: the module in this package, and what it does in one line."""
 
     module: str
     help: str
-    add_arguments: str = "add_arguments"
-    run: str = "run"
 
 
 COMMANDS = {
-    "train": Command(
-        "hypvision.engine.run", "train a classifier, segmenter or detector", "add_train_arguments", "run_train"
-    ),
-    "test": Command("hypvision.engine.run", "measure a checkpoint on test data", "add_test_arguments", "run_test"),
-    "explain": Command("hypvision.cli.explain", "draw what a model clusters, or its tree of parts, in a picture"),
-    "segment": Command("hypvision.clip.segmentation.segment", "segment pictures by any class names"),
-    "radius": Command("hypvision.clip.radius", "hyperbolic radii of CLIP embeddings, before and after tuning"),
-    "prepare": Command("hypvision.data.prepare", "write label maps of the open-vocabulary test sets"),
-    "make-data": Command("hypvision.data.export", "write the procedural data set to disk"),
-    "models": Command("hypvision.cli.zoo", "list the trained weights of the zoo", "add_models_arguments", "run_models"),
-    "download": Command(
-        "hypvision.cli.zoo", "fetch and verify weights of the zoo", "add_download_arguments", "run_download"
-    ),
-    "verify": Command(
-        "hypvision.cli.zoo",
-        "check the weights on this machine against the index",
-        "add_verify_arguments",
-        "run_verify",
-    ),
-    "cache": Command("hypvision.cli.zoo", "list or clean the downloaded weights", "add_cache_arguments", "run_cache"),
-    "card": Command("hypvision.cli.zoo", "print the model card of weights", "add_card_arguments", "run_card"),
-    "push": Command(
-        "hypvision.cli.zoo",
-        "make a release of weights: a folder or a hub repository",
-        "add_push_arguments",
-        "run_push",
-    ),
-    "export": Command(
-        "hypvision.cli.zoo",
-        "write a model for ONNX, torch.export or TorchScript",
-        "add_export_arguments",
-        "run_export",
-    ),
-    "embed": Command(
-        "hypvision.cli.embeddings", "embeddings of pictures, in a file", "add_embed_arguments", "run_embed"
-    ),
-    "search": Command(
-        "hypvision.cli.embeddings", "find the nearest pictures in a folder", "add_search_arguments", "run_search"
-    ),
-    "hierarchy": Command(
-        "hypvision.cli.embeddings",
-        "draw the hierarchy that a metric learner found",
-        "add_hierarchy_arguments",
-        "run_hierarchy",
-    ),
+    "train": Command("train", "train a classifier, segmenter or detector"),
+    "test": Command("train", "measure a checkpoint on test data"),
+    "explain": Command("explain", "draw what a model clusters, or its tree of parts, in an image"),
+    "segment": Command("segment", "segment images by any class names"),
+    "radius": Command("radius", "hyperbolic radii of CLIP embeddings, before and after tuning"),
+    "embed": Command("embeddings", "embeddings of images, in a file"),
+    "search": Command("embeddings", "find the nearest images in a folder"),
+    "hierarchy": Command("embeddings", "draw the hierarchy that a metric learner found"),
+    "prepare": Command("data", "write label maps of the open-vocabulary test sets"),
+    "make-data": Command("data", "write the procedural data set to disk"),
+    "models": Command("zoo", "list the trained weights of the zoo"),
+    "download": Command("zoo", "fetch and verify weights of the zoo"),
+    "verify": Command("zoo", "check the weights on this machine against the index"),
+    "cache": Command("zoo", "list or clean the downloaded weights"),
+    "card": Command("zoo", "print the model card of weights"),
+    "push": Command("zoo", "make a release of weights: a folder or a hub repository"),
+    "export": Command("export", "write a model for ONNX or torch.export"),
+    "convert": Command("convert", "convert an official checkpoint to hypvision's names, or back"),
+    "publish": Command("publish", "measure a trained checkpoint and put it into a model zoo"),
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status (2 after a user error, 130 after an interruption)."""
+def parser_of(name: str) -> Parser:
+    """The parser of a command."""
+    command = COMMANDS[name]
+    parser = Parser(prog=f"hypvision {name}", description=f"{command.help[0].upper()}{command.help[1:]}.")
+    _part(name, "add", "_arguments")(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = None) -> int:
+    """Entry point.
+
+    Args:
+        argv: the command and its arguments; default: those of the process.
+        load: called before the command runs; see :mod:`hypvision_cli`.
+
+    Returns:
+        The exit status: 2 after a user error, 130 after an interruption.
+    """
     argv = list(sys.argv[1:] if argv is None else argv)
-    if argv and argv[0] in COMMANDS:
-        return guard(_run, argv[0], argv[1:])
+    return guard(_run, argv, load)
+
+
+def _run(argv: list[str], load: Callable[[], None] | None) -> None:
+    if not argv or argv[0] not in COMMANDS:
+        _main_parser().parse_args(argv)  # help, the version, or an error
+        raise HypvisionError("No command is given. Run: hypvision --help")
+    name = argv[0]
+    parser = parser_of(name)
+    args = parser.parse_args(argv[1:])
+    with protecting(*parser.inputs(args)):
+        parser.check_outputs(args)
+        try:
+            if load is not None:
+                load()
+            _part(name, "run")(args)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] == "hypvision":
+                raise
+            raise HypvisionError(
+                f"'hypvision {name}' needs the package '{error.name}', which is not installed. {how_to_install('all')}"
+            ) from error
+
+
+def _part(name: str, prefix: str, suffix: str = "") -> Callable:
+    module = importlib.import_module(f"hypvision.cli.{COMMANDS[name].module}")
+    return getattr(module, f"{prefix}_{name.replace('-', '_')}{suffix}")
+
+
+def _main_parser() -> Parser:
     width = max(map(len, COMMANDS))
-    parser = ArgumentParser(
+    parser = Parser(
         prog="hypvision",
         description="Hyperbolic vision models: train, test, explain.",
         epilog="commands:\n" + "\n".join(f"  {name:{width}}  {command.help}" for name, command in COMMANDS.items()),
@@ -91,24 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "command", choices=list(COMMANDS), metavar="COMMAND", help="hypvision COMMAND --help tells more"
     )
-    parser.parse_args(argv)  # ends here: no known command was given
-    return 2
-
-
-def _run(name: str, argv: list[str]) -> None:
-    command = COMMANDS[name]
-    try:
-        module = importlib.import_module(command.module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "hypvision":
-            raise
-        raise HypvisionError(
-            f"'hypvision {name}' needs the package '{error.name}', which is not installed. Run: "
-            "pip install 'hypvision[all]'"
-        ) from error
-    parser = ArgumentParser(prog=f"hypvision {name}", description=command.help.capitalize() + ".")
-    getattr(module, command.add_arguments)(parser)
-    getattr(module, command.run)(parser.parse_args(argv))
+    return parser
 
 
 if __name__ == "__main__":

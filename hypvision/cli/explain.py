@@ -1,270 +1,24 @@
-"""``hypvision explain IMAGE --model NAME``: what a model groups together in pictures.
+"""``hypvision explain IMAGE --model NAME``: what a model groups together in images.
 
 For a clustering backbone writes ``NAME_clusters.png`` (cluster maps of each stage, level and head) and
-``NAME_regions.png`` (fine to coarse clusters, merged into regions) for each picture; see :mod:`hypvision.viz.clusters`.
+``NAME_regions.png`` (fine to coarse clusters, merged into regions) for each image; see :mod:`hypvision.viz.clusters`.
 For a Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and ``NAME_disk.png``; see :mod:`hypvision.viz.hierarchy_tree`.
 """
 
 from __future__ import annotations
 
-import difflib
-import glob
-import importlib
-import re
-import warnings
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from argparse import Namespace
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any
 
-import timm
-import torch
-from PIL import Image
-from torch import Tensor, nn
-from tqdm import tqdm
-
-import hypvision.models  # noqa: F401 - registers the models
-from hypvision.checkpoints.sources import find, is_address, resolve
-from hypvision.checkpoints.storage import read_header, unpack
+from hypvision.cli.arguments import Parser, number, whole
 from hypvision.errors import HypvisionError
-from hypvision.viz.clusters import explain_image
-from hypvision.viz.hierarchy_tree import explain_hierarchy
-from hypvision.viz.sheet import save_picture
-from hypvision.zoo.trained import parse_arguments
 
-__all__ = ["add_arguments", "build_model", "find_images", "load_weights", "open_image", "output_names", "run"]
-
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-# Arguments of TimmBackbone that are not the network's.
-_PLUG = {
-    "type", "model_name", "out_indices", "pretrained", "checkpoint_path", "frozen_stages", "norm_eval", "with_cp",
-    "pad_multiple", "init_cfg", "drop_path_rate",
-}  # fmt: skip
+__all__ = ["add_explain_arguments", "run_explain"]
 
 
-# The model
-
-
-def build_model(name: str, weights: str | Path | None = None, arguments: Mapping[str, Any] | None = None) -> nn.Module:
-    """A clustering timm model without a classifier head, ready to look at.
-
-    Args:
-        name: name in timm.
-        weights: checkpoint, see :func:`load_weights`, or weights of the zoo (``"zoo:NAME"``, ``"hf-hub:USER/REPO"``),
-            which say with which arguments and normalisation they go; None: random weights, drawn from seed 0.
-        arguments: for the model's constructor, e.g. ``dict(patch_size=2, img_size=32)``.
-
-    Raises:
-        HypvisionError: unknown model, arguments that it does not accept, one that does not cluster, or weights that
-            cannot be read or are of another architecture.
-    """
-    config: dict[str, Any] = {}
-    if weights is not None and is_address(str(weights)):
-        weights, own, config = _zoo_weights(str(weights), name)
-        arguments = {**own, **(arguments or {})}
-    if not timm.is_model(name):
-        close = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
-        raise HypvisionError(
-            f"There is no model '{name}'.{hint} timm.list_models() lists all (after import hypvision)."
-        )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        try:
-            model = _create(name, {"num_classes": 0, **(arguments or {})})
-        except (TypeError, ValueError) as error:
-            raise HypvisionError(f"The model '{name}' does not accept --model-args: {error}") from error
-    if not hasattr(model, "forward_assignments") and not hasattr(model, "forward_with_hierarchy"):
-        known = ", ".join(timm.list_models(["hcformer*", "himapper*"]))
-        raise HypvisionError(f"The model '{name}' does not cluster, so there is nothing to draw. Take one of: {known}.")
-    if weights is not None:
-        load_weights(model, weights)
-    if config:
-        model.pretrained_cfg = {**getattr(model, "pretrained_cfg", {}), **config}
-    return model.eval()
-
-
-def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """The verified file of a record, the arguments of its network, and what timm's config says of its pictures."""
-    index, record = find(address)
-    if timm.is_model(name) and name.partition(".")[0] != record.model:
-        raise HypvisionError(f"The weights '{address}' are of the model {record.model}: use --model {record.model}.")
-    path = resolve(record, index)
-    arguments = dict(record.arguments)
-    if record.task != "classification":
-        # The config of the whole model; its backbone's arguments are those of timm, beside those of the plug.
-        backbone = (read_header(path).get("model") or {}).get("backbone") or {}
-        arguments = {key: value for key, value in backbone.items() if key not in _PLUG}
-    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
-    keys = ("mean", "std", "interpolation")
-    config = {key: tuple(value) if isinstance(value := record.input[key], list) else value for key in keys}
-    return path, arguments, {**config, "input_size": tuple(record.input["size"])}
-
-
-def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
-    """The model; a Hi-Mapper made so that pictures may have any shape, where its backbone has an argument for that."""
-    if "himapper" in name:
-        for flexible in ("dynamic_img_size", "strict_img_size"):
-            with suppress(TypeError):
-                return timm.create_model(name, **{flexible: flexible.startswith("dynamic"), **arguments})
-    return timm.create_model(name, **arguments)
-
-
-def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Load a checkpoint into a timm model; the classifier head does not matter.
-
-    Args:
-        model: the model.
-        path: ``.safetensors``, or a PyTorch file: of hypvision's training of any task, a plain state dict, or the
-            method's official checkpoint. No code in it is run.
-
-    Raises:
-        HypvisionError: the file cannot be read, or is of another architecture.
-    """
-    state_dict: Mapping[str, Any] = _read(Path(path).expanduser())
-    for wrapper in ("state_dict", "model"):
-        if isinstance(state_dict.get(wrapper), Mapping):
-            state_dict = state_dict[wrapper]
-    given = {name.removeprefix("module."): value for name, value in state_dict.items() if isinstance(value, Tensor)}
-    # The backbone of a segmenter or detector, of a classifier of the engine, or the network itself.
-    for prefix in ("backbone.timm_model.model.", "backbone."):
-        if any(name.startswith(prefix) for name in given):
-            given = {name.removeprefix(prefix): v for name, v in given.items() if name.startswith(prefix)}
-            break
-    # Dense models have a norm for each stage; the last one stands where the classifier's does.
-    norms = [name for name in given if re.fullmatch(r"feature_norms\.\d+\.\w+", name)]
-    last = max((int(name.split(".")[1]) for name in norms), default=0)
-    for name in norms:
-        if name.startswith(f"feature_norms.{last}."):
-            given.setdefault(f"norm.{name.rpartition('.')[2]}", given[name])
-    convert = getattr(importlib.import_module(type(model).__module__), "checkpoint_filter_fn", None)
-    if convert is not None and given:
-        given = convert(given, model)
-    head = f"{getattr(model, 'pretrained_cfg', {}).get('classifier') or 'head'}."
-    own = {name: value for name, value in model.state_dict().items() if not name.startswith(head)}
-    missing = [name for name in own if name not in given]
-    shapes = [
-        f"{name} ({'x'.join(map(str, given[name].shape))} instead of {'x'.join(map(str, value.shape))})"
-        for name, value in own.items()
-        if name in given and given[name].shape != value.shape
-    ]
-    if missing or shapes:
-        parts = [(missing, "missing in the file"), (shapes, "of another shape")]
-        text = "; ".join(
-            f"{len(names)} {what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
-            for names, what in parts
-            if names
-        )
-        raise HypvisionError(
-            f"The weights '{path}' do not fit the model {type(model).__name__} ({text}). Give the --model that they "
-            "were trained with, and its arguments: --model-args KEY=VALUE ... as in model.backbone of its config."
-        )
-    model.load_state_dict({name: given[name] for name in own}, strict=False)
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """What a checkpoint file holds, without running code in it."""
-    if not path.is_file():
-        raise HypvisionError(f"There are no weights '{path}'. Give the path of a .safetensors or .pth file.")
-    damaged = f"The weights '{path}' cannot be read: the file is damaged or no checkpoint. Download or copy it again."
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return unpack(load_file(path))
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except PermissionError as error:
-        raise HypvisionError(f"The weights '{path}' cannot be read: {error.strerror}.") from error
-    except Exception as error:  # the readers raise whatever the bytes make them stumble over
-        # Checkpoints of a training hold a log history too. The loader that lets this through needs mmengine.
-        try:
-            from hypvision.engine.checkpoint import load_checkpoint_file
-        except (HypvisionError, ModuleNotFoundError):
-            if isinstance(error, UnpicklingError) and "GLOBAL" in str(error):
-                raise HypvisionError(
-                    f"The weights '{path}' hold more than weights, such as the log of a training. Run: pip install "
-                    "'hypvision[mm]', which can read it, or give a file with the weights alone."
-                ) from error
-            raise HypvisionError(damaged) from error
-        if path.suffix == ".safetensors":
-            raise HypvisionError(damaged) from error
-        found = load_checkpoint_file(path)
-    if not isinstance(found, Mapping):
-        raise HypvisionError(f"The weights '{path}' hold a {type(found).__name__}, not a dict of weights.")
-    return found
-
-
-# Pictures
-
-
-def find_images(names: Iterable[str | Path]) -> list[Path]:
-    """The files that paths, folders (their pictures, without sub-folders) and glob patterns name, each once.
-
-    Raises:
-        HypvisionError: one of them names nothing.
-    """
-    found: dict[Path, None] = {}
-    for name in names:
-        path = Path(name).expanduser()
-        if path.is_dir():
-            files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
-            if not files:
-                kinds = " ".join(sorted(SUFFIXES))
-                deeper = next((file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES), None)
-                advice = f"Those below it: '{path}/**/*{deeper.suffix}'" if deeper else "Give another folder or a file"
-                raise HypvisionError(f"The folder '{name}' has no pictures ({kinds}). {advice}.")
-        elif path.is_file():
-            files = [path]
-        else:
-            pattern = str(path)
-            matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
-            files = [Path(match) for match in matches if Path(match).is_file()]
-            if not files:
-                raise HypvisionError(f"There is no picture '{name}'. Check the path.")
-        found.update(dict.fromkeys(files))
-    return list(found)
-
-
-def open_image(path: str | Path) -> Image.Image:
-    """Read a whole picture.
-
-    Raises:
-        HypvisionError: it is missing, damaged, no picture, or so large that it looks like an attack.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(path)
-            image.load()
-    except FileNotFoundError as error:
-        raise HypvisionError(f"There is no picture '{path}'. Check the path.") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise HypvisionError(
-            f"The picture '{path}' cannot be read: the file is damaged or of a kind that Pillow does not know "
-            f"({error}). Replace it by an intact copy, or leave it out."
-        ) from error
-    return image
-
-
-def output_names(paths: Sequence[Path]) -> list[str]:
-    """A name for the results of each picture: its own without suffix, and a number where that is taken."""
-    names: dict[str, None] = {}
-    for path in paths:
-        name, number = path.stem, 2
-        while name in names:
-            name, number = f"{path.stem}-{number}", number + 1
-        names[name] = None
-    return list(names)
-
-
-# The command line
-
-
-def add_arguments(parser: ArgumentParser) -> None:
+def add_explain_arguments(parser: Parser) -> None:
     """The arguments of ``explain``."""
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="picture, folder of pictures, or glob pattern")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image, folder of images, or glob pattern")
     parser.add_argument("--model", required=True, metavar="NAME", help="e.g. hcformer_nano, himapper_resnet50")
     parser.add_argument("--weights", metavar="FILE", help="checkpoint, or zoo:NAME; random weights without")
     parser.add_argument(
@@ -275,10 +29,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="arguments of the model, as in model.backbone of its config, e.g. patch_size=2 img_size=32",
     )
     parser.add_argument(
-        "--size", type=int, metavar="N", help="short side, a multiple of 32 (default: that of zoo:NAME, or else 224)"
+        "--size",
+        type=whole(32, 8192),
+        metavar="N",
+        help="short side, a multiple of 32 (default: that of zoo:NAME, or else 224)",
     )
-    parser.add_argument("--mean", nargs="+", type=float, metavar="X", help="normalisation; default: the model's own")
-    parser.add_argument("--std", nargs="+", type=float, metavar="X", help="normalisation; default: the model's own")
+    text = "normalisation; default: the model's own"
+    parser.add_argument("--mean", nargs="+", type=number, metavar="X", help=text)
+    parser.add_argument("--std", nargs="+", type=number, metavar="X", help=text)
     parser.add_argument("--stage", type=int, metavar="N", help="only this stage, counted from 0 (default: all)")
     parser.add_argument("--block", type=int, metavar="N", help="block of each stage (default: the last)")
     parser.add_argument("--head", type=int, metavar="N", help="only this head (default: all; regions follow head 0)")
@@ -288,12 +46,24 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="both",
         help="Euclidean clusters of pixels, hyperbolic clusters of windows, or both (default)",
     )
-    parser.add_argument("--regions", type=int, default=8, metavar="K", help="regions to merge into; 0 for none")
-    parser.add_argument("--out", default="explain", metavar="DIR", help="folder of the results (default: explain)")
+    parser.add_argument("--regions", type=whole(0), default=8, metavar="K", help="regions to merge into; 0 for none")
+    text = "folder of the results (default: explain)"
+    parser.add_output("--out", what="folder", default="explain", metavar="DIR", help=text)
 
 
-def run(args: Namespace) -> None:
+def run_explain(args: Namespace) -> None:
     """``explain`` from parsed arguments; prints the names of the files written."""
+    from tqdm import tqdm
+
+    from hypvision.checkpoints.sources import is_address
+    from hypvision.files import protecting
+    from hypvision.images import find_images, open_image, output_names
+    from hypvision.viz.clusters import explain_image
+    from hypvision.viz.hierarchy_tree import explain_hierarchy
+    from hypvision.viz.sheet import save_picture
+    from hypvision.zoo.backbones import build_model
+    from hypvision.zoo.loading import parse_arguments
+
     for name in ("mean", "std"):
         value = getattr(args, name)
         if value is not None and (len(value) not in (1, 3) or (name == "std" and min(value) <= 0)):
@@ -305,14 +75,14 @@ def run(args: Namespace) -> None:
         size = model.pretrained_cfg["input_size"][1] if is_address(str(args.weights)) else 224
     if args.weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
-    for path, name in zip(tqdm(paths, unit="image", disable=len(paths) < 2), output_names(paths)):
-        if hasattr(model, "forward_with_hierarchy"):
-            pictures = explain_hierarchy(model, open_image(path), size, args.mean, args.std)
-        else:
-            pictures = explain_image(
-                model, open_image(path), size, args.regions, args.mean, args.std, args.stage, args.block,
-                args.head, args.level,
-            )  # fmt: skip
-        for kind, picture in pictures.items():
-            target = Path(args.out, f"{name}_{kind}.png")
-            tqdm.write(str(save_picture(picture, target)))
+    with protecting(*paths):
+        for path, name in zip(tqdm(paths, unit="image", disable=len(paths) < 2), output_names(paths)):
+            if hasattr(model, "forward_with_hierarchy"):
+                drawings = explain_hierarchy(model, open_image(path), size, args.mean, args.std)
+            else:
+                drawings = explain_image(
+                    model, open_image(path), size, args.regions, args.mean, args.std, args.stage, args.block,
+                    args.head, args.level,
+                )  # fmt: skip
+            for kind, drawing in drawings.items():
+                tqdm.write(str(save_picture(drawing, Path(args.out, f"{name}_{kind}.png"))))

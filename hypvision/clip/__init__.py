@@ -1,7 +1,8 @@
 """CLIP with a few hyperbolic parameters. Needs ``open_clip``, which loads when a model is made, not here.
 
->>> from hypvision import clip
->>> clip.segment("street.jpg", ["car", "road", "sky"]).overlay().show()
+>>> from hypvision import clip, viz
+>>> found = clip.segment("street.jpg", ["car", "road", "sky"])
+>>> viz.draw_segmentation(found.image, found.labels, found.classes).show()
 
 - :mod:`~hypvision.clip.adapters`: a few trained parameters on a frozen CLIP, such as HyperCLIP's blocks on the
   attention projections of any open_clip ViT.

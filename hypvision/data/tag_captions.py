@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from hypvision.clip.classes import load_classes
 from hypvision.errors import HypvisionError
+from hypvision.images import open_image, read_labels
 
 __all__ = ["TEMPLATES", "TagCaptions", "caption_of"]
 
@@ -147,13 +148,7 @@ class TagCaptions(Dataset):
     def _image(self, number: int) -> Image.Image:
         if number not in self._images:
             path = self.files[number][0]
-            try:
-                with Image.open(path) as image:
-                    pixels = np.asarray(image.convert("RGB"))
-            except OSError as error:
-                raise HypvisionError(
-                    f"The image '{path}' cannot be read: {error}. Replace it by an intact copy."
-                ) from error
+            pixels = np.asarray(open_image(path))
             if pixels.shape[:2] != self._labels[number].shape:
                 raise HypvisionError(
                     f"The image '{path}' has {pixels.shape[0]} x {pixels.shape[1]} pixels, but its label map has "
@@ -181,13 +176,7 @@ def _pairs(images: Path, masks: Path) -> list[tuple[Path, Path]]:
 
 
 def _read_labels(path: Path) -> np.ndarray:
-    try:
-        with Image.open(path) as image:
-            labels = np.asarray(image)
-    except OSError as error:
-        raise HypvisionError(
-            f"The label map '{path}' cannot be read: {error}. Replace it by an intact copy."
-        ) from error
+    labels = read_labels(path)
     if labels.ndim != 2 or labels.dtype != np.uint8:
         raise HypvisionError(
             f"The label map '{path}' has the shape {labels.shape} and the type {labels.dtype}. One number a pixel in 8 "

@@ -1,13 +1,11 @@
-"""Checkpoints that are safe to load and never half written.
+"""mmengine's side of checkpoints: what its Runner loads, how it writes, and where it resumes.
 
-Reading: a ``.pth`` file is a pickle, and a pickle can run code when it is loaded. :func:`load_checkpoint_file` lets
-through tensors, plain Python values, NumPy arrays and the log history of mmengine, which a resumed run needs. A file
-from an address is loaded only if its sha256 is known beforehand, see :func:`load_from_http`.
+Reading and comparing are those of :mod:`hypvision.checkpoints`; here mmengine's log history gets its class back, and
+the loaders of ``zoo:``, ``hf-hub:`` and web addresses are registered. :class:`AtomicLocalBackend` writes to a temporary
+file beside the target and moves it into place, so that a full disk or a killed process leaves the old checkpoint as it
+was.
 
-Writing: :class:`AtomicLocalBackend` writes to a temporary file beside the target and moves it into place, so that a
-full disk or a killed process leaves the old checkpoint as it was.
-
-:func:`install` makes mmengine's Runner use both.
+:func:`install` makes mmengine's Runner use all of it.
 """
 
 from __future__ import annotations
@@ -16,39 +14,35 @@ import errno
 import logging
 import os
 import re
-import urllib.error
-import uuid
-from argparse import Namespace
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any, NamedTuple
-from urllib.parse import urldefrag, urlparse
+from typing import Any
 
-import numpy as np
-import torch
+import yaml
 from mmengine.dist import barrier, get_rank
-from mmengine.fileio import LocalBackend, register_backend
+from mmengine.fileio import LocalBackend, YamlHandler, register_backend, register_handler
 from mmengine.fileio import io as mmengine_io
+from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer, print_log
+from mmengine.registry import HOOKS
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
-from torch import Tensor, nn
+from torch import nn
 
-from hypvision.checkpoints.download import file_sha256
-from hypvision.checkpoints.renamed import current_names
-from hypvision.checkpoints.sources import offline
-from hypvision.checkpoints.storage import unpack
+from hypvision.checkpoints.match import compare, filtered, nonfinite_names
+from hypvision.checkpoints.read import LogHistory, network_weights, read_file
+from hypvision.checkpoints.sources import fetch, find, is_address, resolve
+from hypvision.clip.models import expand_tokens
 from hypvision.errors import HypvisionError
+from hypvision.files import replacing
 
 __all__ = [
     "AtomicLocalBackend",
-    "Comparison",
-    "check_compatible",
-    "compare",
+    "EngineNamesHook",
+    "engine_names",
     "find_resume_checkpoint",
     "install",
+    "load",
     "load_checkpoint_file",
 ]
 
@@ -56,99 +50,14 @@ __all__ = [
 # Reading
 
 
-def _history_method(owner: Any, name: str) -> Any:
-    """``getattr`` for the one use that checkpoints of mmengine make of it: a HistoryBuffer pickles its own methods."""
-    if owner is not HistoryBuffer or name not in ("min", "max", "current", "mean"):
-        raise UnpicklingError(f"unsupported GLOBAL builtins.getattr of {owner!r} and {name!r}")
-    return getattr(HistoryBuffer, name)
-
-
-def _safe_globals() -> list[Any]:
-    """What trainings save beyond tensors and plain values; none of it can run code or open files."""
-    reconstruct = np.empty(0).__reduce__()[0]
-    scalar = np.float64(0).__reduce__()[0]
-    dtypes = [kind for name in np.dtypes.__all__ if isinstance(kind := getattr(np.dtypes, name), type)]
-    # NumPy 2 moved numpy.core to numpy._core: files of either are read by either.
-    numpy_names = [
-        (function, f"numpy.{core}.multiarray.{function.__name__}")
-        for function in (reconstruct, scalar)
-        for core in ("core", "_core")
-    ]
-    own = [HistoryBuffer, (_history_method, "builtins.getattr")]
-    # timm's trainings, and those of many papers, save their command line: a Namespace.
-    return [*own, Namespace, np.ndarray, np.dtype, *dtypes, *numpy_names]
-
-
 def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """Read a checkpoint without running any code in it.
-
-    Args:
-        path: ``.pth``, ``.pt``, ... as PyTorch writes them, or ``.safetensors``.
-        map_location: device to load to, as for :func:`torch.load`.
-
-    Returns:
-        What the file holds; for safetensors the flat state dict, in float32 (see :mod:`hypvision.checkpoints.storage`).
+    """:func:`hypvision.checkpoints.read.read_file`, with the log of a training as mmengine's own class.
 
     Raises:
         HypvisionError: no such file, a damaged one, one that would run code, or one that holds no dict.
     """
-    path = Path(path).expanduser()
-    if not path.is_file():
-        found = sorted(file.name for file in path.parent.glob("*") if file.suffix in (".pth", ".pt", ".safetensors"))
-        hint = f" The folder has: {', '.join(found[-5:])}." if found else ""
-        raise HypvisionError(f"There is no checkpoint '{path}'.{hint} Check the path.")
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            device = map_location if isinstance(map_location, (str, torch.device)) else "cpu"
-            return unpack(load_file(path, device=str(device)))
-        with torch.serialization.safe_globals(_safe_globals()):
-            checkpoint = torch.load(path, map_location=map_location, weights_only=True)
-    except PermissionError as error:
-        raise HypvisionError(f"The checkpoint '{path}' cannot be read: {error.strerror}.") from error
-    except Exception as error:  # the readers raise whatever the bytes make them stumble over
-        raise _refusal(path, error) from error
-    if not isinstance(checkpoint, Mapping):
-        raise HypvisionError(
-            f"The checkpoint '{path}' holds a {type(checkpoint).__name__}, not a dict of weights. Save "
-            "model.state_dict() instead."
-        )
-    return checkpoint
-
-
-def _refusal(path: Path, error: Exception) -> HypvisionError:
-    """The paragraph for a checkpoint that cannot be read: it would run code, or it is damaged."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return HypvisionError(f"There is not enough memory to load '{path}' ({error}).")
-    text = str(error)
-    culprit = re.search(r"GLOBAL ([\w.]+)", text)
-    if isinstance(error, UnpicklingError) and (culprit or "Trying to" in text):
-        what = f"'{culprit[1].rstrip('.')}'" if culprit else "an object"
-        return HypvisionError(
-            f"The checkpoint '{path}' was refused: it contains {what}, which is neither a weight nor a plain value: "
-            "loading it could run code from the file. If you trust its source, convert it once, on a machine where "
-            "that does no harm: load it with torch.load(path, weights_only=False) and save only its weights with "
-            "torch.save({'state_dict': checkpoint['state_dict']}, new_path)."
-        )
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        start = file.read(64).lstrip()
-    if size == 0:
-        reason = "it is empty"
-    elif start.startswith((b"<", b"version https://git-lfs")):
-        reason = "it is not a checkpoint but an error page or a Git LFS pointer"
-    else:
-        reason = f"its {size} bytes are not a complete checkpoint"
-    return HypvisionError(
-        f"The checkpoint '{path}' is damaged: {reason}. Download or copy it again, or take an earlier one."
-    )
-
-
-def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """mmengine's loader of local files: :func:`load_checkpoint_file`, without code that mmengine would run."""
-    # None would put each tensor on the GPU that it was saved from, which may not be there.
-    checkpoint = load_checkpoint_file(filename, "cpu" if map_location is None else map_location)
+    checkpoint = read_file(path, map_location)
+    _restore_logs(checkpoint)
     meta = checkpoint.get("meta")
     if isinstance(meta, dict):
         # Runner.resume would execute this text as Python; mmengine itself writes the config under "cfg".
@@ -156,27 +65,80 @@ def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
     return checkpoint
 
 
-def load_from_http(filename: str, map_location: Any = None, model_dir: str | None = None) -> dict[str, Any]:
-    """mmengine's loader of URLs: downloads once into PyTorch's cache, verifies, then as :func:`load_from_local`.
+def _restore_logs(content: Any) -> None:
+    """Put mmengine's HistoryBuffer in the place of each :class:`LogHistory`."""
+    nodes, seen = [content], set()
+    for node in nodes:
+        if not isinstance(node, (dict, list)) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        for key, value in list(node.items() if isinstance(node, dict) else enumerate(node)):
+            if isinstance(value, LogHistory):
+                node[key] = HistoryBuffer(value.log_history, value.count_history, value.max_length)
+            else:
+                nodes.append(value)
 
-    Args:
-        filename: the address with the sum that the file must have: ``https://HOST/net.pth#sha256=HEX`` with all 64
-            digits; or, over https, a name that ends in ``-HEX`` with the first 8 digits or more, as PyTorch and
-            OpenMMLab name their files.
-        map_location: device to load to.
-        model_dir: folder of the cache.
+
+def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
+    """mmengine's loader of every name that a checkpoint can have (:func:`hypvision.checkpoints.sources.fetch`).
+
+    Returns:
+        What the file holds; of weights of the zoo ``state_dict``, with the names that the engine's models have, and
+        ``meta`` with the classes.
 
     Raises:
-        HypvisionError: an address without a sum, a file with another sum, or one that cannot be fetched or read.
+        HypvisionError: it cannot be fetched or read.
     """
-    url, sha256 = _address_and_sum(filename)
-    folder = Path(model_dir or Path(torch.hub.get_dir(), "checkpoints"))
-    path = folder / Path(urlparse(url).path).name
+    # None would put each tensor on the GPU that it was saved from, which may not be there.
+    device = "cpu" if map_location is None else map_location
+    if is_address(source):
+        index, record = find(str(source))
+        weights = read_file(resolve(record, index), device)  # a lock lets one of the processes on a machine download
+        if record.task == "zero-shot":
+            weights = {f"clip.{name}": value for name, value in expand_tokens(weights).items()}
+        if record.task == "classification":
+            weights = {f"backbone.{name}": value for name, value in weights.items()}
+        return {"state_dict": weights, "meta": {"dataset_meta": {"classes": record.classes}}}
     if get_rank() == 0:
-        _download(url, path, sha256)
+        fetch(source)
     barrier()
-    _download(url, path, sha256)  # for processes on machines with a cache of their own
-    return load_from_local(str(path), map_location)
+    return load_checkpoint_file(fetch(source), device)  # again for processes on machines with a cache of their own
+
+
+def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A checkpoint whose weights have the names of a model of the engine, if they can be brought to them.
+
+    Files of the network alone (official ones, timm's, converted ones) lack the name of the ``backbone`` that a
+    classifier or learner keeps it in.
+
+    Returns:
+        The checkpoint itself, or one with other weights in ``state_dict``.
+    """
+    given, backbone = checkpoint.get("state_dict", checkpoint), getattr(model, "backbone", None)
+    prefixed = any(str(name).removeprefix("module.").startswith("backbone.") for name in given)
+    if backbone is None or prefixed or hasattr(backbone, "load_pretrained"):  # a TimmBackbone finds its part itself
+        return checkpoint
+    weights = filtered(backbone, network_weights(checkpoint))
+    if compare(backbone.state_dict(), weights).share < 0.5:
+        return checkpoint
+    return {**checkpoint, "state_dict": {f"backbone.{name}": value for name, value in weights.items()}}
+
+
+@HOOKS.register_module()
+class EngineNamesHook(Hook):
+    """Gives mmengine's Runner each checkpoint that it loads with :func:`engine_names`."""
+
+    def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
+        """Changes ``checkpoint`` in place."""
+        model = getattr(runner.model, "module", runner.model)
+        renamed = engine_names(model, checkpoint)
+        if renamed is not checkpoint:
+            checkpoint["state_dict"] = renamed["state_dict"]
+
+
+def _load_with_cache(filename: str, map_location: Any = None, model_dir: str | None = None) -> dict[str, Any]:
+    """:func:`load` with the arguments that mmengine's loaders of model names pass."""
+    return load(filename, map_location)
 
 
 def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
@@ -185,139 +147,6 @@ def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str,
         f"The checkpoint '{filename}' was not loaded: files of such a store cannot be verified. Copy it to this "
         "machine and give its path, or give https://HOST/FILE#sha256=HEX."
     )
-
-
-def _address_and_sum(text: str) -> tuple[str, str]:
-    """An address and the first digits, or all, of the sha256 that its file must have."""
-    url, fragment = urldefrag(text)
-    parts = urlparse(url)
-    if given := re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment):
-        return url, given[1].lower()
-    # Eight digits tell a damaged file, not a forged one: https has to say who sends it.
-    in_name = re.search(r"-([0-9a-f]{8,64})\.\w+$", parts.path)
-    if in_name and not fragment and parts.scheme == "https":
-        return url, in_name[1]
-    raise HypvisionError(
-        f"The checkpoint '{text}' was not loaded: nothing says what the file must be, so it could not be verified. Add "
-        f"its sum: {url}#sha256=HEX with 64 digits, as sha256sum prints them. Or take zoo:NAME, hf-hub:USER/REPO "
-        "(verified by their index), or a file that you have downloaded and checked."
-    )
-
-
-def _download(url: str, path: Path, sha256: str) -> None:
-    try:
-        if path.is_file():
-            if file_sha256(path).startswith(sha256):
-                return
-            print_log(f"'{path}' is not the file of '{url}' by its sum; downloading it.", "current", logging.WARNING)
-        if offline():
-            raise HypvisionError(
-                f"The checkpoint '{url}' is not on this machine, and HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. Unset "
-                f"it, or copy the file to '{path}'."
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Moved into place when it is complete and its sum is right.
-        torch.hub.download_url_to_file(url, str(path), hash_prefix=sha256, progress=False)
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-        raise HypvisionError(
-            f"The checkpoint '{url}' cannot be downloaded ({getattr(error, 'reason', error)}). Check the address and "
-            "the network, or download it elsewhere and give its path."
-        ) from error
-    except OSError as error:
-        raise _write_error(path, error) from error
-    except RuntimeError as error:  # another sum
-        raise HypvisionError(
-            f"The checkpoint '{url}' was refused: its sha256 does not begin with {sha256} ({error}). The file was "
-            "damaged or exchanged; if the address is right and you trust it, add the sum that it has: ...#sha256=HEX."
-        ) from error
-
-
-# Comparing
-
-
-class Comparison(NamedTuple):
-    """How the weights in a checkpoint fit a model.
-
-    Attributes:
-        matched: names in both, with equal shapes.
-        missing: names that only the model has.
-        unexpected: names that only the checkpoint has.
-        mismatched: names in both with different shapes, each with a text that gives the two.
-    """
-
-    matched: list[str]
-    missing: list[str]
-    unexpected: list[str]
-    mismatched: dict[str, str]
-
-    def describe(self, limit: int = 3) -> str:
-        """The differences in one sentence each, with up to ``limit`` examples."""
-        parts = [
-            ("missing in the file", self.missing),
-            ("unknown to the model", self.unexpected),
-            ("of another shape", list(self.mismatched.values())),
-        ]
-        return "; ".join(
-            f"{len(names)} {what}: {', '.join(names[:limit])}{', ...' if len(names) > limit else ''}"
-            for what, names in parts
-            if names
-        )
-
-    @property
-    def share(self) -> float:
-        """Matched names, as a share of all names in the model or in the checkpoint."""
-        total = len(self.matched) + len(self.missing) + len(self.unexpected) + len(self.mismatched)
-        return len(self.matched) / max(total, 1)
-
-
-def compare(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Comparison:
-    """Compare two state dicts by names and shapes; batch counters of batch norm do not count."""
-    own, given = (
-        {name: value for name, value in weights.items() if not name.endswith("num_batches_tracked")}
-        for weights in (own, given)
-    )
-    shapes = {name: (tuple(given[name].shape), tuple(own[name].shape)) for name in own if name in given}
-    return Comparison(
-        [name for name, (a, b) in shapes.items() if a == b],
-        [name for name in own if name not in given],
-        [name for name in given if name not in own],
-        {
-            name: f"{name} ({'x'.join(map(str, a)) or 'scalar'} instead of {'x'.join(map(str, b)) or 'scalar'})"
-            for name, (a, b) in shapes.items()
-            if a != b
-        },
-    )
-
-
-def check_compatible(model: nn.Module, state_dict: Mapping[str, Any], path: str | Path, exact: bool = True) -> None:
-    """Check that a checkpoint belongs to the architecture of a model, before it is loaded.
-
-    Args:
-        model: the model; a wrapper's ``module.`` in names does not matter.
-        state_dict: weights by name.
-        path: the file they are from, for the message.
-        exact: every weight of the model must be in the file, with its shape (for testing and resuming); a few names
-            that the model does not know are allowed, such as those of an auxiliary head. Otherwise (for fine-tuning)
-            half of all names must match.
-
-    Raises:
-        HypvisionError: it is of another architecture; shows the first differences.
-    """
-    own, given = (
-        {name.removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
-        for weights in (model.state_dict(), current_names(state_dict))
-    )
-    found = compare(own, given)
-    if exact:
-        wrong = bool(found.missing or found.mismatched) or found.share < 0.8
-    else:
-        wrong = found.share < 0.5
-    if wrong:
-        raise HypvisionError(
-            f"The checkpoint '{path}' does not fit the model of the config ({type(model).__name__}): "
-            f"{len(found.matched)} of {len(own)} weights match. {found.describe()}. Use the config that the checkpoint "
-            "was trained with, or a checkpoint of this architecture."
-        )
 
 
 # Writing
@@ -342,26 +171,14 @@ def _write_error(path: Path, error: OSError) -> HypvisionError:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file so that its name always stands for complete content, the old or the new."""
-    target = Path(os.path.realpath(path))  # a link stays a link
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException as error:
-        with suppress(OSError):  # a disk that has gone: the first error says more
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _write_error(path, error) from error
+        # A link stays a link. The temporary name is none of a checkpoint's, which --resume would look at.
+        with replacing(os.path.realpath(path), durable=True, suffix=".tmp") as temporary:
+            temporary.write_bytes(data)
+    except HypvisionError as error:
+        if isinstance(error.__cause__, OSError):
+            raise _write_error(path, error.__cause__) from error.__cause__
         raise
-    if os.name == "posix":  # the new name itself must reach the disk
-        folder = os.open(target.parent, os.O_RDONLY)
-        with suppress(OSError):  # some network file systems cannot; the content is safe all the same
-            os.fsync(folder)
-        os.close(folder)
 
 
 class AtomicLocalBackend(LocalBackend):
@@ -393,7 +210,12 @@ def _resumable(path: Path) -> bool:
         print_log(f"Not resuming from it: {error}", logger="current", level=logging.WARNING)
         return False
     meta = checkpoint.get("meta")
-    return "state_dict" in checkpoint and isinstance(meta, Mapping) and {"epoch", "iter"} <= meta.keys()
+    if "state_dict" not in checkpoint or not isinstance(meta, Mapping) or not {"epoch", "iter"} <= meta.keys():
+        return False
+    diverged = nonfinite_names(checkpoint["state_dict"])
+    if diverged:
+        print_log(f"Not resuming from '{path}': its weight '{diverged[0]}' is not finite.", "current", logging.WARNING)
+    return not diverged
 
 
 def find_resume_checkpoint(work_dir: str | Path) -> str | None:
@@ -406,7 +228,10 @@ def find_resume_checkpoint(work_dir: str | Path) -> str | None:
         work_dir: the run's folder; it may have been moved since.
 
     Returns:
-        Its path; None if there is none.
+        Its path; None if there is no checkpoint at all.
+
+    Raises:
+        HypvisionError: there are checkpoints, but none that a training can go on from.
     """
     folder = Path(work_dir)
     candidates: list[Path] = []
@@ -428,17 +253,31 @@ def find_resume_checkpoint(work_dir: str | Path) -> str | None:
         if place not in seen and path.exists() and _resumable(path):
             return str(path)
         seen.add(place)
+    tried = sorted({path.name for path in candidates if path.exists()})
+    if tried:
+        raise HypvisionError(
+            f"None of the checkpoints in '{folder}' can be resumed ({', '.join(tried)}; the lines above say why). Give "
+            "an intact one, --resume CHECKPOINT; to start over, leave out --resume and choose another --work-dir."
+        )
     return None
 
 
+class SafeYamlHandler(YamlHandler):
+    """mmengine's YAML without tags that make Python objects, by which a file could run any command."""
+
+    def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
+        return yaml.safe_load(file)
+
+
 def install() -> None:
-    """Make mmengine read and write checkpoints as above; calling it again changes nothing."""
-    CheckpointLoader.register_scheme(prefixes="", loader=load_from_local, force=True)
-    CheckpointLoader.register_scheme(prefixes=("http://", "https://"), loader=load_from_http, force=True)
+    """Make mmengine read and write files as above; calling it again changes nothing."""
+    register_handler(["yaml", "yml"])(SafeYamlHandler)
+    names = ("", "http://", "https://", "zoo:", "hf-hub:", "file://")
+    CheckpointLoader.register_scheme(prefixes=names, loader=load, force=True)
     stores = (r"(\S+\:)?s3://", r"(\S+\:)?petrel://", "pavi://")
     CheckpointLoader.register_scheme(prefixes=stores, loader=refuse_store, force=True)
     # mmengine's loaders of torchvision://, open-mmlab:// and mmcls:// look an address up and call this name.
-    mmengine_checkpoint.load_from_http = load_from_http
+    mmengine_checkpoint.load_from_http = _load_with_cache
     register_backend("local", AtomicLocalBackend, force=True, prefixes="")
     # mmengine keeps the backends it has made: those of the old kind would go on being used.
     for key, backend in list(mmengine_io.backend_instances.items()):

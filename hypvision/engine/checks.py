@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hypvision.errors import HypvisionError, explain_os_error, guard
+from hypvision.errors import HypvisionError, did_you_mean, explain_os_error
 
-__all__ = ["check_channels", "check_data", "close_configs", "explain", "main_guard", "readable_errors"]
+__all__ = ["check_channels", "check_data", "close_configs", "explain", "readable_errors"]
 
 LAYOUT = {
     "img_path": "the images",
@@ -26,10 +25,8 @@ LAYOUT = {
 
 def close_configs(path: str | Path) -> str:
     """Up to three config files with names like that of ``path``, as a hint; empty if there are none."""
-    known = {str(file): file.name for file in Path("configs").glob("*/*.py") if file.parent.name != "_base_"}
-    names = difflib.get_close_matches(Path(path).name, known.values(), n=3, cutoff=0.5)
-    close = [file for file, name in known.items() if name in names]
-    return f" Did you mean {' or '.join(close)}?" if close else ""
+    known = {file.name: str(file) for file in Path("configs").glob("*/*.py") if file.parent.name != "_base_"}
+    return did_you_mean(Path(path).name, known, show=known.get)
 
 
 def datasets_of(config: Any) -> Iterator[dict]:
@@ -183,8 +180,7 @@ def _explain_building(error: Exception, text: str) -> str | None:
                 known = [name for name in inspect.signature(kind).parameters if name not in ("args", "kwargs")]
             elif owner == "DataLoader":
                 known = ["batch_size", "num_workers", "dataset", "sampler", "collate_fn", "drop_last", "pin_memory"]
-            close = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
-            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            hint = did_you_mean(key, known, cutoff=0.6)
             return (
                 f"The config gives {owner} an argument '{key}', which it does not have.{hint} Correct the key in the "
                 "config or in --cfg-options."
@@ -217,13 +213,3 @@ def readable_errors() -> Iterator[None]:
         raise HypvisionError(paragraph) from error
     finally:
         logging.raiseExceptions = verbose
-
-
-def main_guard(function: Callable[..., Any], *args: Any) -> int:
-    """:func:`hypvision.errors.guard` that also puts the errors of mmengine and the data loaders into words.
-
-    Returns:
-        0; 2 after a user error, told in one paragraph without a traceback; 130 after an interruption. Anything else is
-        a bug and propagates.
-    """
-    return guard(readable_errors()(function), *args)

@@ -6,7 +6,6 @@ losses, a stop on NaN, a clean Ctrl-C; and on a machine without a GPU it takes g
 
 from __future__ import annotations
 
-import difflib
 import os
 import uuid
 from argparse import ArgumentParser
@@ -15,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypvision.engine.checks import close_configs
-from hypvision.errors import HypvisionError, require
+from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.errors import HypvisionError, did_you_mean, require
 
 if TYPE_CHECKING:
     from mmengine.config import Config
 
-__all__ = ["leave_processes", "load_config", "parse_options", "prepare"]
+__all__ = ["leave_out_pretrained", "leave_processes", "load_config", "parse_options", "prepare"]
 
 PHASES = ("train", "val", "test")
 # What mmengine's Runner and this engine read from a config; its other keys are for the config's own use.
@@ -35,8 +35,8 @@ RUN_KEYS = (
 # Modules that configs of earlier versions name in custom_imports, and where they are now.
 MOVED = {
     "hypvision.mm": "hypvision.openmmlab",
-    "hypvision.mm.auxiliary_det": "hypvision.openmmlab.backbone_losses_mmdet",
-    "hypvision.mm.auxiliary_seg": "hypvision.openmmlab.backbone_losses_mmseg",
+    "hypvision.mm.auxiliary_det": "hypvision.openmmlab.backbone_losses",
+    "hypvision.mm.auxiliary_seg": "hypvision.openmmlab.backbone_losses",
     "hypvision.mm.det_datasets": "hypvision.openmmlab.datasets.detection",
     "hypvision.mm.hyperclip": "hypvision.openmmlab.open_vocabulary.segmentation",
     "hypvision.mm.openvocab_det": "hypvision.openmmlab.open_vocabulary.detection",
@@ -47,7 +47,7 @@ MOVED = {
     "hypvision.mm.openvocab_tags": "hypvision.data.tag_captions",
     "hypvision.mm.pyramid": "hypvision.openmmlab.pyramid",
     "hypvision.mm.seg_datasets": "hypvision.openmmlab.datasets.segmentation",
-    "hypvision.tasks.hyperbolic": "hypvision.engine.hyperbolic",
+    "hypvision.tasks.hyperbolic": "hypvision.engine",
     "hypvision.tasks.retrieval": "hypvision.tasks.metric_learning",
 }
 
@@ -71,6 +71,10 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         _import_modules(config)
     else:
         path = Path(source).expanduser()
+        if path.is_file() and path.suffix not in (".py", ".json"):  # mmengine's reader of YAML runs code from the file
+            raise HypvisionError(
+                f"The config '{path}' ends in '{path.suffix}'. Configs are Python (.py), which is run, or JSON (.json)."
+            )
         if not path.is_file():
             raise HypvisionError(
                 f"There is no config '{source}'.{close_configs(source)} Give the path of a config file."
@@ -82,10 +86,15 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             raise HypvisionError(f"The config '{path}' is not valid Python: {error}.") from error
         except FileNotFoundError as error:
             raise HypvisionError(f"The config '{path}' has a _base_ that does not exist: {error}.") from error
-        except (NameError, KeyError, TypeError, ImportError) as error:
+        except HypvisionError:
+            raise
+        except Exception as error:  # a config is code: it raises whatever its author let it raise
             raise HypvisionError(f"The config '{path}' cannot be read: {type(error).__name__}: {error}.") from error
     if "model" not in config:
         raise HypvisionError(f"The config '{source}' has no 'model': it is a part to be used as _base_ of another one.")
+    for key in ("model", *(f"{phase}_dataloader" for phase in PHASES)):
+        if not isinstance(config.get(key) or {}, dict):
+            raise HypvisionError(f"The config '{source}' has {key} = {config[key]!r}, but a dict is expected there.")
     options = dict(options or {})
     if "data_root" in options and config.get("data_root"):
         old, new = str(config.data_root).rstrip("/"), str(options["data_root"]).rstrip("/")
@@ -120,8 +129,8 @@ def _check_keys(config: Config, options: dict[str, Any]) -> None:
         if key in config or key in RUN_KEYS:
             continue
         close = [path for path in _paths(config.to_dict()) if path.rpartition(".")[2] == key][:3]
-        close = close or difflib.get_close_matches(key, [*config.keys(), *RUN_KEYS], n=3, cutoff=0.6)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        known = [] if close else [*config.keys(), *RUN_KEYS]
+        hint = did_you_mean(key, known, cutoff=0.6, also=close)
         raise HypvisionError(
             f"The config has no '{key}', so the option '{option}' would change nothing.{hint} Options are dotted keys "
             "of the config, such as optim_wrapper.optimizer.lr=0.01; what is new belongs in a config file of your own."
@@ -161,8 +170,9 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
         # A fixed name, as OpenMMLab's configs have, would make a second run in this process write into the first one's.
         config.visualizer.name = f"{stem}-{uuid.uuid4().hex[:8]}"
 
-    environment = config.setdefault("env_cfg", dict())
-    distribution = environment.setdefault("dist_cfg", dict(backend="nccl"))
+    environment = dict(config.get("env_cfg") or {})
+    config.env_cfg = dict(environment, dist_cfg={"backend": "nccl", **(environment.get("dist_cfg") or {})})
+    distribution = config.env_cfg.dist_cfg
     if launcher == "pytorch":
         _check_started_by_torchrun()
     if not torch.cuda.is_available():
@@ -191,18 +201,30 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
             checkpoint = config.get("default_hooks", {}).get("checkpoint") or {}
             schedule.restart_interval = max(0, checkpoint.get("interval", 0))
 
-    ours = [
-        "RepeatableSeedHook",
-        "ReduceLossHook",
-        "StopOnNaNHook",
-        "CheckClassesHook",
-        "CheckSamplesHook",
-        "InterruptHook",
-    ]
-    hooks = list(config.get("custom_hooks") or [])
+    # Configs dumped by earlier versions name the check of OpenMMLab's data sets in every run.
+    hooks = [hook for hook in config.get("custom_hooks") or [] if hook != dict(type="CheckSamplesHook")]
     present = {hook.get("type") for hook in hooks if isinstance(hook, dict)}
-    config.custom_hooks = hooks + [dict(type=name) for name in ours if name not in present]
+    config.custom_hooks = hooks + [dict(type=name) for name in RUN_HOOKS if name not in present]
     return config
+
+
+def leave_out_pretrained(model: Any) -> None:
+    """Change the ``model`` of a config so that building it fetches no weights: a checkpoint replaces them all."""
+    if isinstance(model, (list, tuple)):
+        for part in model:
+            leave_out_pretrained(part)
+    if not isinstance(model, dict):
+        return
+    if isinstance(model.get("clip"), dict):
+        model["clip"]["load_weights"] = False
+    if isinstance(model.get("init_cfg"), dict) and str(model["init_cfg"].get("type")) == "Pretrained":
+        model["init_cfg"] = None
+    for key, without in (("pretrained", False), ("checkpoint_path", ""), ("checkpoint", None)):
+        if model.get(key):
+            model[key] = without if model[key] is True or key != "pretrained" else None
+    for key, part in model.items():
+        if key not in ("clip", "distillation"):  # a teacher is in no checkpoint
+            leave_out_pretrained(part)
 
 
 def _use_amp(config: Config, amp: bool) -> None:

@@ -17,17 +17,19 @@ import numpy as np
 import torch
 from mmengine.dist import all_reduce, get_rank, get_world_size, is_main_process
 from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
-from PIL import Image, ImageDraw
 
+from hypvision.checkpoints.match import nonfinite_names
+from hypvision.engine.checkpoint import find_resume_checkpoint
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
+from hypvision.geometry import CurvatureParameter
 
 __all__ = [
     "CheckClassesHook",
+    "CurvatureHook",
     "InterruptHook",
-    "PredictionPainterHook",
     "ReduceLossHook",
     "RepeatableSeedHook",
     "StopOnNaNHook",
@@ -75,7 +77,7 @@ class RepeatableSeedHook(Hook):
     In an epoch-based run the generators of torch, NumPy and random are seeded at the start of each epoch; the workers
     of the data loader, which are started anew for each epoch (the engine sees to it), derive theirs from them. In an
     iteration-based run they are seeded in each iteration; the data is the part of
-    :class:`~hypvision.tasks.SeekingIterTrainLoop`.
+    :class:`~hypvision.engine.loops.SeekingIterTrainLoop`.
     """
 
     priority = "HIGHEST"
@@ -131,13 +133,34 @@ class StopOnNaNHook(Hook):
         loss = torch.as_tensor((outputs or {}).get("loss", 0.0)).detach().item()
         if math.isfinite(loss):
             return
-        checkpoint = last_checkpoint(runner.work_dir)
-        last = f"The last good checkpoint is '{checkpoint}'" if checkpoint else "No checkpoint was written yet"
+        last = self._last_good(runner)
         rates = ", ".join(f"{rate:.3g}" for rate in sorted(set(sum(runner.optim_wrapper.get_lr().values(), []))))
         raise HypvisionError(
             f"The loss became {loss} in iteration {runner.iter + 1} (epoch {runner.epoch + 1}, learning rate {rates}). "
             f"{last}. Try a lower learning rate (--cfg-options optim_wrapper.optimizer.lr=...), gradient clipping "
             "(--cfg-options optim_wrapper.clip_grad.max_norm=1.0), or no --amp; then go on with --resume."
+        )
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """The last step may have spoilt the weights after a loss that was finite."""
+        names = nonfinite_names(checkpoint.get("state_dict") or {})
+        if names:
+            raise HypvisionError(
+                f"The weight '{names[0]}' is not finite after iteration {runner.iter + 1}; no checkpoint was "
+                f"written. {self._last_good(runner)}. Try a lower learning rate or gradient clipping, then go on with "
+                "--resume."
+            )
+
+    @staticmethod
+    def _last_good(runner: Runner) -> str:
+        try:
+            checkpoint = find_resume_checkpoint(runner.work_dir)
+        except HypvisionError:
+            checkpoint = None
+        return (
+            f"The last good checkpoint is '{checkpoint}'"
+            if checkpoint
+            else "No checkpoint without such values was written yet"
         )
 
 
@@ -239,49 +262,17 @@ class InterruptHook(Hook):
 
 
 @HOOKS.register_module()
-class PredictionPainterHook(Hook):
-    """Writes pictures of test images with the predicted and the true class below (``tools/test.py --show-dir``).
+class CurvatureHook(Hook):
+    """Logs the learned curvatures ``c`` after every epoch, as ``curvature/NAME``."""
 
-    Data sets lie in the order of their classes: the pictures are taken evenly from all of it, not from its beginning.
-
-    Args:
-        out_dir: folder of the pictures; made if missing. Names begin with ``wrong`` or ``right``.
-        limit: how many pictures at most.
-        min_side: images smaller than this many pixels are enlarged to be seen.
-    """
-
-    def __init__(self, out_dir: str, limit: int = 200, min_side: int = 160):
-        self.out_dir = Path(out_dir)
-        self.limit = limit
-        self.min_side = min_side
-
-    def before_test(self, runner: Runner) -> None:
-        count = len(runner.test_dataloader.dataset)
-        chosen = min(self.limit, count)
-        self.chosen = {i * count // chosen for i in range(chosen)}
-        self.out_dir.mkdir(parents=True, exist_ok=True)
-
-    def after_test_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: list[dict[str, Any]] | None = None
-    ) -> None:
-        dataset = runner.test_dataloader.dataset
-        names = dataset.metainfo["classes"]
-        for output in outputs or ():  # each process paints its own share
-            if output["index"] not in self.chosen:
-                continue
-            best, label = int(output["scores"].argmax()), output["label"]
-            text = [f"{names[best]}  {100 * float(output['scores'][best]):.0f}%", f"true: {names[label]}"]
-            verdict = "right" if best == label else "wrong"
-            picture = self._paint(dataset.read(output["index"]), text, right=best == label)
-            with replacing(self.out_dir / f"{verdict}_{output['index']:06d}_{names[label]}.png") as temporary:
-                picture.save(temporary)
-
-    def _paint(self, image: Image.Image, text: list[str], right: bool) -> Image.Image:
-        factor = max(1, math.ceil(self.min_side / min(image.size)))
-        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
-        canvas = Image.new("RGB", (image.width, image.height + 34), "white")
-        canvas.paste(image, (0, 0))
-        draw = ImageDraw.Draw(canvas)
-        draw.text((4, image.height + 3), text[0], fill="darkgreen" if right else "firebrick")
-        draw.text((4, image.height + 17), text[1], fill="black")
-        return canvas
+    def after_train_epoch(self, runner: Runner) -> None:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        curvatures = {
+            name.removesuffix(".log_c"): parameter.detach().exp().item()
+            for name, parameter in model.named_parameters()
+            if isinstance(parameter, CurvatureParameter)
+        }
+        for name, value in curvatures.items():
+            runner.message_hub.update_scalar(f"train/curvature/{name}", value)
+        if curvatures:
+            runner.logger.info("Curvature c: " + ", ".join(f"{name} {value:.4g}" for name, value in curvatures.items()))

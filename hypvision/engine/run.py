@@ -1,33 +1,30 @@
 """Training and testing of every task, from a config file to a result, on mmengine's Runner.
 
-``tools/train.py``, ``tools/test.py`` and the ``hypvision`` command are thin shells around :func:`train` and
-:func:`test`. What is added to a config on the way is in :mod:`hypvision.engine.config`.
+``hypvision train`` and ``hypvision test`` are thin shells around :func:`train` and :func:`test`. What is added to a
+config on the way is in :mod:`hypvision.engine.config`.
 """
 
 from __future__ import annotations
 
-import importlib
-import json
-from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypvision.engine.checks import check_channels, check_data, readable_errors
-from hypvision.engine.config import leave_processes, load_config, parse_options, prepare
+from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.sources import is_address
+from hypvision.engine.checkpoint import engine_names, find_resume_checkpoint, load
+from hypvision.engine.checks import check_channels, check_data, datasets_of
+from hypvision.engine.config import leave_out_pretrained, load_config, prepare
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS, import_extensions, test_options
+from hypvision.engine.hooks import InterruptHook
+from hypvision.engine.work_dir import lock_work_dir
 from hypvision.errors import HypvisionError
+from hypvision.files import check_output, check_output_folder, protecting
 
 if TYPE_CHECKING:
     from mmengine.config import Config
     from mmengine.runner import Runner
 
-__all__ = [
-    "add_test_arguments",
-    "add_train_arguments",
-    "run_test",
-    "run_train",
-    "test",
-    "train",
-]
+__all__ = ["test", "train"]
 
 
 def _build_runner(config: Config) -> Runner:
@@ -38,15 +35,6 @@ def _build_runner(config: Config) -> Runner:
     model = getattr(runner.model, "module", runner.model)
     check_channels(getattr(model, "module", model))
     return runner
-
-
-def _register(config: Config) -> None:
-    """Import what configs may name: timm models, safe checkpoints, tasks, checks of the data."""
-    names = ["hypvision", "hypvision.openmmlab", "hypvision.openmmlab.sample_checks", "hypvision.tasks"]
-    if config.get("default_scope") == "mmdet":
-        names.append("hypvision.openmmlab.datasets.detection")
-    for name in names:
-        importlib.import_module(name)
 
 
 def train(
@@ -74,20 +62,24 @@ def train(
     Raises:
         HypvisionError: a mistake in the config, the data or the checkpoint; the loss became NaN.
     """
-    config = prepare(load_config(config, cfg_options), work_dir, amp, launcher)
-    _register(config)
+    config = load_config(config, cfg_options)
+    import_extensions(config)
+    config = prepare(config, work_dir, amp, launcher)
     if "train_dataloader" not in config:
         raise HypvisionError(f"The config '{config.filename}' has no train_dataloader: it can be tested only.")
     check_data(config, ("train", "val"))
     if resume is not None:
-        from hypvision.engine.checkpoint import find_resume_checkpoint
-
         path = find_resume_checkpoint(config.work_dir) if str(resume) == "auto" else str(resume)
         if path is not None and not Path(path).exists():
             raise HypvisionError(f"There is no checkpoint '{path}' to resume. Give the path of a .pth file.")
         config.resume, config.load_from = path is not None, None if path is None else str(path)
-    from hypvision.tasks import InterruptHook
+    if config.get("resume"):
+        leave_out_pretrained(config.model)
+    with lock_work_dir(config.work_dir):
+        return _train(config)
 
+
+def _train(config: Config) -> Runner:
     runner = _build_runner(config)
     if config.get("load_from"):
         _check_weights(runner, config.load_from, resume=bool(config.get("resume")), exact=bool(config.get("resume")))
@@ -100,25 +92,22 @@ def train(
     return runner
 
 
-def _check_weights(runner: Runner, path: str, resume: bool = False, exact: bool = True) -> None:
+def _check_weights(
+    runner: Runner, path: str, resume: bool = False, exact: bool = True, allow_nonfinite: bool = True
+) -> None:
     """Refuse a checkpoint of another architecture before it is loaded."""
-    from hypvision.checkpoints.sources import is_address
-    from hypvision.engine.checkpoint import check_compatible, load_checkpoint_file, load_from_http
-    from hypvision.openmmlab.pretrained import load_from_zoo
-
-    if str(path).startswith(("http://", "https://")):
-        checkpoint = load_from_http(path)  # from the cache when the Runner asks again
-    elif "://" in str(path) or Path(path).is_dir():  # elsewhere on the net, or sharded: their loaders check them
+    known = path.startswith(("http://", "https://")) or is_address(path)
+    if Path(path).is_dir() or ("://" in path and not known):  # sharded, or elsewhere on the net: their loaders check it
         return
-    else:
-        checkpoint = load_from_zoo(path) if is_address(path) else load_checkpoint_file(path)
+    checkpoint = load(path)  # of an address from the cache, when the Runner asks again
     if resume and "optimizer" not in checkpoint:
         raise HypvisionError(
             f"'{path}' holds weights only, without the state of a training, so it cannot be resumed. To start from "
             f"these weights use --cfg-options load_from={path}."
         )
     model = getattr(runner.model, "module", runner.model)
-    check_compatible(model, checkpoint.get("state_dict", checkpoint), path, exact)
+    checkpoint = engine_names(model, checkpoint)
+    check_compatible(model, checkpoint.get("state_dict", checkpoint), path, exact, allow_nonfinite)
 
 
 def test(
@@ -130,6 +119,7 @@ def test(
     tta: bool = False,
     cfg_options: dict[str, Any] | None = None,
     launcher: str = "none",
+    allow_nonfinite: bool = False,
 ) -> dict[str, float]:
     """Measure a checkpoint on the test data of a config.
 
@@ -144,6 +134,7 @@ def test(
             classification, each picture and its mirror image.
         cfg_options: changes of the config, see :func:`load_config`.
         launcher: as for :func:`train`.
+        allow_nonfinite: measure weights that are NaN or infinite all the same.
 
     Returns:
         The metrics by name.
@@ -151,157 +142,89 @@ def test(
     Raises:
         HypvisionError: a mistake in the config, the data or the checkpoint; no test-time augmentation for the config.
     """
-    config = prepare(load_config(config, cfg_options), work_dir, launcher=launcher)
-    _register(config)
+    config = load_config(config, cfg_options)
+    import_extensions(config)
+    config = prepare(config, work_dir, launcher=launcher)
     if "test_dataloader" not in config:
         raise HypvisionError(f"The config '{config.filename}' has no test_dataloader: there is nothing to measure on.")
-    if not str(weights).startswith(("http://", "https://", "zoo:", "hf-hub:")) and not Path(weights).is_file():
+    address = str(weights).startswith(("http://", "https://")) or is_address(weights)
+    if not address and not Path(weights).is_file():
         raise HypvisionError(f"There is no checkpoint '{weights}'. Give the path of a .pth file.")
     check_data(config, ("test",))
     # The averaged weights are those in the checkpoint's state_dict already.
     config.custom_hooks = [hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"]
     config.resume, config.load_from = False, str(weights)
+    leave_out_pretrained(config.model)
     if tta:
         _use_tta(config)
     if out is not None:
-        _write_predictions(config, Path(out))
+        with protecting(weights, *([config.filename] if config.filename else [])):
+            _write_predictions(config, Path(out))
     if show_dir is not None:
+        _check_result_folder(config, Path(show_dir))
         _show(config, Path(show_dir))
     runner = _build_runner(config)
-    _check_weights(runner, str(weights))
+    _check_weights(runner, str(weights), allow_nonfinite=allow_nonfinite)
     return runner.test()
 
 
 def _use_tta(config: Config) -> None:
-    if config.model.get("type") == "ImageClassifier":
-        config.model.test_flip = True
-        return
-    from hypvision.openmmlab.tta import NMS, mirror_pipeline
-
-    scope = config.get("default_scope")
-    if "tta_model" not in config:
-        if scope not in ("mmseg", "mmdet"):
+    """The config's own ``tta_model`` and ``tta_pipeline`` come first; what is missing comes from the task."""
+    if "tta_model" not in config or "tta_pipeline" not in config:
+        options = test_options(config)
+        if options is None:
             raise HypvisionError(
-                f"--tta: the config '{config.filename}' has no tta_model, and no default_scope of mmseg or mmdet that "
-                "would tell which to take. Add them, or leave out --tta."
+                f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline, and nothing tells which to "
+                f"take for its model '{config.model.get('type')}'. Add them, or leave out --tta."
             )
-        rules = (config.model.get("test_cfg") or {}) if scope == "mmdet" else {}
-        rules = rules.get("rcnn") or rules  # two-stage detectors keep those of the second stage there
-        detector = dict(type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)})
-        config.tta_model = dict(type="SegTTAModel") if scope == "mmseg" else detector
-    dataset = config.test_dataloader.dataset
-    while "dataset" in dataset:
-        dataset = dataset.dataset
-    dataset.pipeline = config.get("tta_pipeline") or mirror_pipeline(dataset.get("pipeline") or [])
-    config.model = dict(config.tta_model, module=config.model)
-
-
-def _evaluators(config: Config) -> list[dict]:
-    evaluators = config.test_evaluator
-    return list(evaluators) if isinstance(evaluators, (list, tuple)) else [evaluators]
+        options.augment(config)
+    if "tta_model" in config:
+        dataset = config.test_dataloader.dataset
+        while "dataset" in dataset:
+            dataset = dataset.dataset
+        dataset.pipeline = config.tta_pipeline
+        config.model = dict(config.tta_model, module=config.model)
 
 
 def _write_predictions(config: Config, out: Path) -> None:
     """Tell the metric of the task where to write; each has its own argument and format."""
-    argument = {
-        "TopKAccuracy": "out_file",
-        "RetrievalMetric": "out_file",
-        "IoUMetric": "output_dir",
-        "OpenVocabIoUMetric": "output_dir",
-        "CocoMetric": "outfile_prefix",
-        "OpenVocabCocoMetric": "outfile_prefix",
-    }
-    for evaluator in _evaluators(config):
-        if evaluator.get("type", "").rpartition(".")[2] in argument:
-            value = out.with_suffix("") if evaluator.type.endswith("CocoMetric") else out
-            value.parent.mkdir(parents=True, exist_ok=True)
-            evaluator[argument[evaluator.type.rpartition(".")[2]]] = str(value)
+    evaluators = config.test_evaluator
+    evaluators = list(evaluators) if isinstance(evaluators, (list, tuple)) else [evaluators]
+    for evaluator in evaluators:
+        argument = PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
+        if argument is not None:
+            path = out.with_suffix("") if argument == "outfile_prefix" else out
+            if argument == "outfile_prefix":
+                for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them by itself
+                    check_output(f"{path}.{kind}.json")
+            elif argument == "output_dir":
+                _check_result_folder(config, path)
+            else:
+                check_output(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            evaluator[argument] = str(path)
             return
-    kinds = ", ".join(str(evaluator.get("type")) for evaluator in _evaluators(config))
-    raise HypvisionError(f"--out: predictions can be written by {', '.join(argument)}, but the config has {kinds}.")
+    types = ", ".join(str(evaluator.get("type")) for evaluator in evaluators)
+    raise HypvisionError(
+        f"--out: predictions can be written by {', '.join(PREDICTION_ARGUMENTS)}, but the config has {types}."
+    )
+
+
+def _check_result_folder(config: Config, folder: Path) -> None:
+    """Refuse to write results among the data: label maps would take the place of the true ones."""
+    check_output_folder(folder)
+    for dataset in datasets_of(config.test_dataloader):
+        root = str(dataset.get("data_root") or dataset.get("root") or "")
+        for place in (dataset.get("data_prefix") or {}).values() if root or dataset.get("data_prefix") else ():
+            data = Path(root, str(place)).expanduser().resolve()
+            if place and folder.resolve().is_relative_to(data):
+                raise HypvisionError(f"'{folder}' holds the data of the test. Give another folder for the results.")
 
 
 def _show(config: Config, folder: Path) -> None:
-    """Switch on the painter of the task."""
-    if config.model.get("type") == "ImageClassifier":
-        config.custom_hooks = [*config.custom_hooks, dict(type="PredictionPainterHook", out_dir=str(folder))]
-        return
-    hook = (config.get("default_hooks") or {}).get("visualization")
-    if hook is None or "visualizer" not in config:
+    options = test_options(config)
+    if options is None:
         raise HypvisionError(
-            f"--show-dir: the config '{config.filename}' has no default_hooks.visualization and visualizer."
+            f"--show-dir: nothing tells how to paint the predictions of the config '{config.filename}'. Leave it out."
         )
-    hook.draw = True
-    if hook.type.rpartition(".")[2] == "DetVisualizationHook":
-        hook.test_out_dir = str(folder.absolute())
-    else:
-        hook.interval = 1
-        config.visualizer.save_dir = str(folder)
-
-
-# The command line ---------------------------------------------------------------------------------------------------
-
-
-def _add_common_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--work-dir", metavar="DIR", help="folder of checkpoints and logs (default: work_dirs/CONFIG)")
-    parser.add_argument(
-        "--cfg-options",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="changes of the config, e.g. train_dataloader.batch_size=64; data_root=DIR moves all data sets",
-    )
-    parser.add_argument(
-        "--launcher", choices=["none", "pytorch", "slurm", "mpi"], default="none", help="what started the processes"
-    )
-    parser.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by some launchers; not used")
-
-
-def add_train_arguments(parser: ArgumentParser) -> None:
-    """The arguments of ``train``."""
-    parser.add_argument("config", metavar="CONFIG", help="config file")
-    parser.add_argument(
-        "--resume",
-        nargs="?",
-        const="auto",
-        metavar="CHECKPOINT",
-        help="go on from this checkpoint, or from the newest complete one in the work dir",
-    )
-    parser.add_argument("--amp", action="store_true", help="mixed precision")
-    _add_common_arguments(parser)
-
-
-def add_test_arguments(parser: ArgumentParser) -> None:
-    """The arguments of ``test``."""
-    parser.add_argument("config", metavar="CONFIG", help="config file")
-    parser.add_argument("weights", metavar="WEIGHTS", help="checkpoint file, or zoo:NAME (hypvision models lists them)")
-    parser.add_argument("--out", metavar="PATH", help="write predictions: a .json file, or a folder for label maps")
-    parser.add_argument(
-        "--show-dir",
-        metavar="DIR",
-        help="write pictures with the predictions painted in (of a classifier 200, taken evenly from the data)",
-    )
-    parser.add_argument(
-        "--tta", action="store_true", help="test-time augmentation: the config's views, or mirror images"
-    )
-    _add_common_arguments(parser)
-
-
-@readable_errors()
-def run_train(args: Namespace) -> None:
-    """``train`` from parsed arguments."""
-    options = parse_options(args.cfg_options)
-    train(args.config, args.work_dir, args.resume, args.amp, options, args.launcher)
-    leave_processes()
-
-
-@readable_errors()
-def run_test(args: Namespace) -> None:
-    """``test`` from parsed arguments; prints the metrics as one line of JSON."""
-    from mmengine.dist import is_main_process
-
-    options = parse_options(args.cfg_options)
-    metrics = test(args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options, args.launcher)
-    if is_main_process():
-        print(json.dumps({name: round(float(value), 4) for name, value in metrics.items()}))
-    leave_processes()
+    options.show(config, folder)

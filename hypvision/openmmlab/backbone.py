@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from sys import modules
 from typing import Any
 
@@ -27,7 +27,8 @@ from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from hypvision.engine.checkpoint import compare
+from hypvision.checkpoints.match import compare
+from hypvision.checkpoints.read import network_weights
 from hypvision.errors import HypvisionError
 from hypvision.tasks.classification import create_backbone
 
@@ -202,18 +203,15 @@ class TimmBackbone(BaseModule):
 
         Args:
             checkpoint: file, ``"zoo:NAME"``, or URL with the file's sum (see
-                :func:`hypvision.engine.checkpoint.load_from_http`); weights may be inside ``state_dict`` or ``model``.
+                :func:`hypvision.checkpoints.sources.fetch`); weights may be inside ``state_dict`` or ``model``.
             prefix: take names that begin with this only.
             map_location: device to load to.
 
         Raises:
             HypvisionError: no such file, or it is of another architecture.
         """
-        weights: Mapping[str, Any] = CheckpointLoader.load_checkpoint(str(checkpoint), map_location, "current")
-        for wrapper in ("state_dict", "model"):
-            if isinstance(weights.get(wrapper), Mapping):
-                weights = weights[wrapper]
-        weights = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+        loaded = CheckpointLoader.load_checkpoint(str(checkpoint), map_location, "current")
+        weights = network_weights(loaded, part=None)
         if prefix:
             prefix = prefix.rstrip(".") + "."
             inside = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from mmdet.models import MaskRCNN
+from mmdet.registry import MODELS as DETECTORS
+from mmseg.models import EncoderDecoder
+from mmseg.registry import MODELS as SEGMENTORS
 from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["BackboneLosses", "backbone_losses"]
+__all__ = ["BackboneLossMaskRCNN", "BackboneLossSegmentor", "BackboneLosses", "backbone_losses"]
 
 
 def backbone_losses(backbone: nn.Module) -> dict[str, Tensor]:
@@ -33,3 +37,13 @@ class BackboneLosses:
     def loss(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The losses of the model, and the backbone's."""
         return {**super().loss(*args, **kwargs), **backbone_losses(self.backbone)}
+
+
+@DETECTORS.register_module()
+class BackboneLossMaskRCNN(BackboneLosses, MaskRCNN):
+    """:class:`mmdet.models.MaskRCNN` that adds what its backbone tells by ``pop_losses()``."""
+
+
+@SEGMENTORS.register_module()
+class BackboneLossSegmentor(BackboneLosses, EncoderDecoder):
+    """:class:`mmseg.models.EncoderDecoder` that adds what its backbone tells by ``pop_losses()``."""

@@ -1,9 +1,4 @@
-"""Weights of the zoo in mmengine: ``checkpoint="zoo:NAME"`` wherever a config or a command takes a checkpoint.
-
-``zoo:NAME`` and ``hf-hub:USER/REPO`` (:func:`hypvision.checkpoints.sources.find`) work in ``init_cfg``, ``load_from``,
-``TimmBackbone(checkpoint_path=...)`` and ``hypvision test CONFIG zoo:NAME``. :func:`build_model` makes the whole
-segmenter or detector of a record, for :func:`hypvision.load`.
-"""
+"""Whole segmenters and detectors of the zoo, for :func:`hypvision.load`; the header of a file holds its config."""
 
 from __future__ import annotations
 
@@ -16,17 +11,15 @@ from typing import Any
 
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, TASK_UTILS, WEIGHT_INITIALIZERS, DefaultScope
-from mmengine.runner import CheckpointLoader
 from torch import nn
 
+from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Record
-from hypvision.checkpoints.sources import find, resolve
-from hypvision.checkpoints.storage import read_header, read_weights
-from hypvision.clip.models import expand_tokens
-from hypvision.engine.checkpoint import check_compatible
+from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError, require
 
-__all__ = ["build_model", "install", "load_from_zoo"]
+__all__ = ["build_model"]
 
 # What mmcv finds by its name in its own functions rather than in a registry.
 _BY_NAME = ("nms", "soft_nms", "RoIAlign")
@@ -43,26 +36,6 @@ _PIPELINES = {
 }
 
 
-def load_from_zoo(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """mmengine's loader of ``zoo:`` and ``hf-hub:`` checkpoints.
-
-    Returns:
-        ``state_dict`` with the names that the engine's models have, and ``meta`` with the classes.
-
-    Raises:
-        HypvisionError: no such weights, or they cannot be fetched.
-    """
-    index, record = find(filename)
-    path = resolve(record, index)  # its lock lets one of the processes on a machine download
-    device = map_location if isinstance(map_location, str) else "cpu"
-    weights = {name: value.to(device) for name, value in read_weights(path).items()}
-    if record.task == "zero-shot":
-        weights = {f"clip.{name}": value for name, value in expand_tokens(weights).items()}
-    if record.task == "classification":
-        weights = {f"backbone.{name}": value for name, value in weights.items()}
-    return {"state_dict": weights, "meta": {"dataset_meta": {"classes": record.classes}}}
-
-
 def _registered() -> set[str]:
     """The names of everything that a model can be built from, mmseg's and mmdet's where they are loaded."""
     nodes, found = [MODELS, TASK_UTILS, WEIGHT_INITIALIZERS], set(_BY_NAME)
@@ -75,17 +48,24 @@ def _registered() -> set[str]:
 def _check_types(config: Any, path: Path) -> None:
     """Refuse a model that is not made of registered parts.
 
-    mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and calls it: a weight
-    file could run any command.
+    mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and calls it, and a
+    ``_scope_`` for a module, which it imports: a weight file could run any command.
 
     Raises:
-        HypvisionError: there is such a type.
+        HypvisionError: there is such a type or scope.
     """
     known = _registered()
     nodes = [config]
     for node in nodes:
         nodes.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
-        kind = node.get("type") if isinstance(node, dict) else None
+        if not isinstance(node, dict):
+            continue
+        if "_scope_" in node:
+            raise HypvisionError(
+                f"'{path}' was refused: its model names a scope ({node['_scope_']!r}), by which mmengine imports a "
+                "module of that name. Take the file from a source that you trust, or publish it again."
+            )
+        kind = node.get("type")
         if kind is not None and (not isinstance(kind, str) or re.sub(r"^mm(seg|det|engine)\.", "", kind) not in known):
             raise HypvisionError(
                 f"'{path}' was refused: its model has a part of the type {kind!r}, which is neither mmseg's, mmdet's "
@@ -137,8 +117,3 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
     )
     model.dataset_meta = read_header(path).get("dataset_meta") or {"classes": record.classes}
     return model
-
-
-def install() -> None:
-    """Make mmengine load such checkpoints; calling it again changes nothing."""
-    CheckpointLoader.register_scheme(prefixes=("zoo:", "hf-hub:"), loader=load_from_zoo, force=True)

@@ -16,9 +16,10 @@ from mmengine.dataset import BaseDataset, Compose
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from PIL import Image
 
+from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.errors import HypvisionError
+from hypvision.images import image_size
 
 __all__ = ["CheckSamplesHook", "CheckedPipeline", "watch_samples"]
 
@@ -101,9 +102,8 @@ def _samples(result: dict[str, Any]) -> list[Any]:
 def _size(path: str) -> tuple[int, int] | None:
     """Height and width from the header of a local picture; None where they cannot be read like that."""
     try:
-        with Image.open(path) as picture:
-            return picture.height, picture.width
-    except OSError:
+        return image_size(path)
+    except HypvisionError:
         return None
 
 
@@ -165,6 +165,9 @@ def watch_samples(dataset: Any) -> None:
             ignored, classes = getattr(leaf, "ignore_index", None), leaf.metainfo.get("classes")
             labelled = ignored is not None  # a data set of mmseg
             leaf.pipeline = CheckedPipeline(leaf.pipeline, classes if labelled else None, ignored or 255)
+
+
+RUN_HOOKS.append("CheckSamplesHook")
 
 
 @HOOKS.register_module()

@@ -1,7 +1,6 @@
-"""Test-time augmentation by mirror images, for any segmenter or detector (``--tta``).
+"""A detector that merges boxes and masks of several views of an image, for test-time augmentation (``--tta``).
 
-mmseg and mmdet describe the augmented views in a second pipeline, which most configs lack, and mmdet merges boxes but
-no masks. Here the views follow from the test pipeline, and :class:`MirrorDetector` merges boxes and masks alike.
+mmdet merges the boxes of views, but no masks.
 """
 
 from __future__ import annotations
@@ -17,37 +16,9 @@ from mmengine.structures import InstanceData
 from torch import Tensor
 
 from hypvision.errors import HypvisionError
+from hypvision.openmmlab.testing import NMS
 
-__all__ = ["MirrorDetector", "mirror_pipeline"]
-
-AFTER_FLIP = ("Pad", "LoadAnnotations")  # padding stays right and below; the truth is that of the picture as it is
-NMS = dict(nms=dict(type="nms", iou_threshold=0.5), max_per_img=100)
-
-
-def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A test pipeline of mmseg or mmdet that yields each picture twice, as it is and mirrored left to right.
-
-    Args:
-        pipeline: the test pipeline: loads the picture first, and packs the inputs last.
-
-    Raises:
-        HypvisionError: it begins or ends with something else.
-    """
-    steps = [dict(step) for step in pipeline]
-    names = [str(step.get("type")).rpartition(".")[2] for step in steps]
-    if len(steps) < 2 or not names[0].startswith("Load") or not names[-1].startswith("Pack"):
-        raise HypvisionError(
-            "--tta: the views cannot be derived from the test pipeline of the config, which should begin with "
-            f"LoadImageFromFile and end with PackSegInputs or PackDetInputs; it is {', '.join(names) or 'empty'}. Add "
-            "a tta_pipeline to the config, or leave out --tta."
-        )
-    pack = steps[-1]
-    if "meta_keys" in pack:  # the merge must know which view is the mirrored one
-        pack["meta_keys"] = tuple(dict.fromkeys((*pack["meta_keys"], "ori_shape", "flip", "flip_direction")))
-    place = next((i for i in range(1, len(steps)) if names[i] in AFTER_FLIP), len(steps) - 1)
-    views = [[step] for step in steps[1:]]
-    views.insert(place - 1, [dict(type="RandomFlip", prob=p, direction="horizontal") for p in (0.0, 1.0)])
-    return [steps[0], dict(type="TestTimeAug", transforms=views)]
+__all__ = ["MirrorDetector"]
 
 
 def _unflip(instances: InstanceData, meta: dict[str, Any]) -> tuple[Tensor, Tensor | None]:

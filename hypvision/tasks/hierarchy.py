@@ -143,8 +143,6 @@ def load_start(model: HiMapper, checkpoint: str) -> None:
     """
     from mmengine.runner import CheckpointLoader
 
-    import hypvision.openmmlab  # noqa: F401 - installs the loaders: zoo:NAME, addresses with a sum, files without code
-
     weights: Any = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
     for wrapper in ("state_dict", "model"):
         if isinstance(weights.get(wrapper), dict):

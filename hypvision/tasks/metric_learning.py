@@ -14,14 +14,14 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from mmengine.hooks import Hook
-from mmengine.model import BaseModel, is_model_wrapper
-from mmengine.optim import OptimWrapper
-from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
+from mmengine.model import BaseModel
+from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.optim import Optimizer
 
-from hypvision.engine import optim
+from hypvision.engine.param_groups import ParamGroups
 from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter, Euclidean, Lorentz, Manifold, PoincareBall
 from hypvision.geometry.numerics import exact
@@ -308,18 +308,14 @@ def _create(arguments: dict[str, Any]) -> nn.Module:
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
-class MetricLearningParamGroups:
-    """Builds an optimiser with the groups of the HIER recipes, each with a ``name``.
+class MetricLearningParamGroups(ParamGroups):
+    """The groups of the HIER recipes, each with a ``name``.
 
     ``body`` (the backbone), ``neck``, ``hier_proxies``, ``class_proxies`` and ``curvature``; the latter has no weight
     decay.
 
-    Config: ``optim_wrapper=dict(constructor="MetricLearningParamGroups", paramwise_cfg=dict(neck_lr_scale=100), ...)``.
-
-    Args:
-        optim_wrapper_cfg: ``type`` and arguments of the wrapper, with ``optimizer``.
-        paramwise_cfg: ``neck_lr_scale`` (1), ``hier_lr_scale`` (50), ``class_lr_scale`` (1e4), multiples of the
-            optimiser's ``lr``; ``curvature_lr`` (1e-3).
+    Options: ``neck_lr_scale`` (1), ``hier_lr_scale`` (50), ``class_lr_scale`` (1e4), multiples of the optimiser's
+    ``lr``; ``curvature_lr`` (1e-3).
 
     Raises:
         HypvisionError: an unknown key; proxies on a manifold with an optimiser that would leave it.
@@ -327,20 +323,7 @@ class MetricLearningParamGroups:
 
     defaults = dict(neck_lr_scale=1.0, hier_lr_scale=50.0, class_lr_scale=1e4, curvature_lr=1e-3)
 
-    def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None):
-        self.optim_wrapper_cfg = dict(optim_wrapper_cfg)
-        self.optim_wrapper_cfg.setdefault("type", "OptimWrapper")
-        self.optimizer_cfg = dict(self.optim_wrapper_cfg.pop("optimizer"))
-        unknown = sorted(set(paramwise_cfg or {}) - set(self.defaults))
-        if unknown:
-            raise HypvisionError(
-                f"optim_wrapper.paramwise_cfg has '{unknown[0]}', but MetricLearningParamGroups knows "
-                f"{', '.join(self.defaults)}. Correct the config."
-            )
-        self.options = {**self.defaults, **(paramwise_cfg or {})}
-
-    def __call__(self, model: nn.Module) -> OptimWrapper:
-        model = model.module if is_model_wrapper(model) else model
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         lr = self.optimizer_cfg["lr"]
         rates = dict(
             body=lr,
@@ -349,28 +332,23 @@ class MetricLearningParamGroups:
             class_proxies=lr * self.options["class_lr_scale"],
             curvature=self.options["curvature_lr"],
         )
+        names = dict(neck="neck", hier_loss="hier_proxies", metric_loss="class_proxies")
         members: dict[str, list] = {name: [] for name in rates}
         for name, parameter in model.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            if isinstance(parameter, CurvatureParameter):
-                kind = "curvature"
-            else:
-                part = name.partition(".")[0]
-                kind = {"neck": "neck", "hier_loss": "hier_proxies", "metric_loss": "class_proxies"}.get(part, "body")
-            members[kind].append(parameter)
-        groups = [dict(name=name, params=found, lr=rates[name]) for name, found in members.items() if found]
-        for group in groups:
-            if group["name"] == "curvature":
-                group["weight_decay"] = 0.0
-        optimizer = optim.build_optimizer(self.optimizer_cfg, groups)
-        curved = any(hasattr(p, "manifold") for p in members["hier_proxies"])
-        if curved and not hasattr(type(optimizer), "vectors"):
+            if parameter.requires_grad:
+                curvature = isinstance(parameter, CurvatureParameter)
+                group = "curvature" if curvature else names.get(name.partition(".")[0], "body")
+                members[group].append(parameter)
+        groups = [dict(name=name, params=params, lr=rates[name]) for name, params in members.items() if params]
+        return [{**group, "weight_decay": 0.0} if group["name"] == "curvature" else group for group in groups]
+
+    def check(self, optimizer: Optimizer) -> None:
+        proxies = [p for g in optimizer.param_groups if g["name"] == "hier_proxies" for p in g["params"]]
+        if any(hasattr(p, "manifold") for p in proxies) and not hasattr(type(optimizer), "vectors"):
             raise HypvisionError(
                 f"The proxies of LHIER are points of a manifold, which {type(optimizer).__name__} would leave. Set "
                 "optim_wrapper.optimizer.type to RiemannianAdamW."
             )
-        return OPTIM_WRAPPERS.build(self.optim_wrapper_cfg, default_args=dict(optimizer=optimizer))
 
 
 @HOOKS.register_module()

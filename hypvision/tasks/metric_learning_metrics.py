@@ -18,6 +18,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 from torch import Tensor
 
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
 
@@ -255,3 +256,6 @@ class RetrievalMetric(BaseMetric):
                     classes=np.array(meta.get("classes") or ()), metrics=json.dumps(metrics),
                 )  # fmt: skip
         return metrics
+
+
+PREDICTION_ARGUMENTS["RetrievalMetric"] = "out_file"

@@ -15,6 +15,7 @@ from hypvision.viz.clusters import (
 )
 from hypvision.viz.hierarchy_tree import containment, draw_disk, draw_levels, draw_tree, explain_hierarchy, part_maps
 from hypvision.viz.palette import palette
+from hypvision.viz.segmentation import draw_segmentation
 
 __all__ = [
     "cluster_map",
@@ -23,6 +24,7 @@ __all__ = [
     "draw_disk",
     "draw_levels",
     "draw_regions",
+    "draw_segmentation",
     "draw_tree",
     "explain_hierarchy",
     "explain_image",

@@ -5,9 +5,9 @@ describes it all.
 """
 
 from hypvision.checkpoints.index import builtin_index, read_index
+from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Index, Metric, Record, WeightFile
 from hypvision.checkpoints.sources import find, resolve
-from hypvision.checkpoints.storage import read_weights
 from hypvision.zoo.loading import load
 
 __all__ = [

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from hypvision.checkpoints.records import TASKS, Index, Metric, Record
 
-__all__ = ["model_card", "readme", "table"]
+__all__ = ["listing", "model_card", "readme", "table"]
 
 _README = """\
 # Model zoo
@@ -205,3 +205,22 @@ def table(rows: list[dict[str, str]]) -> str:
         )
         lines.append("  ".join(line).rstrip())
     return "\n".join(lines)
+
+
+def listing(records: Iterable[Record], whereabouts: Sequence[str]) -> str:
+    """Records as a table on the terminal; ``whereabouts`` says where the file of each is."""
+    return table(
+        [
+            {
+                "name": record.name,
+                "task": record.task,
+                "parameters": count_text(record.parameters),
+                "input": input_text(record),
+                "result": metric_text(record.metrics[0]),
+                "measured on": record.metrics[0].data,
+                "size": size_text(record.file.bytes),
+                "where": where,
+            }
+            for record, where in zip(records, whereabouts)
+        ]
+    )

@@ -15,9 +15,10 @@ from helpers.bad_server import Server
 
 import hypvision.checkpoints.download
 import hypvision.checkpoints.sources
+from hypvision.checkpoints.download import locked
 from hypvision.checkpoints.index import parse_record
+from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.sources import cache_folder, resolve
-from hypvision.checkpoints.storage import read_weights
 from hypvision.errors import HypvisionError
 
 
@@ -84,7 +85,7 @@ def test_a_part_with_wrong_bytes_is_thrown_away(record, server, micro, monkeypat
         ("shorter", "has no bytes from"),
         ("rewinding", "breaks off"),
         ("page", "connection"),
-        ("loop", "connection"),
+        ("loop", "redirects without end"),
     ],
 )
 def test_what_does_not_recover_is_explained(record, server, monkeypatch, mode, message):
@@ -132,6 +133,71 @@ def test_a_password_is_sent_and_not_shown(record, server, micro, monkeypatch, ca
 def test_the_next_mirror_is_asked(record, server, micro, monkeypatch):
     path = fetch(record, server, monkeypatch, "missing", "wrong", "longer", "cut")
     assert path.read_bytes() == micro[1].read_bytes()
+
+
+def test_slow_servers_are_left(record, server, monkeypatch):
+    """A byte now and then keeps every time-out of a connection from ending it."""
+    monkeypatch.setattr(hypvision.checkpoints.download, "WINDOW", 0.2)
+    monkeypatch.setattr(hypvision.checkpoints.download, "SLOWEST", 10**6)
+    with pytest.raises(HypvisionError, match="less than 1000000 bytes a second"):
+        fetch(record, server, monkeypatch, "drip")
+    assert len(server.ranges("drip")) == hypvision.checkpoints.download.ATTEMPTS
+
+
+@pytest.mark.parametrize("mode", ["drip", "heads"])
+def test_a_download_ends_at_its_deadline(record, server, micro, monkeypatch, mode):
+    monkeypatch.setenv("HYPVISION_DEADLINE", "0.5")
+    begun = time.monotonic()
+    with pytest.raises(HypvisionError, match=r"the 0 s that it may take are over \(HYPVISION_DEADLINE\)"):
+        fetch(record, server, monkeypatch, mode)
+    assert time.monotonic() - begun < 5
+    monkeypatch.delenv("HYPVISION_DEADLINE")
+    assert hypvision.checkpoints.download.deadline(10**6) == 600 < hypvision.checkpoints.download.deadline(10**9)
+    assert fetch(record, server, monkeypatch, "good").read_bytes() == micro[1].read_bytes()  # after wrong bytes too
+
+
+def test_nobody_makes_us_wait_for_a_day(record, server, monkeypatch):
+    monkeypatch.setattr(hypvision.checkpoints.download, "LONGEST_WAIT", 0.05)
+    with pytest.raises(HypvisionError, match="answers 429 .5 attempts"):
+        fetch(record, server, monkeypatch, "patient")
+
+
+def test_a_redirect_takes_no_password_along_and_leads_to_no_file(record, server, micro, monkeypatch):
+    server.other = Server({record.filename: micro[1].read_bytes()})
+    try:
+        monkeypatch.setenv("HYPVISION_WEIGHTS", server.url.replace("http://", "http://me:secret@") + "/away")
+        assert resolve(record).read_bytes() == micro[1].read_bytes()
+        assert server.tokens[-1][1] is not None and server.other.tokens == [("good", None)]
+    finally:
+        server.other.close()
+    resolve(record).unlink()
+    with pytest.raises(HypvisionError, match="redirects.* out of the web"):
+        fetch(record, server, monkeypatch, "file")
+
+
+def test_waiting_for_a_lock_ends_and_names_who_holds_it(tmp_path, monkeypatch, caplog):
+    """The holder is another process, as a lock within one would be the same one."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def hold():
+        with locked(tmp_path / "x.lock", "held"):
+            there.send(os.getpid())
+            there.recv()
+
+    process = context.Process(target=hold)
+    process.start()
+    assert here.poll(60)
+    holder = here.recv()
+    monkeypatch.setattr(hypvision.checkpoints.download, "LOCK_WAIT", 0.2)
+    wanted = pytest.raises(HypvisionError, match=f"for process {holder} on .*, since .*x.lock' .the work.")
+    with wanted, locked(tmp_path / "x.lock", "the work"):
+        pass
+    here.send("done")
+    process.join()
+    with locked(tmp_path / "x.lock", "the work"):
+        pass
+    assert f"Waiting for process {holder}" in caplog.text
 
 
 def test_nobody_listens(record, monkeypatch):
@@ -200,10 +266,10 @@ def test_a_full_disk_is_noticed_before_and_while_writing(record, server, monkeyp
 
 
 def test_a_disk_that_fills_up(record, server, monkeypatch):
-    def write(self, data):
+    def receive(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(hypvision.checkpoints.download._Sink, "write", write)
+    monkeypatch.setattr(hypvision.checkpoints.download, "_receive", receive)
     with pytest.raises(HypvisionError, match="disk is full"):
         fetch(record, server, monkeypatch, "good")
 

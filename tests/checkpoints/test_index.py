@@ -11,9 +11,10 @@ import yaml
 from helpers.zoo import NAME
 
 from hypvision.checkpoints.index import dump_index, parse_index, parse_record, read_index
+from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Index
 from hypvision.checkpoints.sources import cache_folder, packaged_path
-from hypvision.checkpoints.storage import read_header, read_weights
+from hypvision.checkpoints.storage import read_header
 from hypvision.clip.models import expand_tokens
 from hypvision.errors import HypvisionError
 from hypvision.zoo.cards import model_card, readme
@@ -49,24 +50,24 @@ def test_a_record_survives_writing_and_reading(item):
     [
         ("licence", ..., "missing licence"),
         ("file.sha256", ..., "missing sha256"),
-        ("licence_", "MIT", "unknown key 'licence_'. Did you mean 'licence'"),
+        ("licence_", "MIT", "unknown key 'licence_'. Did you mean licence?"),
         ("file.md5", "0", "unknown key 'md5'"),
-        ("metrics.0.vale", 1, "unknown key 'vale'. Did you mean 'value'"),
-        ("input.sice", 1, "input must have the keys"),
+        ("metrics.0.vale", 1, "unknown key 'vale'. Did you mean value?"),
+        ("input.sice", 1, "unknown key 'sice'. Did you mean size?"),
         ("name", "hcformer_nano", "MODEL.TAG"),
         ("name", "../evil.tag", "MODEL.TAG"),
         ("name", "a/b.tag", "MODEL.TAG"),
         ("name", "A.tag", "MODEL.TAG"),
         ("name", 3, "must be text"),
         ("name", "a." + "b" * 200, "at most 128"),
-        ("task", "poetry", "none of classification"),
+        ("task", "poetry", "one of classification"),
         ("file.sha256", "abc", "64 hexadecimal"),
         ("file.sha256", "G" * 64, "64 hexadecimal"),
         ("file.bytes", 0, "positive"),
         ("file.bytes", True, "positive"),
         ("file.bytes", "12", "positive"),
         ("file.bytes", 10**400, "positive"),
-        ("file.storage", "int4", "none of float32"),
+        ("file.storage", "int4", "one of float32"),
         ("file.path", "/etc/x.safetensors", "relative"),
         ("file.path", "../x.safetensors", "relative"),
         ("file.path", "weights/../../x.safetensors", "relative"),

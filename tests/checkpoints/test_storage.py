@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hypvision.checkpoints.storage import STORAGES, pack, read_header, read_weights, unpack, write_weights
+from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.storage import STORAGES, pack, read_header, unpack, write_weights
 from hypvision.errors import HypvisionError
 
 
@@ -77,7 +78,7 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path):
         (tmp_path / "cut.safetensors").write_bytes(data[:end])
         with pytest.raises(HypvisionError, match="not a safetensors file|is damaged"):
             read_weights(tmp_path / "cut.safetensors")
-    with pytest.raises(HypvisionError, match="no weight file"):
+    with pytest.raises(HypvisionError, match="no checkpoint"):
         read_weights(tmp_path / "none.safetensors")
 
 

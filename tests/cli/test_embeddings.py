@@ -13,8 +13,10 @@ pytest.importorskip("mmengine")
 from helpers.retrieval_layouts import SIZE, picture, write_folder
 
 from hypvision.cli import main
-from hypvision.cli.embeddings import load_learner, recovered_hierarchy, search_sheet
 from hypvision.geometry import Lorentz, lorentz
+from hypvision.tasks.class_hierarchy import recovered_hierarchy
+from hypvision.tasks.embedding import load_learner
+from hypvision.viz.sheet import search_sheet
 
 CLASSES = ("cat", "dog", "ship", "truck")
 ANCESTORS = dict(cat=("animal",), dog=("animal",), ship=("vehicle",), truck=("vehicle",))
@@ -178,16 +180,16 @@ def test_recovered_hierarchy_of_known_places():
         ("embed {data}/cat --model test_vot", "no model 'test_vot'"),
         ("embed {data}/cat --model hcnn_resnet18", "no published weights of the model 'hcnn_resnet18'"),
         ("embed {data}/cat --model hcformer_nano", "zoo has no weights for 'hcformer_nano'"),
-        ("embed {data}/cow --model test_vit --weights {timm}", "no picture"),
-        ("embed {data}/cat --model test_vit --batch 0", "--batch must be at least 1"),
+        ("embed {data}/cow --model test_vit --weights {timm}", "no image"),
+        ("embed {data}/cat --model test_vit --batch 0", "argument --batch: must be at least 1"),
         ("embed {data}/cat --model test_vit --device cuda", "finds no GPU"),
         ("search {data}/cat/0000.png --gallery nowhere --model test_vit --weights {timm}", "no folder 'nowhere'"),
-        ("search {data}/cat/0000.png --gallery {empty} --model test_vit", "has no pictures"),
-        ("search {data}/cat/0000.png --gallery {data} --model test_vit -k 0", "-k must be at least 1"),
+        ("search {data}/cat/0000.png --gallery {empty} --model test_vit", "has no images"),
+        ("search {data}/cat/0000.png --gallery {data} --model test_vit -k 0", "argument -k: must be at least 1"),
         ("search {data}/cat/0000.png --gallery {data} --model test_vit --out x.tiff", "ends in '.tiff'. End its name"),
         ("search {data}/cat/0000.png --gallery {data} --model test_vit --out found", "has no ending. End its"),
         ("hierarchy --config configs/hcformer/hcformer-nano_cifar10.py --weights {weights}", "not a MetricLearner"),
-        ("hierarchy --config {config} --weights {weights} --per-class 0", "--per-class must be"),
+        ("hierarchy --config {config} --weights {weights} --per-class 0", "argument --per-class: must be"),
     ],
 )
 def test_mistakes_are_explained(command, said, learner, tmp_path, capsys, monkeypatch):

@@ -6,7 +6,6 @@ import torch
 from PIL import Image
 
 from hypvision.cli import main
-from hypvision.cli.explain import build_model
 from hypvision.data.shapes import make_scene
 from hypvision.models.hcformer import HCFormer
 from hypvision.nn import ClusterAssignment
@@ -14,6 +13,7 @@ from hypvision.viz.clusters import cluster_map, merge_regions
 from hypvision.viz.palette import palette
 from hypvision.viz.sheet import contact_sheet, save_picture
 from hypvision.zoo import read_weights, resolve
+from hypvision.zoo.backbones import build_model
 
 SLIM = dict(
     img_size=64, layers=(1, 1, 2, 1), mlp_ratios=(4, 4, 4, 4), fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), win=(4, 2, 1, 1),

@@ -10,13 +10,13 @@ from PIL import Image
 
 pytest.importorskip("open_clip")
 
-from hypvision.cli.publish import stripped
 from hypvision.clip.models import expand_tokens
 from hypvision.data.tag_captions import TagCaptions, caption_of
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.tasks.contrastive import CLIPContrast
+from hypvision.tasks.publishing import stripped
 
 CONFIGS = Path(__file__).parents[2] / "configs/hyperclip"
 NAMES = ["sky", "road", "apple"]

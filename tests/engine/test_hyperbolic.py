@@ -11,11 +11,11 @@ import torch
 from mmengine.registry import PARAM_SCHEDULERS
 
 from hypvision.engine.config import load_config
-from hypvision.engine.hyperbolic import CalibrationError, CurvatureHook, GroupMultiStepLR, RiemannianParamGroups
-from hypvision.engine.optim import TimmParamGroups
+from hypvision.engine.hooks import CurvatureHook
+from hypvision.engine.param_groups import GroupMultiStepLR, RiemannianParamGroups, TimmParamGroups
 from hypvision.errors import HypvisionError
 from hypvision.optim import RiemannianSGD
-from hypvision.tasks import ImageClassifier
+from hypvision.tasks import CalibrationError, ImageClassifier
 from hypvision.tasks.metric_learning import MetricLearningParamGroups
 
 MICRO = dict(model_name="hecnn_resnet18", num_classes=3, layers=(1, 1, 1, 1), widths=(4, 4, 6, 6))

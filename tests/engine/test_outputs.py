@@ -20,7 +20,8 @@ from hypvision.engine.config import load_config
 from hypvision.engine.run import test as measure
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
-from hypvision.openmmlab.tta import MirrorDetector, mirror_pipeline
+from hypvision.openmmlab.testing import mirror_pipeline
+from hypvision.openmmlab.tta import MirrorDetector
 
 
 def run(capsys, *arguments) -> dict:

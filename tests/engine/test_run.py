@@ -104,6 +104,7 @@ def test_options():
 
 
 def segmentation_or_detection(metric: str, hook: str, **more) -> Config:
+    pytest.importorskip("hypvision.openmmlab")
     dataset = dict(type="RepeatDataset", dataset=dict(type="ADE20KDataset", pipeline=["plain"]))
     return Config(
         dict(
@@ -115,17 +116,18 @@ def segmentation_or_detection(metric: str, hook: str, **more) -> Config:
 
 
 def test_options_of_test_reach_the_parts_of_segmentation_and_detection(tmp_path):
-    config = segmentation_or_detection("mmseg.IoUMetric", "SegVisualizationHook")
+    config = segmentation_or_detection("mmseg.IoUMetric", "SegVisualizationHook", default_scope="mmseg")
     engine._write_predictions(config, tmp_path / "maps")
     assert config.test_evaluator[1].output_dir == str(tmp_path / "maps")
     engine._show(config, tmp_path / "painted")
     assert config.default_hooks.visualization.draw and config.visualizer.save_dir == str(tmp_path / "painted")
     with pytest.raises(HypvisionError, match="tta_model"):  # the config tells neither mmseg nor mmdet
-        engine._use_tta(config)
+        engine._use_tta(segmentation_or_detection("mmseg.IoUMetric", "SegVisualizationHook"))
 
     config = segmentation_or_detection(
-        "CocoMetric", "mmdet.DetVisualizationHook", tta_model=dict(type="DetTTAModel"), tta_pipeline=["augmented"]
-    )
+        "CocoMetric", "mmdet.DetVisualizationHook", tta_model=dict(type="DetTTAModel"), tta_pipeline=["augmented"],
+        default_scope="mmdet",
+    )  # fmt: skip
     engine._write_predictions(config, tmp_path / "boxes.json")
     assert config.test_evaluator[1].outfile_prefix == str(tmp_path / "boxes")
     engine._show(config, tmp_path / "painted")
@@ -189,7 +191,7 @@ def test_nan_loss(capsys, tmp_path, data):
     config = write_config(tmp_path / "hot.py", data, epochs=3)
     options = ["optim_wrapper.optimizer.type=SGD", "optim_wrapper.optimizer.lr=1e38"]
     said = fails(capsys, "train", config, "--work-dir", tmp_path / "run", "--cfg-options", *options)
-    assert "loss became" in said and "iteration 2" in said and "No checkpoint" in said and "lr" in said
+    assert "loss became" in said and "iteration 2" in said and "No checkpoint without" in said and "lr" in said
     assert not list((tmp_path / "run").glob("*.pth"))
 
 

@@ -11,12 +11,13 @@ class Server:
     ``tokens`` ``(mode, authorization)``.
 
     Modes: ``good``; ``missing`` 404; ``forbidden`` 403; ``busy`` 503 always; ``busy2`` 503 twice, then good;
-    ``later`` 503 with Retry-After, once; ``cut`` closes in the middle, once; ``cutting`` always closes after a fifth,
-    whatever is asked for; ``dead`` closes at once; ``stall`` goes silent in the middle, once; ``wrong`` other bytes
-    of the same size; ``longer`` never stops; ``shorter`` has half of the file, and says so; ``page`` a web page;
+    ``later`` 503 with Retry-After, once; ``cut`` closes in the middle, once; ``cutting`` always closes after a
+    twelfth, whatever is asked for; ``dead`` closes at once; ``stall`` goes silent in the middle, once; ``wrong`` other
+    bytes of the same size; ``longer`` never stops; ``shorter`` has half of the file, and says so; ``page`` a web page;
     ``norange`` knows no ranges, and is cut once; ``rewinding`` knows no ranges, and is cut always; ``moved``
     redirects to ``good``; ``loop`` redirects to itself; ``slow`` sends in small pieces; ``hub`` has the paths of the
-    Hugging Face hub.
+    Hugging Face hub; ``drip`` sends a byte at a time, ``heads`` header lines without end; ``patient`` says 429, come
+    back tomorrow; ``away`` redirects to ``good`` of the server ``other``, ``file`` to a file of this machine.
     """
 
     def __init__(self, files):
@@ -24,6 +25,7 @@ class Server:
         self.log = []
         self.tokens = []
         self.seen = Counter()
+        self.other = None
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -68,6 +70,14 @@ class Server:
             return self.reply(request, 302, b"", {"Location": f"{self.url}/good/{name}"})
         if mode == "loop":
             return self.reply(request, 302, b"", {"Location": f"{self.url}/loop/{name}"})
+        if mode == "away":
+            return self.reply(request, 302, b"", {"Location": f"{self.other.url}/good/{name}"})
+        if mode == "file":
+            return self.reply(request, 302, b"", {"Location": "file:///etc/hostname"})
+        if mode == "patient":
+            return self.reply(request, 429, b"no", {"Retry-After": "86400"})
+        if mode == "heads":
+            return self.drip(request, b"HTTP/1.1 200 OK\r\n", b"X-Line: y\r\n")
         if mode == "page":
             return self.reply(request, 200, b"<!DOCTYPE html><title>Log in</title>")
         if mode == "hub":  # /USER/REPO/resolve/REVISION/FILE
@@ -90,7 +100,7 @@ class Server:
         elif (mode in ("cut", "norange") and first) or mode == "rewinding":
             body = body[: len(body) // 2]
         elif mode == "cutting":
-            body = body[: len(data) // 5]
+            body = body[: len(data) // 12]
         request.send_response(206 if start else 200)
         request.send_header("Content-Length", str(promised))
         if start:
@@ -101,6 +111,8 @@ class Server:
                 request.wfile.write(body[: len(body) // 2])
                 time.sleep(1.5)
                 request.close_connection = True
+            elif mode == "drip":
+                self.drip(request, b"", b"x")
             elif mode == "slow":
                 for i in range(0, len(body), 4096):
                     request.wfile.write(body[i : i + 4096])
@@ -112,6 +124,17 @@ class Server:
         if len(body) < promised:
             request.close_connection = True
         return None
+
+    def drip(self, request, start, piece):
+        """Send a start, and then small pieces for as long as somebody takes them (ten seconds at most)."""
+        request.close_connection = True
+        try:
+            request.wfile.write(start)
+            for _ in range(1000):
+                request.wfile.write(piece)
+                time.sleep(0.01)
+        except OSError:
+            pass
 
     def reply(self, request, status, body, headers=None):
         request.send_response(status)

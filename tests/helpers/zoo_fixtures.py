@@ -1,10 +1,5 @@
 """A tiny model in a zoo of its own, a cache of its own, and a server that misbehaves."""
 
-from time import time
-from types import SimpleNamespace
-
-import huggingface_hub.constants
-import huggingface_hub.file_download
 import pytest
 import timm
 import torch
@@ -48,9 +43,7 @@ def home(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(hypvision.checkpoints.download, "WAIT", 0.01)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
-    # http_get waits a second after each break.
-    monkeypatch.setattr(huggingface_hub.file_download, "time", SimpleNamespace(sleep=lambda seconds: None, time=time))
+    monkeypatch.setattr(hypvision.checkpoints.download, "TIMEOUT", 0.5)
     return tmp_path / "home"
 
 

@@ -12,8 +12,8 @@ from mmengine.runner import CheckpointLoader
 import hypvision
 import hypvision.openmmlab
 from hypvision.checkpoints.index import builtin_index
+from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.sources import resolve
-from hypvision.checkpoints.storage import read_weights
 from hypvision.errors import HypvisionError
 
 SLIM = dict(
@@ -173,6 +173,7 @@ def test_files_without_a_model_config_are_explained(tmp_path):
         dict(type="EncoderDecoder", backbone=dict(type="os.mkdir", path="PLACE")),
         dict(type="EncoderDecoder", decode_head=[dict(nms=dict(type="os.mkdir", path="PLACE"))]),
         dict(type=["os.mkdir"]),
+        dict(type="EncoderDecoder", backbone=dict(type="ResNet", _scope_="attack"), note="os.mkdir"),
     ],
 )
 def test_a_weight_file_cannot_call_python(part, tmp_path, monkeypatch):
@@ -182,9 +183,10 @@ def test_a_weight_file_cannot_call_python(part, tmp_path, monkeypatch):
 
     pytest.importorskip("mmseg")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "attack.py").write_text("import os\nos.mkdir('PLACE')\n")
     write_weights({"w": torch.ones(2)}, tmp_path / "w.safetensors", header={"model": part})
     record = builtin_index().get("semantic-fpn_hcformer_nano.shapes")
-    with pytest.raises(HypvisionError, match=r"was refused.*os\.mkdir"):
+    with pytest.raises(HypvisionError, match=r"was refused.*(os\.mkdir|'attack')"):
         build_model(record, tmp_path / "w.safetensors", {})
     assert not (tmp_path / "PLACE").exists()
 

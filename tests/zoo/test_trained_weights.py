@@ -11,7 +11,8 @@ import hypvision
 from hypvision.cli import main
 from hypvision.engine.checkpoint import load_checkpoint_file
 from hypvision.errors import HypvisionError
-from hypvision.zoo.convert import convert_file, hcformer_from_official
+from hypvision.models.hcformer_checkpoint import hcformer_from_official
+from hypvision.zoo.convert import convert_file
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ method; where it carries several, ``name`` says which is meant.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from abc import ABC, abstractmethod
@@ -29,7 +28,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.renamed import current_names
 from hypvision.clip.towers import Tower, find_towers
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import replacing
 
 __all__ = [
@@ -68,8 +67,7 @@ class AdapterConfig:
         known = [field.name for field in fields(cls)]
         method = cls.__name__.removesuffix("Config")
         if unknown := sorted(set(options) - set(known)):
-            close = difflib.get_close_matches(unknown[0], known, n=2)
-            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            hint = did_you_mean(unknown[0], known, 2, cutoff=0.6)
             raise HypvisionError(
                 f"{method} has no option {', '.join(unknown)}.{hint} Known: {', '.join(sorted(known))}."
             )

@@ -26,13 +26,13 @@ from mmdet.visualization import DetLocalVisualizer
 from mmengine.config import ConfigDict
 from mmengine.evaluator import BaseMetric
 from mmengine.structures import PixelData
-from PIL import Image
 from torch import Tensor, nn
 
 from hypvision.clip.classes import load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks, region_logits
 from hypvision.errors import HypvisionError
+from hypvision.images import read_labels
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
     DatasetClassesHook,
     OpenVocabMaps,
@@ -394,15 +394,7 @@ class LoadPanopticSegments:
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
         path = results["seg_map_path"]
-        try:
-            with Image.open(path) as image:
-                colours = np.array(image.convert("RGB"), dtype=np.int64)
-        except FileNotFoundError as error:
-            raise HypvisionError(f"There is no segment map '{path}'. Check data_prefix.seg.") from error
-        except (OSError, ValueError) as error:
-            raise HypvisionError(
-                f"The segment map '{path}' cannot be read: {error}. Replace it by an intact copy."
-            ) from error
+        colours = read_labels(path, "segment map", "RGB").astype(np.int64)
         if colours.shape[:2] != tuple(results["ori_shape"][:2]):
             raise HypvisionError(
                 f"The segment map '{path}' has {colours.shape[0]} x {colours.shape[1]} pixels, its picture "

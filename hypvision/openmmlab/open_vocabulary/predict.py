@@ -16,11 +16,12 @@ import torch
 from mmdet.structures import DetDataSample
 from PIL import Image
 
-from hypvision.clip.segmentation.segment import read_picture
-from hypvision.engine.checkpoint import check_compatible, load_checkpoint_file
+from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.read import read
 from hypvision.engine.config import load_config
-from hypvision.engine.run import _register
+from hypvision.engine.extensions import import_extensions
 from hypvision.errors import HypvisionError
+from hypvision.images import open_image
 from hypvision.openmmlab.open_vocabulary.vocabulary import Vocabulary
 
 __all__ = ["load_openvocab", "look"]
@@ -40,7 +41,7 @@ def load_openvocab(config: str | Path | Any, weights: str | Path, device: str | 
     from mmengine.registry import DefaultScope
 
     config = load_config(config)
-    _register(config)
+    import_extensions(config)
     config.model.clip.pretrained = None  # its weights are in the checkpoint
     if config.model.get("backbone"):
         config.model.backbone.init_cfg = None
@@ -52,7 +53,7 @@ def load_openvocab(config: str | Path | Any, weights: str | Path, device: str | 
         raise HypvisionError(
             f"The config has a {type(model).__name__}, whose classes are fixed. Give one of HyperCLIP."
         )
-    checkpoint = load_checkpoint_file(weights)
+    checkpoint = read(weights)
     state = checkpoint.get("state_dict", checkpoint)
     check_compatible(model, state, weights)
     model.load_state_dict(state, strict=False)
@@ -85,7 +86,7 @@ def look(
     """
     if classes is not None:
         model.set_test_classes(classes, *(() if things is None else (things,)))
-    picture = read_picture(image)
+    picture = open_image(image)
     width, height = picture.size
     scale = 1.0 if size is None else size / max(width, height)
     new = (max(1, round(width * scale)), max(1, round(height * scale)))

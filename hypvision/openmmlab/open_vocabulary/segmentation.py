@@ -27,6 +27,7 @@ from torch import Tensor
 from hypvision.clip.classes import load_classes
 from hypvision.clip.segmentation.segmenter import SegmenterBase
 from hypvision.errors import HypvisionError
+from hypvision.images import read_labels
 from hypvision.openmmlab.open_vocabulary.vocabulary import DatasetClassesHook, Vocabulary
 from hypvision.viz.palette import palette
 
@@ -145,15 +146,7 @@ class LoadWideAnnotations(LoadAnnotations):
 
     def _load_seg_map(self, results: dict[str, Any]) -> None:
         path = results["seg_map_path"]
-        try:
-            with Image.open(path) as image:
-                labels = np.array(image)
-        except FileNotFoundError as error:
-            raise HypvisionError(f"There is no label map '{path}'. Each image needs one of its name.") from error
-        except (OSError, ValueError) as error:
-            raise HypvisionError(
-                f"The label map '{path}' cannot be read: {error}. Replace it by an intact copy."
-            ) from error
+        labels = read_labels(path)
         if labels.ndim != 2:
             raise HypvisionError(
                 f"The label map '{path}' has the shape {labels.shape}: it is a coloured picture. A label map has one "

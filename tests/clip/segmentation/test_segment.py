@@ -11,12 +11,13 @@ from PIL import Image
 
 from hypvision.checkpoints.storage import write_weights
 from hypvision.cli import main
-from hypvision.cli.explain import find_images
 from hypvision.clip import adapters, load_segmenter, segment
 from hypvision.clip.models import create_clip, expand_tokens, trim_tokens
 from hypvision.clip.radius import hyperbolic_radius, radius_penalty, radius_statistics, scale_sweep, text_radii
 from hypvision.data.shapes import COLOURS, TAXONOMY, make_object
 from hypvision.errors import HypvisionError
+from hypvision.images import find_images
+from hypvision.viz.segmentation import draw_segmentation
 
 SHIPPED = "zoo:shapes-s8.captions"
 
@@ -34,14 +35,16 @@ def test_function_takes_any_picture_and_any_classes(photos):
     array = picture(40, 50).permute(1, 2, 0).numpy().astype(np.uint8)
     found = segment(array, ["cat", "dog"], model)
     assert found.labels.shape == (40, 50) and found.classes == ("cat", "dog") and set(np.unique(found.labels)) <= {0, 1}
-    assert found.overlay(legend=False).size == (50, 40) and found.overlay().size[1] > 40
+    drawn = draw_segmentation(found.image, found.labels, found.classes)
+    assert drawn.size[1] > 40
+    assert draw_segmentation(found.image, found.labels, found.classes, legend=False).size == (50, 40)
     assert found.label_image().mode == "L"
     many = segment(Image.fromarray(array), [f"thing {i}" for i in range(300)], model)
     assert many.label_image().mode.startswith("I;16") and np.array(many.label_image()).max() < 300
     assert segment(photos / "0.png", ["cat"], model).labels.shape == (96, 96)
     for match, arguments in (
         ("must be uint8", (array.astype(float), ["cat"])),
-        ("There is no picture", ("none.png", ["cat"])),
+        ("There is no image|does not exist", ("none.png", ["cat"])),
         ("is empty", (array, [])),
         ("got Tensor", (torch.zeros(3, 40, 50), ["cat"])),
         ("must be uint8", (array[:0], ["cat"])),
@@ -110,7 +113,7 @@ def test_command(photos, tmp_path, capsys):
     assert main(["segment", str(photos / "0.png"), *common[:1], str(tmp_path / "names.txt"), *common[2:]]) == 0
     capsys.readouterr()
     for match, arguments in (
-        ("There is no picture", ["none.png", *common]),
+        ("There is no image", ["none.png", *common]),
         ("more than once", [str(photos), "--classes", "a, a", *common[2:]]),
         ("There is no video", ["none.mp4", *common]),
         ("with one of openai", [str(photos), "--classes", "a", "--clip", "ViT-B-16"]),
@@ -166,10 +169,11 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
     )
     from hypvision.clip.segmentation.segment import _options_of
     from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
+    from hypvision.engine.config import load_config
 
-    model = OpenVocabSegmenter(**_options_of(config)).eval()
+    model = OpenVocabSegmenter(**_options_of(load_config(config).model)).eval()
     write_weights(model.state_dict(), tmp_path / "weights.safetensors", "float32", {})
-    again = load_segmenter(tmp_path / "weights.safetensors", config)
+    again = load_segmenter(tmp_path / "weights.safetensors", load_config(config).model)
     names = ["disk", "ring", "house"]
     first, second = (segment(photos / "0.png", names, which).labels for which in (model, again))
     assert (first == second).all()
@@ -193,7 +197,7 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_a_device_that_is_not_there_is_told(photos, capsys):
     arguments = ["--classes", "disk", "--clip", "shapes-s8", "--device", "cuda"]
-    assert main(["segment", str(photos), *arguments]) == 2 and "Take --device cpu" in capsys.readouterr().err
+    assert main(["segment", str(photos), *arguments]) == 2 and "finds no GPU" in capsys.readouterr().err
 
 
 def test_offline_is_told(monkeypatch):
@@ -296,7 +300,7 @@ def test_a_folder_of_folders_names_the_pattern(tmp_path):
     with pytest.raises(HypvisionError, match="Give another folder"):
         find_images([tmp_path])
     Image.new("RGB", (8, 8)).save(tmp_path / "cat/0.png")
-    with pytest.raises(HypvisionError, match=r"has no pictures .*Those below it: '(.*)'\.") as caught:
+    with pytest.raises(HypvisionError, match=r"has no images .*Those below it: '(.*)'\.") as caught:
         find_images([tmp_path])
     pattern = str(caught.value).split("'")[-2]
     assert find_images([pattern]) == [tmp_path / "cat/0.png"]

@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from hypvision.checkpoints.match import unknown_name
+from hypvision.checkpoints.read import network_weights
 from hypvision.errors import HypvisionError
 
 __all__ = [
+    "checkpoint_filter_fn",
     "hyperboliccv_from_official",
     "hyperboliccv_to_official",
     "hyperboliccv_variant",
@@ -83,7 +86,7 @@ def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Te
             continue
         found = _place(name)
         if found is None:
-            raise HypvisionError(_unknown(name))
+            raise HypvisionError(unknown_name(name, "HyperbolicCV ResNet"))
         layer, entry = found
         if entry == "linearized_kernel.weight.weight":
             kernel = _kernel(layer, bottleneck)
@@ -96,7 +99,7 @@ def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Te
             lorentz = entry == "running_mean" and name.replace("running_mean", "beta") in state_dict
             out[f"{layer}.{entry}"] = value[1:].clone() if lorentz else value
         else:
-            raise HypvisionError(_unknown(name))
+            raise HypvisionError(unknown_name(name, "HyperbolicCV ResNet"))
     inner = _curvature(state_dict, r"(enc_manifold|encoder\.manifold|encoder\..*manifold|conv.*manifold|manifold)\.k")
     head = _curvature(state_dict, r"(dec_manifold|(decoder|predictor)\.manifold)\.k")
     given = [k for k in (inner, head) if k is not None]
@@ -130,7 +133,7 @@ def hyperboliccv_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tens
             place = ("conv", "norm").index(match[3])
             official = f"encoder.conv{int(match[1]) + 2}_x.{match[2]}.shortcut.{place}"
         else:
-            raise HypvisionError(_unknown(name, "exact Lorentz ResNet (conv='exact')"))
+            raise HypvisionError(unknown_name(name, "exact Lorentz ResNet (conv='exact')"))
         if entry == "weight" and f"{layer}.time_weight" in state_dict:
             space = value.permute(0, 2, 3, 1).flatten(1)
             rows = torch.cat([state_dict[f"{layer}.time_weight"].unsqueeze(1), space], 1)
@@ -144,7 +147,7 @@ def hyperboliccv_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tens
             points = entry == "running_mean" and f"{layer}.beta" in state_dict
             out[f"{official}.{entry}"] = torch.cat([value.new_zeros(1), value]) if points else value
         else:
-            raise HypvisionError(_unknown(name, "exact Lorentz ResNet (conv='exact')"))
+            raise HypvisionError(unknown_name(name, "exact Lorentz ResNet (conv='exact')"))
     one = torch.zeros(())
     if lorentz:
         k = torch.exp(-state_dict.get("manifolds.0.log_c", one))
@@ -152,13 +155,6 @@ def hyperboliccv_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tens
     k = torch.exp(-state_dict.get("head_manifold.log_c", one))
     out["dec_manifold.k"] = out["decoder.manifold.k"] = k.clone()
     return {name: value.clone() for name, value in out.items()}
-
-
-def _unknown(name: str, family: str = "HyperbolicCV ResNet") -> str:
-    return (
-        f"The checkpoint has an entry '{name}', which no {family} checkpoint has. "
-        "Check that the file belongs to this family and holds model weights only."
-    )
 
 
 def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
@@ -201,3 +197,12 @@ def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[st
         if len(logs) == 2:
             arguments["head_curvature"] = round(torch.exp(logs[1]).item(), 6)
     return f"{'hcnn' if lorentz else 'hecnn'}_resnet{depth}", arguments
+
+
+def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """The weights in a checkpoint under the names of a :class:`~hypvision.models.LorentzResNet`.
+
+    Accepts official checkpoints, those of ``hypvision train`` and the zoo's small files.
+    """
+    weights = network_weights(state_dict)
+    return hyperboliccv_from_official(weights) if is_official_hyperboliccv(weights) else weights

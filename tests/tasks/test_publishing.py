@@ -9,13 +9,14 @@ import torch
 import yaml
 from helpers.engine import ROOT, make_images, write_config
 
-import hypvision.cli.publish
+import hypvision.tasks.publishing
 from hypvision.checkpoints.index import read_index
-from hypvision.checkpoints.storage import read_header, read_weights
-from hypvision.cli.publish import describe_config, publish, read_about, stripped
+from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.storage import read_header
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
+from hypvision.tasks.publishing import describe_config, publish, read_about, stripped
 from hypvision.zoo.cards import readme
 
 ABOUT = dict(
@@ -47,7 +48,7 @@ def where(trained, monkeypatch):
 def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, monkeypatch):
     _, _, checkpoint = trained
     before = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
-    monkeypatch.setattr(hypvision.cli.publish, "_load_elsewhere", lambda *args: None)  # see the slow test
+    monkeypatch.setattr(hypvision.tasks.publishing, "_load_elsewhere", lambda *args: None)  # see the slow test
     calls = []
 
     def measure(config, weights, environment, work_dir, options):
@@ -58,7 +59,7 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
             assert environment["HYPVISION_OFFLINE"] == "1" and path.is_file()
         return {"top1": 40.0 if weights.startswith("zoo:") else 40.1, "top2": 70.0}
 
-    monkeypatch.setattr(hypvision.cli.publish, "_measure", measure)
+    monkeypatch.setattr(hypvision.tasks.publishing, "_measure", measure)
     zoo = tmp_path / "zoo"
     record = publish("config.py", checkpoint, "hcformer_nano.tiny", ABOUT, zoo, metrics=["top1", "top2"])
     assert calls == [str(checkpoint), "zoo:hcformer_nano.tiny"]
@@ -98,10 +99,10 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
 def test_nothing_is_published_when_something_is_wrong(trained, where, tmp_path, monkeypatch, change, message):
     after = change.get("after", 40.0)
     left = [{"top1": after}, {"top1": 40.0}]
-    monkeypatch.setattr(hypvision.cli.publish, "_load_elsewhere", lambda *args: None)
-    monkeypatch.setattr(hypvision.cli.publish, "_measure", lambda *args: left.pop())
+    monkeypatch.setattr(hypvision.tasks.publishing, "_load_elsewhere", lambda *args: None)
+    monkeypatch.setattr(hypvision.tasks.publishing, "_measure", lambda *args: left.pop())
     if "limit" in change:
-        monkeypatch.setattr(hypvision.cli.publish, "PACKAGED_LIMIT", change["limit"])
+        monkeypatch.setattr(hypvision.tasks.publishing, "PACKAGED_LIMIT", change["limit"])
     with pytest.raises(HypvisionError, match=message):
         publish(
             "config.py", trained[2], change.get("name", "hcformer_nano.tiny"), change.get("about", ABOUT),

@@ -9,7 +9,7 @@ from torch import nn
 pytest.importorskip("mmengine")
 from mmengine.optim import build_optim_wrapper
 
-from hypvision.engine.optim import TimmParamGroups
+from hypvision.engine.param_groups import TimmParamGroups
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, get_total_norm
 
