@@ -1,9 +1,9 @@
 """Names of earlier versions, read by those of this one."""
 
-import pytest
 import torch
 from torch import nn
 
+from hypvision.checkpoints.match import check_compatible
 from hypvision.checkpoints.renamed import current_names
 
 
@@ -28,9 +28,6 @@ def test_blocks_of_hyperclip():
 
 def test_a_training_of_an_earlier_version_is_taken_for_its_own():
     """By the check that comes before a checkpoint is loaded for testing or resuming."""
-    pytest.importorskip("mmengine")
-    from hypvision.engine.checkpoint import check_compatible
-
     model = nn.Module()
     model.hyperclip = nn.Module()
     model.hyperclip.q = nn.Parameter(torch.zeros(1, 2, 2))
