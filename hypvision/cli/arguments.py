@@ -65,12 +65,12 @@ class Parser(ArgumentParser):
             self.error(f"there is no {what} '{value}'.{hint} There are: {', '.join(known)}")
 
     def error(self, message: str) -> NoReturn:
-        known = self._option_string_actions
+        known = [option for option in self._option_string_actions if option.startswith("--")]
         hints = ""
         for word in self._words:
             option = word.partition("=")[0]
             if option.startswith("--") and len(option) > 2 and option not in known:
-                hints += f" There is no option '{option}'.{did_you_mean(option, known)}"
+                hints += f" There is no option '{option}'.{did_you_mean(option, known, 1, cutoff=0.6)}"
         message = message.rstrip(".")
         raise HypvisionError(f"{self.prog}: {message}.{hints} See: {self.prog} --help")
 
