@@ -16,7 +16,7 @@ model = dict(
     type="HyperCLIPSegmentor",
     clip=dict(name="shapes-s8", pretrained="work_dirs/clip-camvid_1000i/iter_1000.pth"),
     adapter=dict(block=32),
-    tune="hyperbolic",
+    tune="adapter",
     head=dict(type="similarity"),
     resolution=64,
     crop=64,

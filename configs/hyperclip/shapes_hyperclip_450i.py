@@ -15,7 +15,7 @@ model = dict(
     type="HyperCLIPSegmentor",
     clip=dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"),
     adapter=dict(block=32),
-    tune="hyperbolic",
+    tune="adapter",
     head=dict(type="similarity"),
     resolution=96,
     inference="whole",

@@ -146,7 +146,7 @@ class StopOnNaNHook(Hook):
         names = nonfinite_names(checkpoint.get("state_dict") or {})
         if names:
             raise HypvisionError(
-                f"The weight '{names[0]}' is not finite after iteration {runner.iter + 1}; the checkpoint was not "
+                f"The weight '{names[0]}' is not finite after iteration {runner.iter + 1}; no checkpoint was "
                 f"written. {self._last_good(runner)}. Try a lower learning rate or gradient clipping, then go on with "
                 "--resume."
             )

@@ -198,7 +198,8 @@ def test_autocast_trains():
 def test_official_options():
     layers = HyperCLIPConfig(official_twelve_layers=True)
     assert layers.layers("vision", 24) == (*range(11), 23) and layers.layers("vision", 12) == tuple(range(12))
-    assert layers.layers("text", 12) == tuple(range(12))
+    assert layers.layers("text", 12) == tuple(range(12)) and layers.layers("vision", 4) == (0, 1, 2, 3)
+    assert HyperCLIPConfig(text_layers=2, vision_layers=[3, 0]).layers("vision", 4) == (0, 3)
     assert HyperCLIPConfig(official_text_curvature=True).curvature("text") == 1.0
 
     from hypvision.clip.towers import encode_dense
@@ -216,6 +217,9 @@ def test_official_options():
         tuned = encode_dense(model, images)[0]
         assert not torch.allclose(tuned, dense, atol=1e-3)
         assert torch.allclose(tuned, encode_dense(usual, images)[0], atol=1e-6)
+    # Where it is not used its gradients are zeros, not missing: distributed training waits for each.
+    model.train().encode_image(images).sum().backward()
+    assert all(not parameter.grad.any() for parameter in adapters.trainable_parameters(model))
     # What it computes is not that of any plain weights.
     with pytest.raises(HypvisionError, match="two sets of weights"):
         adapters.merge(model)
@@ -236,6 +240,20 @@ def test_counts_and_names():
     assert f"{count:,} of " in text and "3 of 3 text blocks" in text and "c = 0.01" in text and "\n" not in text
     model.logit_scale.requires_grad_()
     assert "1 others train" in adapters.summary(model)
+
+
+def test_fingerprint_of_the_base_model():
+    """As it stands in files: over the adapted blocks alone, unchanged by what the adapter learns."""
+    model = adapters.inject(clip_models.openai_clip(), block=16, text_layers=(1, 2), vision=False)
+    weights = [clip_models.openai_clip().transformer.resblocks[i].attn.in_proj_weight for i in (1, 2)]
+    for _ in range(2):
+        found = adapters.adapter_of(model).fingerprint()
+        assert set(found) == {"text"} and (found["text"]["width"], found["text"]["depth"]) == (32, 3)
+        mean = sum(float(weight.detach().abs().mean()) for weight in weights) / 2
+        assert found["text"]["mean_abs"] == pytest.approx(mean, rel=1e-6)
+        expected = [float(weights[0].detach().flatten()[192 * k]) for k in range(16)]  # of 96 x 32 numbers
+        assert found["text"]["sample"] == pytest.approx(expected)
+        disturb(model)
 
 
 @pytest.mark.slow

@@ -51,6 +51,18 @@ def test_closed_form_is_the_reference(mobius, c, scale):
         assert (da - db).abs().max() <= 2e-9 * max(1.0, float(db.abs().max()))
 
 
+def test_radii_of_the_clips_are_the_published_ones():
+    """A_0 = 6.1030 and A_1 = 3.80020, over the root of c, with numbers that no constant of the code gives."""
+    assert abs(CLIP_RADIUS - 3.80020) < 1e-5
+    far = torch.eye(8, dtype=torch.double) * 100
+    for function in (map_rows, map_rows_reference):
+        for c in (1.0, 0.25):
+            long = function(far, torch.eye(8, dtype=torch.double)[None], c).norm(dim=-1)
+            assert torch.allclose(long, torch.full_like(long, 3.80020 / c**0.5), atol=2e-5)
+            short = function(far, 0.01 * torch.eye(8, dtype=torch.double)[None], c).norm(dim=-1)
+            assert torch.allclose(short, torch.full_like(short, 0.061030 / c**0.5), atol=1e-6)
+
+
 def test_away_from_the_clip_it_is_linear_and_beyond_it_is_not():
     x, s = rows(6, 32, scale=0.2), blocks(4, 8)
     assert torch.allclose(map_rows(x, s, 0.01), block_product(x, s), rtol=1e-12, atol=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -66,11 +66,12 @@ class HyperCLIP(Adapter):
         self.handles: list[Any] = []
 
     def attach(self) -> None:
-        for tower, _, maps, block, owner in self._places():
+        for site in self.sites:
+            block, owner, maps = site.block, site.owner, site.maps
             block.add_module(self.name, maps)
             if self.config.form == "weight":
                 # Beside it, not as its child: parameters keep the order of earlier versions (optimisers number them).
-                parametrize.register_parametrization(owner, tower.packed_name, AdaptedWeight(maps))
+                parametrize.register_parametrization(owner, site.tower.packed_name, AdaptedWeight(maps))
                 self.handles += [
                     owner.register_forward_pre_hook(maps.begin),
                     owner.register_forward_hook(maps.end, always_call=True),
@@ -89,16 +90,12 @@ class HyperCLIP(Adapter):
         for handle in self.handles:
             handle.remove()
         self.handles = []
-        for tower, _, _, block, owner in self._places():
-            if self.config.form == "weight":
-                _remove_parametrization(owner, tower.packed_name)
-            else:
-                del owner.map_value_input
-            delattr(block, self.name)
-
-    def _places(self) -> Iterator[tuple[Tower, int, BlockMaps, nn.Module, nn.Module]]:
         for site in self.sites:
-            yield *site, site.block, site.owner
+            if self.config.form == "weight":
+                _remove_parametrization(site.owner, site.tower.packed_name)
+            else:
+                del site.owner.map_value_input
+            delattr(site.block, self.name)
 
     def merge(self) -> None:
         if self.config.form == "feature":
