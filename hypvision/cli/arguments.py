@@ -59,7 +59,7 @@ class Parser(ArgumentParser):
     def _check_value(self, action: Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
-            hint = did_you_mean(str(value), known)
+            hint = did_you_mean(str(value), known, 1)
             name = action.metavar or "/".join(action.option_strings) or action.dest
             what = "command" if name == "COMMAND" else name
             self.error(f"there is no {what} '{value}'.{hint} There are: {', '.join(known)}")
