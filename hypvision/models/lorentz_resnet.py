@@ -131,7 +131,9 @@ class Layers:
         """Batch norm."""
         if self.manifold is None:
             return nn.BatchNorm2d(channels, **self.factory)
-        return LorentzBatchNorm2d(channels, self.manifold, slope=self.slope, limit=self.limit, **self.factory)
+        exp_limit = 10.0 if self.slope is None else 100.0  # those of the published codes
+        sizes = dict(slope=self.slope, limit=self.limit, exp_limit=exp_limit)
+        return LorentzBatchNorm2d(channels, self.manifold, **sizes, **self.factory)
 
     def add(self) -> nn.Module:
         """Residual connection."""
