@@ -13,7 +13,6 @@ from torch.autograd import Function
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.geometry.numerics import distance_from_square, exact, squash_factor
 
-from . import scripted
 from .checks import check_features, check_manifold, check_number, check_sizes
 from .functional import backward_of, plain, rescale_limit
 
@@ -439,9 +438,6 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.num_features, 1, 4)
         return self._normalize(x.flatten(2)).reshape(x.shape)
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        return scripted.Norm(self)
 
 
 class LorentzBatchNorm1d(_LorentzBatchNorm):

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import safe_sqrt
 
-from . import scripted
 from .checks import check_features, check_manifold, check_number
 from .functional import radial_rescale, space_square, space_time
 
@@ -33,8 +32,8 @@ class LorentzResidual(nn.Module):
         slope: if given, a maximum-distance rescaling of the sum ("+" models, Bdeir et al., NeurIPS 2025).
         dim: dimension of the channels: 1 for maps, -1 for tokens.
         limit: of the rescaling, the radius that no point exceeds; by default the largest of float32.
-        scale_init: value from which a learned scale starts; by default the published one, for which radii grow by 4 with
-            every connection unless something behind it brings them back.
+        scale_init: value from which a learned scale starts; by default the published one, with which radii grow by 4
+            in every connection unless something behind it brings them back.
 
     Shapes:
         two space parts of equal shape to one.
@@ -101,9 +100,6 @@ class LorentzResidual(nn.Module):
         norm = ((time - length) * (time + length)).abs().clamp(min=1e-4)  # the published floor
         out = space * (1 / torch.sqrt(norm * c)).to(space.dtype)
         return out if self.log_scale is None else out * self.log_scale.exp().to(out.dtype)
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        return scripted.Residual(self)
 
     def extra_repr(self) -> str:
         return f"mode={self.mode!r}, slope={self.slope}, dim={self.dim}"
