@@ -6,10 +6,21 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 # processes for the tests: one a core, up to four
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -lt 4 ] && echo $$n || echo 4)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# $(call install,SET,EXTRAS): on Linux what requirements/SET.txt locks, file by file; elsewhere the newest that fit.
+ifeq ($(shell uname -s),Linux)
+install = $(PIP) --require-hashes -r requirements/$(1).txt && $(PIP) --no-deps --no-build-isolation -e .
+else
+install = $(PIP) -c constraints.txt -e '.[$(2)]'
+endif
+
+comma := ,
+RUN_EXTRAS := mm,clip,viz
+LOCK := pyproject.toml --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-annotate --quiet \
+	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench clean
+.PHONY: help demo test test-all lint format bench lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,10 +34,11 @@ test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
 test-all: $(DEV_STAMP)  ## the tests, the slow ones too
 	$(BIN)/python -m pytest -n $(JOBS)
 
-lint: $(DEV_STAMP)  ## ruff and codespell
+lint: $(DEV_STAMP)  ## ruff, codespell, and which room may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
+	$(BIN)/lint-imports --no-logo
 
 format: $(DEV_STAMP)  ## let ruff put the code into shape
 	$(BIN)/ruff check --fix .
@@ -35,6 +47,10 @@ format: $(DEV_STAMP)  ## let ruff put the code into shape
 bench: $(DEV_STAMP)  ## measure HCFormer against its literal form and timm's models; writes docs/benchmarks.md
 	$(BIN)/python tools/benchmark.py hcformer --write docs/benchmarks.md
 
+lock:  ## resolve requirements/ anew for Linux and every Python from constraints.txt and pyproject.toml (needs uv)
+	uv pip compile $(LOCK) --extra dev -c constraints.txt -o requirements/dev.txt
+	uv pip compile $(LOCK) $(foreach extra,$(subst $(comma), ,$(RUN_EXTRAS)),--extra $(extra)) -c requirements/dev.txt -o requirements/run.txt
+
 clean:  ## remove what was built and trained, and the environment
 	rm -rf $(VENV) work_dirs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .cache
 
@@ -42,12 +58,12 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info < (3, 14) else "hypvision needs Python 3.10 to 3.13: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "No environment could be made: see above (Debian and Ubuntu: apt install python3-venv)."; exit 1; }
 
-$(RUN_STAMP): pyproject.toml constraints.txt Makefile | $(BIN)/python
+$(RUN_STAMP): pyproject.toml requirements/run.txt Makefile | $(BIN)/python
 	@echo "Installing into $(VENV): a few minutes and 6 GB at the first call ..."
-	$(PIP) -e '.[mm,clip,viz]'
+	$(call install,run,$(RUN_EXTRAS))
 	@touch $@
 
-$(DEV_STAMP): pyproject.toml constraints.txt Makefile | $(BIN)/python
+$(DEV_STAMP): pyproject.toml requirements/dev.txt Makefile | $(BIN)/python
 	@echo "Installing into $(VENV): a few minutes and 6 GB at the first call ..."
-	$(PIP) -e '.[dev]'
+	$(call install,dev,dev)
 	@touch $@ $(RUN_STAMP)

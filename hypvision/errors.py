@@ -6,14 +6,16 @@ of one paragraph: what was wrong, what was expected, how to fix it. The command-
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["HypvisionError", "explain_os_error", "guard", "require"]
+__all__ = ["HypvisionError", "did_you_mean", "explain_os_error", "guard", "how_to_install", "require"]
 
 
 # What a path or its disk can be wrong with; other system errors are bugs.
@@ -26,6 +28,34 @@ _OF_PLACES = {
 
 class HypvisionError(Exception):
     """A mistake that the user can put right; the message says how."""
+
+
+def did_you_mean(
+    name: str,
+    known: Iterable[str],
+    count: int = 3,
+    cutoff: float = 0.5,
+    also: Iterable[str] = (),
+    show: Callable[[str], str] = str,
+) -> str:
+    """A sentence with a space before it that offers the known names like ``name``, and ``also`` those; or nothing.
+
+    ``show`` says how a name is written there.
+
+    >>> did_you_mean("resnet5O", ["resnet50", "vit"])
+    ' Did you mean resnet50?'
+    """
+    close = [*dict.fromkeys([*difflib.get_close_matches(str(name), list(known), n=count, cutoff=cutoff), *also])]
+    return f" Did you mean {' or '.join(map(show, close))}?" if close else ""
+
+
+def how_to_install(extra: str) -> str:
+    """The command that adds an extra of hypvision; from the checkout, because no package index has hypvision."""
+    checkout = Path(__file__).resolve().parents[1]
+    command = f"pip install -c constraints.txt -e '.[{extra}]'"
+    if (checkout / "constraints.txt").is_file():
+        return f"Run in '{checkout}': {command}"
+    return f"Run in a checkout of hypvision: {command}"
 
 
 def require(module: str, extra: str) -> ModuleType:
@@ -45,7 +75,7 @@ def require(module: str, extra: str) -> ModuleType:
         if error.name is None or error.name.partition(".")[0] != package:
             raise  # the package is there, something inside it is broken: do not hide that
         raise HypvisionError(
-            f"This needs the package '{package}', which is not installed. Run: pip install 'hypvision[{extra}]'"
+            f"This needs the package '{package}', which is not installed. {how_to_install(extra)}"
         ) from error
 
 

@@ -1,44 +1,258 @@
-"""Files that appear complete or not at all."""
+"""What may be written, and files that appear complete or not at all.
+
+Everything that the commands write goes through :func:`replacing` or :func:`replacing_folder`. Both refuse to write
+anything but regular files: never a device, a pipe or a link, nor a file that the running command reads
+(:func:`protecting`).
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
+import socket
+import stat
+import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["replacing"]
+__all__ = ["below", "check_output", "check_output_folder", "protecting", "replacing", "replacing_folder", "write_text"]
+
+_STALE_SECONDS = 7 * 86400
+_HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
+# .NAME.hyp-HOST-PID-NUMBER.SUFFIX: who writes it can be told, and so whether it has been left behind.
+_TEMPORARY = re.compile(r"\..*\.hyp-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(\..*)?", re.DOTALL)
+
+_protected: ContextVar[dict[tuple[int, int], str] | None] = ContextVar("protected", default=None)
+_swept: set[Path] = set()
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
+def protecting(*paths: str | Path) -> Iterator[None]:
+    """Refuse to write these files inside the block, by whatever name; what does not exist is passed over."""
+    known = dict(_protected.get() or {})
+    for path in paths:
+        with suppress(OSError, ValueError):
+            found = os.stat(path)
+            known[found.st_dev, found.st_ino] = str(path)
+    token = _protected.set(known)
+    try:
+        yield
+    finally:
+        _protected.reset(token)
+
+
+def check_output(path: str | Path) -> Path:
+    """A file that may be written: a new one, or a regular one that is no input of the command.
+
+    Raises:
+        HypvisionError: it is a folder, link, device or pipe, an input of the command, or what is above it is no folder.
+    """
+    path = Path(path)
+    found = _status(path)
+    if found is None:
+        _check_parents(path)
+        return path
+    if stat.S_ISDIR(found.st_mode):
+        raise HypvisionError(f"'{path}' is a folder, but a file is to be written. Give the name of a file.")
+    if not stat.S_ISREG(found.st_mode):
+        what = "a link" if stat.S_ISLNK(found.st_mode) else "a device or pipe"
+        raise HypvisionError(f"'{path}' is {what}, which is never replaced. Give the name of a new or a regular file.")
+    source = (_protected.get() or {}).get((found.st_dev, found.st_ino))
+    if source is not None:
+        raise HypvisionError(
+            f"'{path}' would be overwritten, but it is an input of this command ('{source}'). Give another name for "
+            "the output."
+        )
+    return path
+
+
+def check_output_folder(path: str | Path) -> Path:
+    """A folder that may be written to: a new one, or one that exists (a link to a folder is one).
+
+    Raises:
+        HypvisionError: it is something else, or what is above it is no folder.
+    """
+    path = Path(path)
+    if _status(path) is None:
+        _check_parents(path)
+    elif not path.is_dir():
+        raise HypvisionError(f"'{path}' is no folder, but a folder is to be written to. Give the name of a folder.")
+    return path
+
+
+def below(folder: str | Path, name: str) -> Path:
+    """The path ``folder/name``, for a name that comes from data.
+
+    Raises:
+        HypvisionError: the name leads out of the folder, by itself (``../``) or through a link.
+    """
+    path = Path(folder, name)
+    try:
+        inside = path.resolve().is_relative_to(Path(folder).resolve())
+    except (OSError, ValueError, RuntimeError):  # a NUL, links in a circle
+        inside = False
+    if not inside or os.pardir in Path(name).parts:
+        raise HypvisionError(f"'{name}' leads out of the folder '{folder}', so it was not written. Correct the name.")
+    return path
+
+
+@contextmanager
+def replacing(path: str | Path, durable: bool = False, suffix: str | None = None) -> Iterator[Path]:
     """A temporary name beside ``path``, for a file that is written inside the block and then moved into place.
 
     Missing folders are made. The temporary name has the suffix of ``path``, by which writers choose their format. If
-    anything is raised inside, the temporary file goes and what ``path`` held before stays.
+    anything is raised inside, the temporary file goes and what ``path`` held before stays. Temporary files that killed
+    processes have left in the folder are removed.
+
+    Args:
+        path: the file.
+        durable: wait until the disk has the content and the name.
+        suffix: of the temporary name, instead of that of ``path``.
 
     >>> with replacing("figures/tree.png") as temporary:
     ...     picture.save(temporary)
 
     Raises:
-        HypvisionError: the place is not writable, or the disk is full.
+        HypvisionError: :func:`check_output`; the place is not writable, or the disk is full.
     """
-    path = Path(path)
-    temporary = path.with_name(f".{path.stem[:100]}.{uuid.uuid4().hex[:8]}{path.suffix}")
+    path = check_output(path)
+    temporary = _temporary(path, suffix)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
         yield temporary
+        if durable:
+            _flush(temporary)
+        check_output(path)  # what has come there meanwhile
         os.replace(temporary, path)
+        if durable and os.name == "posix":
+            with suppress(OSError):  # some network file systems cannot; the content is safe all the same
+                _flush(path.parent)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise HypvisionError(
-            f"'{path}' was not written: {'the disk is full' if full else error.strerror or error}. "
-            f"{'Free some space, or choose' if full else 'Choose'} another place."
-        ) from error
+        raise _not_written(path, error) from error
     finally:
         with suppress(OSError):  # a disk that has gone: the first error says more
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(path: str | Path) -> Iterator[Path]:
+    """As :func:`replacing` for a whole folder; what the folder held before goes when the new one is complete.
+
+    Raises:
+        HypvisionError: ``path`` is a file, link or device; the place is not writable, or the disk is full.
+    """
+    path = check_output_folder(path)
+    if path.is_symlink():
+        raise HypvisionError(f"'{path}' is a link, which is never replaced. Give the name of a new folder.")
+    temporary, old = _temporary(path), _temporary(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
+        temporary.mkdir()
+        yield temporary
+        if path.exists():
+            os.replace(path, old)
+        try:
+            os.replace(temporary, path)
+        except BaseException:
+            if old.exists():
+                os.replace(old, path)
+            raise
+    except OSError as error:
+        raise _not_written(path, error) from error
+    finally:
+        for folder in (temporary, old):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file in UTF-8.
+
+    Raises:
+        HypvisionError: as :func:`replacing`.
+    """
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """What lies at a path, links not followed; None if nothing does."""
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise _not_written(path, error) from error
+
+
+def _check_parents(path: Path) -> None:
+    for parent in path.parents:
+        if os.path.lexists(parent):
+            if not parent.is_dir():
+                raise HypvisionError(f"'{path}' was not written: '{parent}' is no folder. Choose another place.")
+            return
+
+
+def _temporary(path: Path, suffix: str | None = None) -> Path:
+    writer = f"hyp-{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return path.with_name(f".{_cut(path.stem)}.{writer}{_cut(path.suffix if suffix is None else suffix)}")
+
+
+def _cut(text: str) -> str:
+    """The first 80 bytes of a name: with what is added to it, it must not exceed 255."""
+    return text.encode("utf-8", "surrogateescape")[:80].decode("utf-8", "ignore")
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes have left in a folder; looked for once a process and folder."""
+    folder = folder.resolve()
+    if folder in _swept:
+        return
+    _swept.add(folder)
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            match = _TEMPORARY.fullmatch(entry.name)
+            if match and _is_stale(match[1], int(match[2]), entry):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    with suppress(OSError):
+                        os.unlink(entry.path)
+
+
+def _is_stale(host: str, process: int, entry: os.DirEntry[str]) -> bool:
+    if host == _HOST and os.name == "posix":
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        except (OSError, OverflowError):
+            return False
+        return False
+    with suppress(OSError):
+        return time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_SECONDS
+    return False
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _not_written(path: Path, error: Exception) -> HypvisionError:
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    reason = "the disk is full" if full else getattr(error, "strerror", None) or error
+    advice = "Free some space, or choose" if full else "Choose"
+    return HypvisionError(f"'{path}' was not written: {reason}. {advice} another place.")

@@ -1,9 +1,8 @@
-"""Shared by all tests: the literal reference implementations live with the benchmarks."""
+"""Shared by all tests, which import the packages `references` and `helpers` beside this file (see `pythonpath`)."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 # One thread, here and in subprocesses: the models are tiny, and OpenMP waits badly for cores that others use.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -11,13 +10,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tools" / "bench"))
-# helpers of one folder that another uses
-sys.path += [str(folder) for folder in sorted(Path(__file__).parent.iterdir()) if folder.is_dir()]
-
 
 def pytest_configure(config):
-    """Import yapf once before the workers start: see hypvision/mm/first_import.py."""
+    """Import yapf once before the workers start: see hypvision/engine/mmengine_import.py."""
     if not hasattr(config, "workerinput"):
         subprocess.run([sys.executable, "-c", "import yapf"], stderr=subprocess.DEVNULL, check=False)
 

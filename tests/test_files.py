@@ -2,12 +2,18 @@
 
 import errno
 import os
+import stat
+import subprocess
+import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
+from hypvision import files
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
+from hypvision.files import below, protecting, replacing, replacing_folder
 from hypvision.viz.sheet import save_picture
 
 
@@ -42,6 +48,118 @@ def test_pictures(tmp_path, monkeypatch):
     os.umask(umask)
     assert (tmp_path / "a" / "b.png").stat().st_mode & 0o777 == 0o666 & ~umask  # not the private mode of mkstemp
     with pytest.raises(
-        HypvisionError, match=r"b\.png/c\.png' was not written: (File exists|Not a directory)\. Choose another place"
+        HypvisionError, match=r"b\.png/c\.png' was not written: '.*b\.png' is no folder\. Choose another place"
     ):
         save_picture(picture, tmp_path / "a" / "b.png" / "c.png")
+
+
+# What is never written. The attacks: `test CONFIG WEIGHTS --out CONFIG` overwrote the config, `--out /dev/null` put a
+# file in the place of the device, `prepare` wrote outside of its folder.
+
+
+def attempt(path):
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+
+
+def test_devices_pipes_links_and_folders_are_refused(tmp_path):
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    for path, reason in [
+        (tmp_path / "link", "a link"), (tmp_path / "dangling", "a link"), (tmp_path / "pipe", "a device or pipe"),
+        (tmp_path, "a folder"), ("/dev/null", "a device or pipe"), ("", "a folder"), ("a\0b", "was not written"),
+        (tmp_path / ("x" * 300), "was not written"), (tmp_path / "target" / "deep" / "x", "is no folder"),
+    ]:  # fmt: skip
+        with pytest.raises(HypvisionError, match=reason):
+            attempt(path)
+    assert (tmp_path / "target").read_text() == "old" and not (tmp_path / "nowhere").exists()
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert {path.name for path in tmp_path.iterdir()} == {"target", "link", "dangling", "pipe"}
+
+
+def test_a_device_that_comes_meanwhile_is_kept(tmp_path):
+    path = tmp_path / "note.txt"
+    with pytest.raises(HypvisionError, match="a device or pipe"), replacing(path) as temporary:
+        temporary.write_text("new")
+        os.mkfifo(path)
+    assert stat.S_ISFIFO(os.stat(path).st_mode) and list(tmp_path.iterdir()) == [path]
+
+
+def test_inputs_are_protected_by_whatever_name(tmp_path, monkeypatch):
+    (tmp_path / "config.py").write_text("x = 1")
+    os.link(tmp_path / "config.py", tmp_path / "other.json")
+    monkeypatch.chdir(tmp_path)
+    with protecting("config.py", "absent.pth", "a\0b"):
+        for name in ("config.py", tmp_path / "config.py", "./other.json"):
+            with pytest.raises(HypvisionError, match=r"is an input of this command \('config.py'\)"):
+                attempt(name)
+        with protecting("deeper.txt"):
+            attempt("deeper.txt")  # did not exist when it was said
+        attempt("new.txt")
+    assert (tmp_path / "config.py").read_text() == "x = 1"
+    attempt("config.py")
+    assert (tmp_path / "config.py").read_text() == "new"
+
+
+def test_names_from_data_stay_below_the_folder(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    assert below(folder, "a/b.png") == folder / "a/b.png"
+    for name in ("../x.png", "a/../../x.png", "/etc/x.png", "link/x.png", "a/.."):
+        with pytest.raises(HypvisionError, match="leads out of the folder"):
+            below(folder, name)
+
+
+def test_what_killed_processes_left_is_swept(tmp_path, monkeypatch):
+    path = tmp_path / "note.txt"
+    code = (
+        "import os\nfrom hypvision.files import replacing\n"
+        f"with replacing({str(path)!r}) as temporary:\n    temporary.write_text('half')\n    os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".note.hyp-") and left.suffix == ".txt"
+    running = tmp_path / f".other.hyp-{files._HOST}-{os.getpid()}-00000000.txt"
+    elsewhere = tmp_path / ".third.hyp-01234567-1-00000000.txt"  # of another machine: it may still be written
+    for file in (running, elsewhere, tmp_path / ".hidden.txt"):
+        file.write_text("x")
+    monkeypatch.setattr(files, "_swept", set())
+    attempt(path)
+    assert {file.name for file in tmp_path.iterdir()} == {"note.txt", running.name, elsewhere.name, ".hidden.txt"}
+    os.utime(elsewhere, (0, 0))
+    monkeypatch.setattr(files, "_swept", set())
+    attempt(path)
+    assert elsewhere not in tmp_path.iterdir()
+
+
+def test_folders_are_replaced_whole(tmp_path):
+    folder = tmp_path / "data"
+    for round in ("first", "second"):
+        with replacing_folder(folder) as temporary:
+            (temporary / f"{round}.txt").write_text("x")
+        assert [path.name for path in folder.iterdir()] == [f"{round}.txt"]
+    with pytest.raises(ValueError), replacing_folder(folder) as temporary:
+        (temporary / "third.txt").write_text("x")
+        raise ValueError
+    assert [path.name for path in folder.iterdir()] == ["second.txt"] and list(tmp_path.iterdir()) == [folder]
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to(folder)
+    for path in (tmp_path / "file", tmp_path / "link", "/dev/null", tmp_path / "file/deep"):
+        with pytest.raises(HypvisionError), replacing_folder(path):
+            pytest.fail("was begun")
+    assert (tmp_path / "link").is_symlink() and (folder / "second.txt").exists()
+
+
+@given(name=st.text(min_size=1, max_size=400))
+@settings(max_examples=100, deadline=None)
+def test_any_name_is_written_or_refused(tmp_path_factory, name):
+    folder = tmp_path_factory.getbasetemp() / "names"
+    try:
+        path = below(folder, name)
+        attempt(path)
+    except HypvisionError:
+        return
+    assert path.read_text() == "new" and path.resolve().is_relative_to(folder.resolve())

@@ -4,7 +4,6 @@
 import importlib
 import sys
 from argparse import ArgumentParser
-from pathlib import Path
 
 from hypvision.errors import guard
 
@@ -21,12 +20,11 @@ BENCHMARKS = {
 }
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent / "bench"))
     parser = ArgumentParser(description="Measure speed, memory and round-off.")
     commands = parser.add_subparsers(dest="benchmark", required=True)
     modules = {}
     for name, (module, text) in BENCHMARKS.items():
-        modules[name] = importlib.import_module(module)
+        modules[name] = importlib.import_module(f"bench.{module}")
         modules[name].add_arguments(commands.add_parser(name, help=text, description=f"{text}."))
     args = parser.parse_args()
     sys.exit(guard(modules[args.benchmark].run, args))

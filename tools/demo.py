@@ -25,11 +25,13 @@ import numpy as np
 from mmengine.config import Config
 from PIL import Image
 
-from hypvision.clip.segment import Segmentation, load_segmenter, segment
+from hypvision.clip.segmentation.segment import Segmentation, load_segmenter, segment
 from hypvision.data.export import export
 from hypvision.data.shapes import Scene, make_scene
 from hypvision.errors import HypvisionError
-from hypvision.mm.openvocab_shapes import CLASSES, NOVEL
+from hypvision.images import open_image, read_labels
+from hypvision.openmmlab.datasets.open_vocabulary_shapes import CLASSES, NOVEL
+from hypvision.viz.segmentation import draw_segmentation
 from hypvision.viz.sheet import contact_sheet, save_picture
 
 ROOT = Path("work_dirs/demo")
@@ -192,7 +194,7 @@ def sheet(part: Part, count: int = 8) -> Path:
     """Some of the painted predictions of one part on one picture."""
     found = sorted(path for path in (ROOT / part.name / "shown").rglob("*") if path.suffix in (".png", ".jpg"))
     chosen = [found[i] for i in np.linspace(0, len(found) - 1, min(count, len(found))).astype(int)]
-    return save_picture(contact_sheet([Image.open(path) for path in chosen]), ROOT / "pictures" / f"{part.name}.png")
+    return save_picture(contact_sheet([open_image(path) for path in chosen]), ROOT / "pictures" / f"{part.name}.png")
 
 
 def clusters() -> list[Path]:
@@ -214,14 +216,17 @@ def before_and_after(shown: int = 4) -> tuple[Path, str]:
         A picture: scenes, what the frozen CLIP makes of them, and what the tuned one does; and a line about the shapes
         that have no label in training.
     """
-    config = "configs/demo/open_vocabulary.py"
     scenes = open_vocabulary_scenes()
     unseen = [CLASSES["shape"].index(name) for name in NOVEL["shape"]]
-    models = [load_segmenter(clip="shapes-s8"), load_segmenter(ROOT / "open_vocabulary/last.pth", config)]
+    config = Config.fromfile("configs/demo/open_vocabulary.py").model.to_dict()
+    models = [
+        load_segmenter(clip="shapes-s8"),
+        load_segmenter(ROOT / "open_vocabulary/last.pth", config),
+    ]
     rows, scores = [[scene.image.resize((288, 288)) for scene in scenes[:shown]]], []
     for model in models:
         found = [segment(scene.image, CLASSES["shape"], model) for scene in scenes]
-        rows.append([enlarged(result).overlay() for result in found[:shown]])
+        rows.append([enlarged(result) for result in found[:shown]])
         scores.append(mean_iou([scene.semantic for scene in scenes], [result.labels for result in found], unseen))
     path = save_picture(
         contact_sheet([picture for row in rows for picture in row], columns=shown, cell=300),
@@ -230,11 +235,11 @@ def before_and_after(shown: int = 4) -> tuple[Path, str]:
     return path, f"{', '.join(NOVEL['shape'])}: mIoU {scores[1]:.3f}; the CLIP before tuning: {scores[0]:.3f}."
 
 
-def enlarged(found: Segmentation, factor: int = 3) -> Segmentation:
-    """The same on a larger picture, so that the legend fits beside it."""
+def enlarged(found: Segmentation, factor: int = 3) -> Image.Image:
+    """The segmentation drawn on a larger image, so that the legend fits beside it."""
     size = (found.image.width * factor, found.image.height * factor)
     labels = found.labels.repeat(factor, 0).repeat(factor, 1)
-    return found._replace(labels=labels, image=found.image.resize(size, Image.Resampling.BICUBIC))
+    return draw_segmentation(found.image.resize(size, Image.Resampling.BICUBIC), labels, found.classes)
 
 
 def open_vocabulary_scenes() -> list[Scene]:
@@ -256,7 +261,7 @@ def floor(part: Part) -> float:
         counts = [len(list(folder.iterdir())) for folder in (DATA / "imagefolder/val").iterdir()]
         return max(counts) / sum(counts)
     if part.name == "segmentation":  # everything is background
-        maps = [np.array(Image.open(path)) for path in (DATA / "ade/annotations/validation").glob("*.png")]
+        maps = [read_labels(path) for path in (DATA / "ade/annotations/validation").glob("*.png")]
         return mean_iou(maps, [np.ones_like(truth) for truth in maps], np.unique(maps))
     if part.name == "open_vocabulary":
         maps = [scene.semantic for scene in open_vocabulary_scenes()]

@@ -6,13 +6,11 @@
 
 import sys
 from argparse import ArgumentParser
-from pathlib import Path
 
 from hypvision.errors import guard
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent / "bench"))
-    import tree_embedding
+    from bench import tree_embedding
 
     parser = ArgumentParser(description="Embed a tree in two dimensions, hyperbolic and flat.")
     tree_embedding.add_arguments(parser)

@@ -41,10 +41,10 @@ def measure(model, images: torch.Tensor, batch: int = 25) -> dict[str, dict[str,
 def run(args: Namespace) -> None:
     import numpy as np
 
-    import hypvision.mm
+    import hypvision.openmmlab
     import hypvision.tasks  # noqa: F401 - registers the classifier
     from hypvision.data.shapes import ShapesScenes
-    from hypvision.mm.config import load_config
+    from hypvision.engine.config import load_config
 
     config = load_config(args.config)
     if config.model.type != "HierarchyClassifier":

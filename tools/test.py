@@ -1,13 +1,9 @@
 #!/usr/bin/env python
-"""Measure a checkpoint: ``python tools/test.py CONFIG WEIGHTS``; ``--help`` lists the options."""
+"""Measure a checkpoint: ``python tools/test.py CONFIG WEIGHTS`` is ``hypvision test CONFIG WEIGHTS``."""
 
 import sys
-from argparse import ArgumentParser
 
-from hypvision.mm.checks import main_guard
-from hypvision.mm.engine import add_test_arguments, run_test
+from hypvision.cli import main
 
 if __name__ == "__main__":
-    parser = ArgumentParser(description="Measure the checkpoint WEIGHTS on the test data of CONFIG.")
-    add_test_arguments(parser)
-    sys.exit(main_guard(run_test, parser.parse_args()))
+    sys.exit(main(["test", *sys.argv[1:]]))

@@ -1,13 +1,9 @@
 #!/usr/bin/env python
-"""Train a classifier, segmenter or detector: ``python tools/train.py CONFIG``; ``--help`` lists the options."""
+"""Train a classifier, segmenter or detector: ``python tools/train.py CONFIG`` is ``hypvision train CONFIG``."""
 
 import sys
-from argparse import ArgumentParser
 
-from hypvision.mm.checks import main_guard
-from hypvision.mm.engine import add_train_arguments, run_train
+from hypvision.cli import main
 
 if __name__ == "__main__":
-    parser = ArgumentParser(description="Train what CONFIG describes.")
-    add_train_arguments(parser)
-    sys.exit(main_guard(run_train, parser.parse_args()))
+    sys.exit(main(["train", *sys.argv[1:]]))

@@ -1,5 +1,5 @@
 # What every detection run shares: logging, checkpoints, pictures.
-custom_imports = dict(imports=["hypvision.mm", "hypvision.tasks", "hypvision.mm.det_datasets"])
+custom_imports = dict(imports=["hypvision.openmmlab", "hypvision.tasks", "hypvision.openmmlab.datasets.detection"])
 default_scope = "mmdet"
 
 default_hooks = dict(

@@ -2,9 +2,8 @@
 _base_ = ["./default_runtime.py"]
 custom_imports = dict(
     imports=[
-        "hypvision.mm",
         "hypvision.tasks",
-        "hypvision.tasks.retrieval",
+        "hypvision.tasks.metric_learning",
         "hypvision.data.retrieval",
         "hypvision.data.samplers",
     ],

@@ -1,5 +1,5 @@
 # What every segmentation run shares: logging, checkpoints, pictures.
-custom_imports = dict(imports=["hypvision.mm", "hypvision.tasks", "hypvision.mm.seg_datasets"])
+custom_imports = dict(imports=["hypvision.openmmlab", "hypvision.tasks", "hypvision.openmmlab.datasets.segmentation"])
 default_scope = "mmseg"
 
 default_hooks = dict(

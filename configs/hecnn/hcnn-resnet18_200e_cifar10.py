@@ -5,7 +5,7 @@ _base_ = [
     "../_base_/default_runtime.py",
 ]
 custom_imports = dict(
-    imports=["hypvision.mm", "hypvision.tasks", "hypvision.tasks.hyperbolic", "hypvision.data.image_folder"],
+    imports=["hypvision.tasks", "hypvision.data.image_folder"],
     allow_failed_imports=False,
 )
 custom_hooks = [dict(type="CurvatureHook")]

@@ -5,7 +5,14 @@ _base_ = [
     "../_base_/schedules/coco_adamw_1x.py",
     "../_base_/det_runtime.py",
 ]
-custom_imports = dict(imports=["hypvision.mm", "hypvision.mm.pyramid", "hypvision.tasks", "hypvision.mm.det_datasets"])
+custom_imports = dict(
+    imports=[
+        "hypvision.openmmlab",
+        "hypvision.openmmlab.pyramid",
+        "hypvision.tasks",
+        "hypvision.openmmlab.datasets.detection",
+    ]
+)
 model = dict(
     backbone=dict(model_name="himapper_deit_small_patch16_224", out_indices=(11,), drop_path_rate=0.1),
     neck=dict(_delete_=True, type="SimpleFeaturePyramid", in_channels=[384], out_channels=256, num_outs=5),

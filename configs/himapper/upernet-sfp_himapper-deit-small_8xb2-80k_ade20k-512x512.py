@@ -5,7 +5,14 @@ _base_ = [
     "../_base_/schedules/ade20k_adamw_upernet.py",
     "../_base_/seg_runtime.py",
 ]
-custom_imports = dict(imports=["hypvision.mm", "hypvision.mm.pyramid", "hypvision.tasks", "hypvision.mm.seg_datasets"])
+custom_imports = dict(
+    imports=[
+        "hypvision.openmmlab",
+        "hypvision.openmmlab.pyramid",
+        "hypvision.tasks",
+        "hypvision.openmmlab.datasets.segmentation",
+    ]
+)
 model = dict(
     backbone=dict(model_name="himapper_deit_small_patch16_224", out_indices=(11,)),
     neck=dict(type="SimpleFeaturePyramid", in_channels=[384], out_channels=384),

@@ -1,6 +1,11 @@
 # Ours: the tree is kept while training, and its losses added.
 _base_ = ["./upernet_himapper-swin-tiny_8xb2-160k_ade20k-512x512.py"]
 custom_imports = dict(
-    imports=["hypvision.mm", "hypvision.mm.auxiliary_seg", "hypvision.tasks", "hypvision.mm.seg_datasets"]
+    imports=[
+        "hypvision.openmmlab",
+        "hypvision.openmmlab.backbone_losses",
+        "hypvision.tasks",
+        "hypvision.openmmlab.datasets.segmentation",
+    ]
 )
 model = dict(type="BackboneLossSegmentor", backbone=dict(dense="aux"))

@@ -3,7 +3,9 @@
 # the one that clip-camvid_1000i.py trains, run that first; the head has two parameters, so that the rows of the table
 # differ by what of CLIP is tuned. The other rows are this config with options, see README.md.
 _base_ = ["../_base_/seg_runtime.py"]
-custom_imports = dict(imports=["hypvision.mm", "hypvision.tasks", "hypvision.mm.hyperclip"])
+custom_imports = dict(
+    imports=["hypvision.openmmlab", "hypvision.tasks", "hypvision.openmmlab.open_vocabulary.segmentation"]
+)
 custom_hooks = [dict(type="DatasetClassesHook"), dict(type="TextRadiusHook")]
 data_root = "data/camvid"
 novel = ["car", "pavement", "tree"]
@@ -14,7 +16,7 @@ model = dict(
     type="HyperCLIPSegmentor",
     clip=dict(name="shapes-s8", pretrained="work_dirs/clip-camvid_1000i/iter_1000.pth"),
     adapter=dict(block=32),
-    tune="hyperbolic",
+    tune="adapter",
     head=dict(type="similarity"),
     resolution=64,
     crop=64,

@@ -1,8 +1,8 @@
 # A small CLIP from scratch on drawn shapes and their captions: 1100 steps of 128 pictures of 64 x 64 pixels, what one
 # CPU core does in 20 minutes with --amp (bfloat16).
 _base_ = ["../_base_/default_runtime.py"]
-custom_imports = dict(imports=["hypvision.mm", "hypvision.tasks", "hypvision.mm.openvocab_pretrain"])
-model = dict(type="CaptionContrast", clip=dict(name="shapes-s8"))
+custom_imports = dict(imports=["hypvision.tasks", "hypvision.tasks.contrastive"])
+model = dict(type="CLIPContrast", clip=dict(name="shapes-s8"))
 train_dataloader = dict(
     batch_size=128,
     num_workers=0,

@@ -3,14 +3,19 @@
 # The other rows of the table are this config with options, see README.md.
 _base_ = ["../_base_/seg_runtime.py"]
 custom_imports = dict(
-    imports=["hypvision.mm", "hypvision.tasks", "hypvision.mm.hyperclip", "hypvision.mm.openvocab_shapes"]
+    imports=[
+        "hypvision.openmmlab",
+        "hypvision.tasks",
+        "hypvision.openmmlab.open_vocabulary.segmentation",
+        "hypvision.openmmlab.datasets.open_vocabulary_shapes",
+    ]
 )
 custom_hooks = [dict(type="DatasetClassesHook"), dict(type="TextRadiusHook")]
 model = dict(
     type="HyperCLIPSegmentor",
     clip=dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"),
     adapter=dict(block=32),
-    tune="hyperbolic",
+    tune="adapter",
     head=dict(type="similarity"),
     resolution=96,
     inference="whole",

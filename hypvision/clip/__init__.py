@@ -1,27 +1,28 @@
 """CLIP with a few hyperbolic parameters. Needs ``open_clip``, which loads when a model is made, not here.
 
->>> from hypvision import clip
->>> clip.segment("street.jpg", ["car", "road", "sky"]).overlay().show()
+>>> from hypvision import clip, viz
+>>> found = clip.segment("street.jpg", ["car", "road", "sky"])
+>>> viz.draw_segmentation(found.image, found.labels, found.classes).show()
 
-- :mod:`~hypvision.clip.hyperclip`: block-diagonal adapters on the attention projections of any open_clip ViT.
+- :mod:`~hypvision.clip.adapters`: a few trained parameters on a frozen CLIP, such as HyperCLIP's blocks on the
+  attention projections of any open_clip ViT.
 - :mod:`~hypvision.clip.towers`: text and dense image embeddings.
-- :class:`~hypvision.clip.segmenter.OpenVocabSegmenter`: CLIP, adapter and CAT-Seg's head.
-- :func:`~hypvision.clip.segment.segment`: any picture, any class names.
+- :class:`~hypvision.clip.segmentation.segmenter.OpenVocabSegmenter`: CLIP, adapter and CAT-Seg's head.
+- :func:`~hypvision.clip.segmentation.segment.segment`: any image, any class names.
 - :mod:`~hypvision.clip.radius`: hyperbolic radii of embeddings.
 """
 
-from . import blockmap, hyperclip, towers
-from .classes import load_classes
-from .models import create_clip
-from .segment import Segmentation, load_segmenter, segment
-from .segmenter import OpenVocabSegmenter
+from hypvision.clip import adapters, towers
+from hypvision.clip.classes import load_classes
+from hypvision.clip.models import create_clip
+from hypvision.clip.segmentation.segment import Segmentation, load_segmenter, segment
+from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 
 __all__ = [
     "OpenVocabSegmenter",
     "Segmentation",
-    "blockmap",
+    "adapters",
     "create_clip",
-    "hyperclip",
     "load_classes",
     "load_segmenter",
     "segment",

@@ -7,21 +7,21 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from hypvision.errors import HypvisionError, require
-from hypvision.zoo.records import Record
-from hypvision.zoo.sources import find, resolve
-from hypvision.zoo.weights import read_weights
+from hypvision.checkpoints.match import load_into
+from hypvision.checkpoints.read import network_weights, read_file
+from hypvision.checkpoints.records import Record
+from hypvision.checkpoints.sources import fetch, find, is_address, resolve
+from hypvision.errors import HypvisionError, did_you_mean, require
 
 __all__ = [
     "ARCHITECTURES",
@@ -65,21 +65,34 @@ class CLIPBundle(NamedTuple):
     std: tuple[float, ...]
 
 
-def create_clip(name: str = "ViT-B-16", pretrained: str | Path | None = None, **options: Any) -> CLIPBundle:
+def create_clip(
+    name: str = "ViT-B-16", pretrained: str | Path | None = None, load_weights: bool = True, **options: Any
+) -> CLIPBundle:
     """A CLIP model with its tokenizer.
 
     Args:
         name: of open_clip (``ViT-B-32``, ``ViT-B-16``, ``ViT-L-14``, ``ViT-L-14-336``, ``ViT-B-16-SigLIP``, ...) or of
             :data:`ARCHITECTURES`.
-        pretrained: a tag of open_clip (``"openai"``), ``"zoo:NAME"``, a file of weights, or None for random ones.
+        pretrained: a tag of open_clip (``"openai"``), a checkpoint (a file, ``"zoo:NAME"``, ``"hf-hub:..."``, an
+            address with its sum; see :func:`hypvision.checkpoints.sources.fetch`), or None for random weights.
+        load_weights: False to make the network that these weights need, activation and normalisation too, without
+            fetching them: for a checkpoint that holds them.
         options: for :func:`open_clip.create_model`. OpenAI's weights get ``force_quick_gelu=True`` by themselves.
 
     Raises:
         HypvisionError: unknown name or tag, a file that does not fit, weights that cannot be downloaded.
     """
     open_clip = require("open_clip", "clip")
-    if isinstance(pretrained, str) and pretrained.startswith("zoo:"):
-        pretrained = _from_zoo(name, pretrained)
+    if not load_weights:
+        if name not in ARCHITECTURES and pretrained in open_clip.list_pretrained_tags_by_model(name):
+            tag = open_clip.get_pretrained_cfg(name, pretrained)
+            preprocessing = {key: tag[key] for key in ("mean", "std") if tag.get(key)}
+            options = {"force_preprocess_cfg": preprocessing, "force_quick_gelu": pretrained == "openai", **options}
+        pretrained = None
+    if pretrained is not None and is_address(pretrained):
+        pretrained = _from_zoo(name, str(pretrained))
+    elif str(pretrained).startswith(("http://", "https://")):
+        pretrained = fetch(pretrained)
     path = None if pretrained is None else Path(pretrained).expanduser()
     if path is not None and not path.is_absolute() and not path.exists():
         shipped = Path(__file__).parents[2] / path  # what ships with the repository, from any working directory
@@ -128,8 +141,7 @@ def pretrained_tags(name: str) -> list[str]:
     open_clip = require("open_clip", "clip")
     known = [*open_clip.list_models(), *ARCHITECTURES]
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        hint = did_you_mean(name, known, cutoff=0.4)
         raise HypvisionError(f"There is no CLIP model '{name}'.{hint} open_clip.list_models() lists all.")
     return open_clip.list_pretrained_tags_by_model(name)
 
@@ -170,42 +182,15 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
     return bundle.model
 
 
+_CLIP = re.compile(r"clip\.(.+)")  # a training's names
+
+
 def _load(model: nn.Module, path: Path) -> None:
-    try:
-        if path.suffix == ".safetensors":
-            weights: Any = read_weights(path)
-        else:
-            weights = _load_pickle(path)
-    except Exception as error:  # the readers raise whatever the bytes make them stumble over
-        raise HypvisionError(f"The CLIP weights '{path}' cannot be read: {str(error).splitlines()[0]}.") from error
-    if isinstance(weights, Mapping) and isinstance(weights.get("state_dict"), Mapping):
-        weights = weights["state_dict"]
-    if not isinstance(weights, Mapping):
-        raise HypvisionError(f"The CLIP weights '{path}' hold a {type(weights).__name__}, not a dict of weights.")
-    weights = {name.removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
-    if any(name.startswith("clip.") for name in weights):  # of a training with hypvision
-        weights = {name[5:]: value for name, value in weights.items() if name.startswith("clip.")}
-    weights = expand_tokens({name: value.float() for name, value in weights.items()})
-    own = model.state_dict()
-    wrong = [name for name in own if name not in weights or weights[name].shape != own[name].shape]
-    if wrong:
-        raise HypvisionError(
-            f"The CLIP weights '{path}' do not fit the model: {len(wrong)} of {len(own)} entries are missing or of "
-            f"another shape, such as {', '.join(wrong[:3])}. Give the architecture that they belong to."
-        )
-    model.load_state_dict({name: weights[name] for name in own})
-
-
-def _load_pickle(path: Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError:
-        # Checkpoints of a training hold a log history, too; the loader that lets this through needs mmengine.
-        with suppress(ModuleNotFoundError):
-            from hypvision.mm.checkpoint import load_checkpoint_file
-
-            return load_checkpoint_file(path)
-        raise
+    weights = expand_tokens(network_weights(read_file(path), _CLIP))
+    load_into(
+        model, {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}, path,
+        f"the CLIP model ({type(model).__name__})", "Give the architecture that it belongs to.", extra=True,
+    )  # fmt: skip
 
 
 def trim_tokens(weights: Mapping[str, Tensor], used: Tensor) -> dict[str, Tensor]:

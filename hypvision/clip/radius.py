@@ -1,4 +1,4 @@
-r"""``hypvision radius``: how far from the origin CLIP's embeddings lie on the ball, before and after tuning.
+r"""How far from the origin CLIP's embeddings lie on the ball, before and after tuning.
 
 An embedding z is a tangent vector at the origin; :math:`\mathrm{Rad}(\exp_0(z)) = (2/\sqrt c)\,\mathrm{artanh}(\sqrt c
 |\exp_0(z)|) = 2 |z|`, whatever c is. The paper's Fig. 2 and 5 do not say which convention they plot:
@@ -7,28 +7,23 @@ An embedding z is a tangent vector at the origin; :math:`\mathrm{Rad}(\exp_0(z))
 
 from __future__ import annotations
 
-import json
 import math
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from hypvision.clip import hyperclip
-from hypvision.clip.classes import TEMPLATES, load_classes, prompts
-from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.segment import clip_options, parse_classes, read_picture
-from hypvision.clip.towers import encode_dense, encode_text, find_towers
-from hypvision.errors import HypvisionError, require
-from hypvision.files import replacing
-from hypvision.viz.explain import find_images
+from hypvision.clip.classes import TEMPLATES, prompts
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.towers import encode_dense, encode_text
+from hypvision.errors import HypvisionError
+from hypvision.images import open_image
 
-__all__ = ["add_arguments", "hyperbolic_radius", "image_radii", "radius_penalty", "radius_statistics", "run",
-           "scale_sweep", "text_radii"]  # fmt: skip
+__all__ = ["hyperbolic_radius", "image_radii", "measure_radii", "radius_penalty", "radius_statistics", "scale_sweep",
+           "text_radii"]  # fmt: skip
 
 
 def hyperbolic_radius(z: Tensor, c: float = 0.01, convention: str = "metric2", input: str = "tangent") -> Tensor:
@@ -69,8 +64,8 @@ def text_radii(
     """Radii (T,) of the un-normalised text embeddings of class names; ``how`` goes to :func:`hyperbolic_radius`."""
     sentences = [text for name in classes for synonym in prompts(name, templates) for text in synonym]
     device = next(clip.model.parameters()).device
-    parts = [encode_text(clip.model, part.to(device)) for part in clip.tokenizer(sentences).split(256)]
-    return hyperbolic_radius(torch.cat(parts), **how).unflatten(0, (len(classes), -1)).mean(1)
+    text = torch.cat([encode_text(clip.model, chunk.to(device)) for chunk in clip.tokenizer(sentences).split(256)])
+    return hyperbolic_radius(text, **how).unflatten(0, (len(classes), -1)).mean(1)
 
 
 @torch.no_grad()
@@ -102,18 +97,19 @@ def scale_sweep(clip: CLIPBundle, classes: Sequence[str], factors: Sequence[floa
     Raises:
         HypvisionError: the text tower carries no adapter.
     """
-    found = [p for name, p in clip.model.named_parameters()
-             if ".hyperbolic_attn." in name and not name.startswith("visual.")]  # fmt: skip
-    if not found:
+    blocks = [
+        p for name, p in clip.model.named_parameters() if ".hyperclip." in name and not name.startswith("visual.")
+    ]
+    if not blocks:
         raise HypvisionError("The sweep scales HyperCLIP's blocks, but the text tower carries none. Use inject first.")
-    kept, result = [parameter.clone() for parameter in found], {}
+    kept, result = [parameter.clone() for parameter in blocks], {}
     try:
         for factor in factors:
-            for parameter, value in zip(found, kept):
+            for parameter, value in zip(blocks, kept):
                 parameter.copy_(factor * value)
             result[float(factor)] = float(text_radii(clip, classes, **how).mean())
     finally:
-        for parameter, value in zip(found, kept):
+        for parameter, value in zip(blocks, kept):
             parameter.copy_(value)
     return result
 
@@ -123,81 +119,26 @@ def radius_penalty(text: Tensor, target: float, weight: float = 1.0, **how) -> T
     return weight * F.mse_loss(hyperbolic_radius(text, **how).mean(), text.new_tensor(target, dtype=torch.float32))
 
 
-# The command line
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """The arguments of ``radius``."""
-    parser.add_argument("--clip", default="ViT-B-16:openai", metavar="NAME[:TAG]", help="the CLIP before tuning")
-    parser.add_argument("--adapter", metavar="FILE", help="a saved HyperCLIP adapter: the CLIP after tuning")
-    parser.add_argument(
-        "--classes", nargs="+", default=["coco171"], metavar="LIST", help='known lists, files, or "cat, dog"'
-    )
-    parser.add_argument("--images", nargs="+", default=[], metavar="IMAGE", help="pictures, whose patches are measured")
-    parser.add_argument("--convention", choices=["metric2", "half"], default="metric2", help="with the factor 2 or not")
-    parser.add_argument("--sweep", nargs="+", type=float, default=[], metavar="S", help="scale the adapter by these")
-    parser.add_argument("--out", default="radius", metavar="DIR", help="folder of radius.json and radius.png")
-
-
-def run(args: Namespace) -> None:
-    """``radius`` from parsed arguments: prints statistics, writes them and a picture."""
-    clip = create_clip(**clip_options(args.clip))
-    lists = {str(source): load_classes(parse_classes(source)) for source in args.classes}
-    radii = _measure(clip, lists, args.images, args.convention, "before")
-    sweep: dict[float, float] = {}
-    if args.adapter:
-        hyperclip.load_adapter(clip.model, args.adapter)
-        radii |= _measure(clip, lists, args.images, args.convention, "after")
-    if args.sweep:
-        if not args.adapter:
-            hyperclip.inject(clip.model, block=math.gcd(128, *_widths(clip.model)))
-        first = next(iter(lists.values()))
-        sweep = scale_sweep(clip, first, args.sweep, convention=args.convention)
-    statistics = {key: radius_statistics(value) for key, value in radii.items()}
-    for key, found in statistics.items():
-        print(f"{key}: " + ", ".join(f"{label} {value:.3f}" for label, value in found.items()))
-    for factor, value in sweep.items():
-        print(f"S x {factor:g}: mean text radius {value:.3f}")
-    out = Path(args.out)
-    report = dict(statistics=statistics, sweep={str(key): value for key, value in sweep.items()})
-    with replacing(out / "radius.json") as temporary:
-        temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    _plot(radii, sweep, out / "radius.png")
-    print(out / "radius.json")
-    print(out / "radius.png")
-
-
-def _widths(model: nn.Module) -> list[int]:
-    return [tower.width for tower in find_towers(model)]
-
-
-def _measure(
-    clip: CLIPBundle, lists: dict[str, tuple[str, ...]], images: Sequence[str], convention: str, when: str
+def measure_radii(
+    clip: CLIPBundle, class_lists: Mapping[str, Sequence[str]], images: Sequence[str | Path] = (), **how
 ) -> dict[str, Tensor]:
-    found = {f"text {name} {when}": text_radii(clip, names, convention=convention) for name, names in lists.items()}
+    """Radii of the texts of named class lists and, if there are image files, of these and their patches.
+
+    Args:
+        clip: the model.
+        class_lists: name of a list to its classes.
+        images: files, each resized to the size of the model.
+        how: goes to :func:`hyperbolic_radius`.
+
+    Returns:
+        ``"text NAME"``, ``"images"`` and ``"patches"`` to radii.
+    """
+    radii = {f"text {name}": text_radii(clip, names, **how) for name, names in class_lists.items()}
     if images:
         side = clip.model.visual.image_size
         size = (side, side) if isinstance(side, int) else tuple(side)
-        pictures = [read_picture(path).resize(size[::-1]) for path in find_images(images)]
-        batch = torch.stack([torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in pictures])
-        found[f"images {when}"] = image_radii(clip, batch, convention=convention)
-        found[f"patches {when}"] = image_radii(clip, batch, patches=True, convention=convention)
-    return found
-
-
-def _plot(radii: dict[str, Tensor], sweep: dict[float, float], path: Path) -> None:
-    pyplot = require("matplotlib.pyplot", "viz")
-    figure, axes = pyplot.subplots(1, 2 if sweep else 1, figsize=(10 if sweep else 6, 4), squeeze=False)
-    for name, value in radii.items():
-        axes[0, 0].hist(value.flatten().numpy(), bins=40, density=True, histtype="step", label=name)
-    axes[0, 0].set(xlabel="hyperbolic radius", ylabel="density")
-    axes[0, 0].legend(fontsize=7)
-    if sweep:
-        axes[0, 1].plot(list(sweep), list(sweep.values()), marker="o")
-        axes[0, 1].set(xlabel="factor of S", ylabel="mean text radius")
-    figure.tight_layout()
-    try:
-        with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=120)
-    finally:
-        pyplot.close(figure)
+        resized = [np.array(open_image(path).resize(size[::-1])) for path in images]
+        batch = torch.stack([torch.from_numpy(pixels).permute(2, 0, 1) for pixels in resized])
+        radii["images"] = image_radii(clip, batch, **how)
+        radii["patches"] = image_radii(clip, batch, patches=True, **how)
+    return radii

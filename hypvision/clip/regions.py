@@ -34,7 +34,7 @@ def pool_masks(features: Tensor, masks: Tensor) -> Tensor:
 
     Args:
         features: dense embeddings (B, E, h, w).
-        masks: (B, Q, H, W), weights of pixels from 0 to 1, of the same picture at any resolution.
+        masks: (B, Q, H, W), weights of pixels from 0 to 1, of the same image at any resolution.
 
     Returns:
         (B, Q, E), float32; zeros where a mask is empty.

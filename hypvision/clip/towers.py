@@ -1,22 +1,36 @@
 """The transformer towers of open_clip models, seen alike: where their blocks are, how text and images are encoded.
 
 :func:`encode_text` cuts prompts to the longest one, which changes nothing under a causal mask and saves most of the
-work; :func:`encode_dense` gives an embedding for every patch, as CAT-Seg takes them from CLIP.
+work; :func:`encode_dense` gives an embedding for every patch, as CAT-Seg takes them from CLIP. All three functions take
+learned tokens (:class:`PromptTokens`) that join the sequences at the layers they are for; :func:`set_prompts` makes a
+model give them by itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["Tower", "encode_dense", "encode_text", "find_towers", "patch_size", "vision_tower"]
+__all__ = [
+    "PromptTokens",
+    "Tower",
+    "encode_dense",
+    "encode_image",
+    "encode_text",
+    "find_towers",
+    "patch_size",
+    "set_prompts",
+    "vision_tower",
+]
 
 
 @dataclass(frozen=True)
@@ -44,17 +58,32 @@ class Tower:
         """The module that holds the packed projection of a block."""
         return block.attn.qkv if self.family == "timm" else block.attn
 
+    def frozen(self, block: nn.Module) -> nn.Parameter:
+        """The packed projection (3d, d) of a block as it was loaded, under whatever parametrises it."""
+        owner = self.owner(block)
+        if parametrize.is_parametrized(owner, self.packed_name):
+            return owner.parametrizations[self.packed_name].original
+        return owner._parameters[self.packed_name]
+
+    def values(self, block: nn.Module, x: Tensor) -> Tensor:
+        """What the attention of an open_clip block mixes: the value projection of the normalised tokens (..., d)."""
+        owner, dim = self.owner(block), x.shape[-1]
+        if (adapt := getattr(owner, "map_value_input", None)) is not None:  # set by an adapter of the inputs
+            x = adapt(x)
+        bias = None if owner.in_proj_bias is None else owner.in_proj_bias[2 * dim :]
+        return F.linear(x, getattr(owner, self.packed_name)[2 * dim :].to(x.dtype), bias)
+
     @property
     def width(self) -> int:
         """Length of a token."""
-        return getattr(self.owner(self.blocks[0]), self.packed_name).shape[1]
+        return self.frozen(self.blocks[0]).shape[1]
 
 
 def find_towers(model: nn.Module) -> list[Tower]:
     """The transformer towers of an open_clip model (of a text or an image tower alone, too), text first."""
     found = []
     text = getattr(model, "text", None)
-    text = model if text is None else text  # CustomTextCLIP keeps it apart, CLIP has its parts itself
+    text = model if text is None else text  # CustomTextCLIP keeps it apart, CLIP has its modules itself
     transformer = getattr(text, "transformer", None)
     if hasattr(transformer, "resblocks") and hasattr(text, "token_embedding"):
         found.append(Tower("text", transformer, transformer.resblocks, "open_clip"))
@@ -92,10 +121,105 @@ def patch_size(model: nn.Module) -> tuple[int, int]:
     return tuple(model.visual.conv1.kernel_size)
 
 
+# Learned tokens -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PromptTokens:
+    """Learned tokens of one tower, by the number of the block that they are an input of.
+
+    In a text they stand behind the first token, among images behind the last patch. The first set joins the sequence,
+    which grows; each later one takes the place of what the set before has become; at blocks without a set the tokens
+    run on. So ``{0: ctx}`` is CoOp's context and shallow visual prompts, ``{0: ..., 1: ..., 8: ...}`` the deep prompts
+    of MaPLe, IVLP and PromptSRC, and a first key above 0 tokens that join later. Tokens of block 0 come before the
+    norm of an image tower, and get positions in a text with a causal mask; others have none.
+
+    Attributes:
+        layers: block number -> tokens (n, width), or (B, n, width) where each sequence has its own (CoCoOp, classes
+            with a context each).
+        overwrite: the first set takes the place of n tokens that stand there already, CoOp's placeholder words, so that
+            the sequence does not grow. For texts.
+    """
+
+    layers: Mapping[int, Tensor]
+    overwrite: bool = False
+
+    def check(self, tower: Tower) -> None:
+        """Raises:
+        HypvisionError: a block that the tower does not have, or tokens of another width.
+        """
+        for number, tokens in self.layers.items():
+            if not 0 <= number < len(tower.blocks):
+                raise HypvisionError(
+                    f"There are prompt tokens for the {tower.kind} block {number}: the tower has blocks 0 to "
+                    f"{len(tower.blocks) - 1}."
+                )
+            if tokens.dim() not in (2, 3) or tokens.shape[-1] != tower.width:
+                raise HypvisionError(
+                    f"Prompt tokens of the {tower.kind} block {number} have the shape {tuple(tokens.shape)} instead of "
+                    f"(n, {tower.width}) or (B, n, {tower.width})."
+                )
+
+
+def set_prompts(model: nn.Module, provider: Callable[[str], PromptTokens | None] | None) -> None:
+    """Let :func:`encode_text`, :func:`encode_image` and :func:`encode_dense` ask for prompts in each call.
+
+    open_clip's own ``model.encode_text`` and ``model.encode_image`` know nothing of them.
+
+    Args:
+        model: an open_clip model.
+        provider: gives the tokens of the tower ``"text"`` or ``"vision"``, None for none; a method of a module, say, so
+            that copies of the model have their own. None: as before.
+    """
+    model.__dict__.pop("prompt_provider", None)
+    if provider is not None:
+        model.__dict__["prompt_provider"] = provider
+
+
+class _Sequence:
+    """Tokens (B, L, width) on their way through a tower, and where the prompts among them are."""
+
+    def __init__(self, model: nn.Module, tower: Tower, prompts: PromptTokens | None):
+        provider = model.__dict__.get("prompt_provider")
+        if prompts is None and provider is not None:
+            prompts = provider(tower.kind)
+        if prompts is not None:
+            prompts.check(tower)
+        self.layers = {} if prompts is None else prompts.layers
+        self.overwrite = prompts is not None and prompts.overwrite
+        self.text, self.present, self.grown = tower.kind == "text", 0, 0
+
+    def enter(self, number: int, x: Tensor) -> Tensor:
+        """The input of a block, with the tokens that are for it."""
+        tokens = self.layers.get(number)
+        if tokens is None:
+            return x
+        count, leaves = tokens.shape[-2], self.present
+        if self.overwrite and not self.present:
+            leaves = count
+        if leaves > x.shape[1] - 1:
+            raise HypvisionError(f"{leaves} prompt tokens cannot overwrite those of sequences of {x.shape[1]}.")
+        start = 1 if self.text else x.shape[1] - leaves
+        tokens = tokens.to(x.dtype).expand(len(x), -1, -1)
+        self.present, self.grown = count, self.grown + count - leaves
+        return torch.cat([x[:, :start], tokens, x[:, start + leaves :]], dim=1)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """Images without the prompts."""
+        return x[:, : x.shape[1] - self.present]
+
+
 # Text -----------------------------------------------------------------------------------------------------------------
 
 
-def encode_text(model: nn.Module, tokens: Tensor, normalize: bool = False, cut: bool = True) -> Tensor:
+def encode_text(
+    model: nn.Module,
+    tokens: Tensor,
+    normalize: bool = False,
+    cut: bool = True,
+    prompts: PromptTokens | None = None,
+    embeddings: Tensor | None = None,
+) -> Tensor:
     """Text embeddings as ``model.encode_text`` gives them, for less work.
 
     Args:
@@ -104,23 +228,57 @@ def encode_text(model: nn.Module, tokens: Tensor, normalize: bool = False, cut: 
         normalize: to unit length.
         cut: drop what stands behind the end of the longest text, where that cannot change the result: under a causal
             mask no token sees what follows it.
+        prompts: learned tokens; default: what the model gives (:func:`set_prompts`).
+        embeddings: (T, L, width) in place of those of the tokens, which still say where a text ends; for learned words
+            anywhere in it.
 
     Returns:
         (T, E)
+
+    Raises:
+        HypvisionError: prompts that do not fit the tower, or make a text longer than it has positions.
     """
     text = getattr(model, "text", model)
     causal = getattr(text, "attn_mask", None) is not None and getattr(text, "cls_emb", None) is None
     pool = getattr(text, "pool_type", None) or getattr(text, "text_pool_type", None)
-    if not (cut and causal and pool in ("argmax", "eos") and not getattr(text, "use_pad_mask", False)):
+    known = causal and pool in ("argmax", "eos") and not getattr(text, "use_pad_mask", False)
+    tower = next((tower for tower in find_towers(model) if tower.kind == "text"), None)
+    sequence = None if tower is None else _Sequence(model, tower, prompts)
+    prompted = prompts is not None or embeddings is not None or (sequence is not None and bool(sequence.layers))
+    if not prompted and not (cut and known):
         return model.encode_text(tokens, normalize=normalize)
-    if pool == "argmax":
-        end = tokens.argmax(-1)
+    masked = getattr(text, "cls_emb", None) is not None or getattr(text, "use_pad_mask", False)
+    if sequence is None or masked or pool not in ("argmax", "eos", "first", "last"):
+        raise HypvisionError(f"The text tower of {type(model).__name__} is of a kind that takes no prompt tokens.")
+    if pool in ("argmax", "eos"):
+        number = getattr(text, "eos_id", None) or getattr(text, "text_eos_id", None)
+        end = (tokens if pool == "argmax" else (tokens == number).int()).argmax(-1)
     else:
-        end = (tokens == (getattr(text, "eos_id", None) or getattr(text, "text_eos_id", None))).int().argmax(-1)
-    length = int(end.max()) + 1
-    x = text.token_embedding(tokens[:, :length]).to(text.transformer.get_cast_dtype())
-    x = x + text.positional_embedding[:length].to(x.dtype)
-    x = text.transformer(x, attn_mask=text.attn_mask[:length, :length])
+        end = torch.full(tokens.shape[:1], 0 if pool == "first" else tokens.shape[1] - 1, device=tokens.device)
+    length = int(end.max()) + 1 if cut and known else tokens.shape[1]
+    x = text.token_embedding(tokens[:, :length]) if embeddings is None else embeddings[:, :length]
+    x = x.to(text.transformer.get_cast_dtype())
+    positions = text.positional_embedding.to(x.dtype)
+    if causal:
+        x = sequence.enter(0, x)
+        if x.shape[1] > len(positions):
+            raise HypvisionError(
+                f"Texts of {length} tokens and {sequence.present} prompt tokens do not fit into the {len(positions)} "
+                "positions of the text tower. Use shorter texts or fewer prompt tokens."
+            )
+        x = x + positions[: x.shape[1]]
+    else:  # a text that is always of full length
+        x = sequence.enter(0, x + positions[: x.shape[1]])
+    if any(sequence.layers):  # a block above 0
+        again = bool(getattr(text.transformer, "grad_checkpointing", False))
+        for number, block in enumerate(tower.blocks):
+            x = sequence.enter(number, x) if number else x
+            mask = _mask(text, x)
+            x = checkpoint(block, x, attn_mask=mask, use_reentrant=False) if again else block(x, attn_mask=mask)
+    else:
+        x = text.transformer(x, attn_mask=_mask(text, x))
+    if pool != "first":
+        end = end + sequence.grown
     x = text.ln_final(x[torch.arange(len(x), device=x.device), end])  # a norm of tokens: the others are not needed
     projection = text.text_projection
     if projection is not None:
@@ -128,11 +286,80 @@ def encode_text(model: nn.Module, tokens: Tensor, normalize: bool = False, cut: 
     return F.normalize(x, dim=-1) if normalize else x
 
 
+def _mask(text: Any, x: Tensor) -> Tensor | None:
+    """The causal mask of a text tower, for sequences of any length."""
+    mask, size = getattr(text, "attn_mask", None), x.shape[1]
+    if mask is None or size <= len(mask):
+        return mask if mask is None else mask[:size, :size]
+    return torch.full((size, size), float("-inf"), device=x.device).triu_(1)
+
+
 # Images ---------------------------------------------------------------------------------------------------------------
 
 
+def encode_image(
+    model: nn.Module, images: Tensor, normalize: bool = False, prompts: PromptTokens | None = None
+) -> Tensor:
+    """Image embeddings as ``model.encode_image`` gives them, with learned tokens where there are any.
+
+    Args:
+        model: an open_clip model.
+        images: (B, 3, H, W), normalised, of the model's size.
+        normalize: to unit length.
+        prompts: learned tokens; default: what the model gives (:func:`set_prompts`). They are gone before the pooling.
+
+    Returns:
+        (B, E)
+
+    Raises:
+        HypvisionError: prompts for a tower that is not a ViT, or that do not fit it.
+    """
+    if prompts is None and "prompt_provider" not in model.__dict__:
+        return model.encode_image(images, normalize=normalize)
+    tower, visual = vision_tower(model), model.visual
+    sequence = _Sequence(model, tower, prompts)
+    if tower.family == "timm":
+        trunk: Any = tower.trunk
+        x = trunk.patch_drop(trunk._pos_embed(trunk.patch_embed(images.to(trunk.patch_embed.proj.weight.dtype))))
+        x = _run_blocks(tower, trunk.norm_pre(sequence.enter(0, x)), sequence, trunk.grad_checkpointing)
+        x = visual.head(trunk.forward_head(trunk.norm(sequence.leave(x))))
+    else:
+        x = visual.patch_dropout(_embed_patches(visual, images, visual.grid_size))
+        x = _run_blocks(tower, visual.ln_pre(sequence.enter(0, x)), sequence, tower.trunk.grad_checkpointing)
+        x = visual._pool(sequence.leave(x))[0]
+        x = x if visual.proj is None else x @ visual.proj
+    return F.normalize(x, dim=-1) if normalize else x
+
+
+def _embed_patches(visual: Any, images: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Class token and patches with positions, (B, 1 + h w, width)."""
+    x = visual.conv1(images.to(visual.conv1.weight.dtype)).flatten(2).transpose(1, 2)
+    x = torch.cat([visual.class_embedding.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
+    return x + resize_positions(visual.positional_embedding, grid, visual.grid_size).to(x.dtype)
+
+
+def _run_blocks(
+    tower: Tower,
+    x: Tensor,
+    sequence: _Sequence,
+    checkpointing: bool,
+    stop: int | None = None,
+    hook: Callable[[int, Tensor], None] = lambda number, x: None,
+) -> Tensor:
+    """The blocks of an image tower, up to ``stop``; ``hook`` sees what each gives, without prompts."""
+    for number, block in enumerate(tower.blocks[:stop]):
+        x = sequence.enter(number, x) if number else x
+        x = checkpoint(block, x, use_reentrant=False) if checkpointing else block(x)
+        hook(number, sequence.leave(x))
+    return x
+
+
 def encode_dense(
-    model: nn.Module, images: Tensor, hooks: tuple[int, ...] = (), checkpointing: bool = False
+    model: nn.Module,
+    images: Tensor,
+    hooks: tuple[int, ...] = (),
+    checkpointing: bool = False,
+    prompts: PromptTokens | None = None,
 ) -> tuple[Tensor, list[Tensor], Tensor | None]:
     """An embedding for every patch, in the space of the text embeddings.
 
@@ -145,6 +372,7 @@ def encode_dense(
         images: (B, 3, H, W), normalised; sides are multiples of the patch size.
         hooks: numbers of blocks whose patch tokens are wanted, too.
         checkpointing: compute the blocks again in backward instead of keeping their activations.
+        prompts: learned tokens; default: what the model gives (:func:`set_prompts`).
 
     Returns:
         Embeddings (B, E, h, w), not normalised; the hooked maps (B, width, h, w); the embedding of the class token
@@ -153,8 +381,6 @@ def encode_dense(
     Raises:
         HypvisionError: the image is smaller than a patch or no multiple of it.
     """
-    from hypvision.clip import hyperclip
-
     tower = vision_tower(model)
     rows, columns = patch_size(model)
     height, width = images.shape[-2:]
@@ -167,9 +393,9 @@ def encode_dense(
     grid = (height // rows, width // columns)
     if bad := [number for number in hooks if not 0 <= number < len(tower.blocks)]:
         raise HypvisionError(f"There is no image block {bad[0]}: the tower has blocks 0 to {len(tower.blocks) - 1}.")
-    hyperclip.refresh(model, "vision")
     run = _timm_dense if tower.family == "timm" else _open_clip_dense
-    return run(model, tower, images, grid, hooks, checkpointing and torch.is_grad_enabled())
+    sequence = _Sequence(model, tower, prompts)
+    return run(model, tower, images, grid, hooks, checkpointing and torch.is_grad_enabled(), sequence)
 
 
 def _as_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -189,32 +415,32 @@ def resize_positions(table: Tensor, grid: tuple[int, int], old: tuple[int, int])
 
 
 def _open_clip_dense(
-    model: nn.Module, tower: Tower, images: Tensor, grid: tuple[int, int], hooks: tuple[int, ...], checkpointing: bool
+    model: nn.Module,
+    tower: Tower,
+    images: Tensor,
+    grid: tuple[int, int],
+    hooks: tuple[int, ...],
+    checkpointing: bool,
+    sequence: _Sequence,
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    from hypvision.clip import hyperclip
-
     visual: Any = model.visual
-    x = visual.conv1(images.to(visual.conv1.weight.dtype)).flatten(2).transpose(1, 2)
-    x = torch.cat([visual.class_embedding.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
-    x = visual.ln_pre(x + resize_positions(visual.positional_embedding, grid, visual.grid_size).to(x.dtype))
     maps: dict[int, Tensor] = {}
-    for number, block in enumerate(tower.blocks[:-1]):
-        x = checkpoint(block, x, use_reentrant=False) if checkpointing else block(x)
+
+    def keep(number: int, x: Tensor) -> None:
         if number in hooks:
             maps[number] = _as_map(x[:, 1:], grid)
+
+    x = visual.ln_pre(sequence.enter(0, _embed_patches(visual, images, grid)))
+    x = sequence.leave(_run_blocks(tower, x, sequence, checkpointing, -1, keep))
     block: Any = tower.blocks[-1]
-    dim = x.shape[-1]
     owner = tower.owner(block)
-    weight = hyperclip.packed_weight(block, tower)[2 * dim :]
-    bias = None if owner.in_proj_bias is None else owner.in_proj_bias[2 * dim :]
-    y = F.linear(hyperclip.value_input(block, tower, block.ln_1(x)), weight.to(x.dtype), bias)
+    y = tower.values(block, block.ln_1(x))
     # What else stands between the values and the residual in open_clip's own Attention.
     y = getattr(owner, "ln_inner", nn.Identity())(y)
     y = getattr(block, "ln_attn", nn.Identity())(owner.out_proj(y))
     y = block.ls_1(y) + x[:, :1]
     y = y + block.ls_2(block.mlp(block.ln_2(y)))
-    if len(tower.blocks) - 1 in hooks:
-        maps[len(tower.blocks) - 1] = _as_map(y[:, 1:], grid)
+    keep(len(tower.blocks) - 1, y)
     y = visual.ln_post(y)
     if visual.proj is not None:
         y = y @ visual.proj
@@ -222,7 +448,13 @@ def _open_clip_dense(
 
 
 def _timm_dense(
-    model: nn.Module, tower: Tower, images: Tensor, grid: tuple[int, int], hooks: tuple[int, ...], checkpointing: bool
+    model: nn.Module,
+    tower: Tower,
+    images: Tensor,
+    grid: tuple[int, int],
+    hooks: tuple[int, ...],
+    checkpointing: bool,
+    sequence: _Sequence,
 ) -> tuple[Tensor, list[Tensor], None]:
     trunk: Any = tower.trunk
     x = trunk.patch_embed.proj(images.to(trunk.patch_embed.proj.weight.dtype)).flatten(2).transpose(1, 2)
@@ -237,12 +469,14 @@ def _timm_dense(
     if prefix:
         registers = trunk.reg_token[0] + (table[:extra] if extra else 0)
         x = torch.cat([registers.to(x.dtype).expand(len(x), -1, -1), x], dim=1)
-    x = trunk.norm_pre(x)
     maps: dict[int, Tensor] = {}
-    for number, block in enumerate(tower.blocks):
-        x = checkpoint(block, x, use_reentrant=False) if checkpointing else block(x)
+
+    def keep(number: int, x: Tensor) -> None:
         if number in hooks:
             maps[number] = _as_map(x[:, prefix:], grid)
+
+    x = trunk.norm_pre(sequence.enter(0, x))
+    x = sequence.leave(_run_blocks(tower, x, sequence, checkpointing, hook=keep))
     x = trunk.norm(x[:, prefix:])
     if trunk.attn_pool is not None:
         x = trunk.attn_pool(x.flatten(0, 1)[:, None]).unflatten(0, x.shape[:2])

@@ -6,12 +6,7 @@ interrupted export leaves nothing half done. The parameters lie in ``dataset.jso
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import shutil
-import tempfile
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,9 +15,10 @@ from PIL import Image
 from tqdm import tqdm
 
 from hypvision.errors import HypvisionError
+from hypvision.files import check_output_folder, replacing_folder
 
 from .shapes import ShapesClassification, ShapesScenes
-from .taxonomy import LEVELS, TAXONOMY
+from .taxonomy import TAXONOMY
 
 __all__ = ["LAYOUTS", "export", "run_length"]
 
@@ -169,38 +165,15 @@ def export(
     # Arguments are checked before anything is written.
     for split, length in (("train", train), ("val", val)):
         ShapesClassification(split, length, (height, width), seed, level)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    except OSError as error:
-        raise HypvisionError(
-            f"The folder '{out}' cannot be made ('{error.filename}': {error.strerror}). Choose a place that you may "
-            "write to."
-        ) from error
-    try:
+    with replacing_folder(out) as temporary:
         LAYOUTS[layout](temporary, {"train": train, "val": val}, (height, width), seed, level)
         (temporary / _RECORD).write_text(json.dumps(record, indent=1) + "\n")
-        os.chmod(temporary, 0o755)  # mkdtemp makes private folders
-        if out.exists():
-            shutil.rmtree(out)
-        os.replace(temporary, out)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise HypvisionError(
-            f"The disk is full: the data set '{out}' was not written and what was begun has been removed. Free some "
-            "space, or ask for fewer or smaller pictures."
-        ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return out
 
 
 def _already_there(out: Path, record: dict, overwrite: bool) -> bool:
     """Whether ``out`` holds this very data set; an error when it holds something that must not be replaced."""
-    if out.exists() and not out.is_dir():
-        raise HypvisionError(f"'{out}' is a file. Give the name of a folder; it is made if it does not exist.")
-    if not out.exists() or not any(out.iterdir()):
+    if not check_output_folder(out).exists() or not any(out.iterdir()):
         return False
     try:
         found = json.loads((out / _RECORD).read_text())
@@ -216,35 +189,3 @@ def _already_there(out: Path, record: dict, overwrite: bool) -> bool:
             f"'{out}' holds a data set with other parameters ({different}). Choose another folder, or pass --overwrite."
         )
     return False
-
-
-def _parse_size(text: str) -> int | tuple[int, int]:
-    try:
-        numbers = [int(part) for part in text.lower().split("x")]
-    except ValueError:
-        numbers = []
-    if len(numbers) not in (1, 2):
-        raise HypvisionError(f"--size takes a side or HEIGHTxWIDTH in pixels, such as 128 or 96x160; got {text!r}.")
-    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """The arguments of ``hypvision make-data``."""
-    parser.add_argument("out", metavar="OUT", help="folder; each layout gets its own folder in it with --layout all")
-    parser.add_argument("--layout", choices=[*LAYOUTS, "all"], default="all", help="default: all")
-    parser.add_argument("--train", type=int, default=1000, metavar="N", help="training pictures (default: 1000)")
-    parser.add_argument("--val", type=int, default=200, metavar="N", help="validation pictures (default: 200)")
-    parser.add_argument("--size", default="128", metavar="S|HxW", help="pixels (default: 128)")
-    parser.add_argument("--seed", type=int, default=0, help="which of the many data sets (default: 0)")
-    parser.add_argument("--level", choices=LEVELS, default="shape", help="what the classes are (default: shape)")
-    parser.add_argument("--overwrite", action="store_true", help="replace a data set with other parameters")
-
-
-def run(args: Namespace) -> None:
-    """``hypvision make-data``."""
-    size = _parse_size(args.size)
-    layouts = list(LAYOUTS) if args.layout == "all" else [args.layout]
-    for layout in layouts:
-        out = Path(args.out) / layout if args.layout == "all" else Path(args.out)
-        export(out, layout, args.train, args.val, size, args.seed, args.level, args.overwrite)
-        print(f"{layout}: {out}")

@@ -19,6 +19,7 @@ from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
 
 from hypvision.errors import HypvisionError, require
+from hypvision.images import SUFFIXES, open_image
 
 require("mmengine", "mm")
 
@@ -171,7 +172,7 @@ class ImageFolderDataset(_ImageDataset):
             )
         try:
             samples = tv_datasets.folder.make_dataset(
-                str(self.root), {name: i for i, name in enumerate(wanted)}, tv_datasets.folder.IMG_EXTENSIONS
+                str(self.root), {name: i for i, name in enumerate(wanted)}, tuple(sorted(SUFFIXES))
             )
         except FileNotFoundError as error:
             raise HypvisionError(
@@ -204,19 +205,7 @@ class ImageFolderDataset(_ImageDataset):
         return samples, list(classes) if classes is not None else [str(i) for i in range(top + 1)]
 
     def _decode(self, index: int) -> Image.Image:
-        path = self.paths[index]
-        try:
-            with Image.open(path) as image:
-                return image.convert("RGB")
-        except FileNotFoundError as error:
-            raise HypvisionError(
-                f"The image '{path}' does not exist. Correct the list, or put the file there."
-            ) from error
-        # Pillow reports broken files as any of these, depending on the format.
-        except (OSError, SyntaxError, ValueError) as error:
-            raise HypvisionError(
-                f"The image '{path}' cannot be read ({error}). Replace the file by an intact copy, or remove it."
-            ) from error
+        return open_image(self.paths[index])
 
     def read(self, index: int) -> Image.Image:
         return self._decode(index) if self._cache is None else Image.fromarray(self._cache[index])

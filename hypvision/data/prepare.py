@@ -1,4 +1,4 @@
-"""``hypvision prepare NAME SOURCE OUT``: label maps of the open-vocabulary test sets from the published annotations.
+"""Label maps of the open-vocabulary test sets from the published annotations.
 
 Writes ``OUT/images/validation`` and ``OUT/annotations/validation``, the layout of ``configs/hyperclip``:
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,8 +25,10 @@ from PIL import Image
 from tqdm import tqdm
 
 from hypvision.errors import HypvisionError, require
+from hypvision.files import below, check_output_folder, replacing
+from hypvision.images import image_size, read_labels
 
-__all__ = ["PREPARED", "ade847_labels", "add_arguments", "prepare", "run", "voc_labels"]
+__all__ = ["PREPARED", "ade847_labels", "prepare", "voc_labels"]
 
 Item = tuple[str, Path, Path, Callable[[], np.ndarray]]  # name, picture, file of its labels, the labels
 
@@ -49,6 +50,13 @@ def voc_labels(labels: np.ndarray, background: bool) -> np.ndarray:
     table[1:21] = np.arange(20)
     table[0] = 20 if background else 255
     return table[labels]
+
+
+def _plain(name: str) -> str:
+    """The name of an image from a list: a name, and no path to elsewhere."""
+    if Path(name).name != name:
+        raise HypvisionError(f"'{name}' is not the name of an image: it leads to another folder. Correct the list.")
+    return name
 
 
 def _need(path: Path) -> Path:
@@ -77,7 +85,7 @@ def _ade847(source: Path) -> Iterator[Item]:
     folder = _need(source / "images/ADE/validation")
 
     def labels(path: Path) -> np.ndarray:
-        return ade847_labels(np.array(Image.open(path).convert("RGB")), table)
+        return ade847_labels(read_labels(path, mode="RGB"), table)
 
     for path in sorted(folder.rglob("*.jpg")):
         seg = _need(path.with_name(f"{path.stem}_seg.png"))
@@ -125,21 +133,20 @@ def _pc459(source: Path) -> Iterator[Item]:
             raise HypvisionError(f"'{path}' has labels from {found.min()} to {found.max()}; expected 1 to 459.")
         return (found - 1).astype(np.uint16)
 
-    for name in _need(source / "pascalcontext_val.txt").read_text().split():
+    for name in map(_plain, _need(source / "pascalcontext_val.txt").read_text().split()):
         path = _need(source / "trainval" / f"{name}.mat")
         yield name, _need(source / "JPEGImages" / f"{name}.jpg"), path, lambda path=path: labels(path)
 
 
 def _voc(background: bool) -> Callable[[Path], Iterator[Item]]:
     def items(source: Path) -> Iterator[Item]:
-        names = _need(source / "ImageSets/Segmentation/val.txt").read_text().split()
-        for name in names:
+        for name in map(_plain, _need(source / "ImageSets/Segmentation/val.txt").read_text().split()):
             path = _need(source / "SegmentationClassAug" / f"{name}.png")
             yield (
                 name,
                 _need(source / "JPEGImages" / f"{name}.jpg"),
                 path,
-                lambda path=path: voc_labels(np.array(Image.open(path)), background),
+                lambda path=path: voc_labels(read_labels(path), background),
             )
 
     return items
@@ -174,47 +181,34 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
     items, suffix, limit = PREPARED[name]
     source, out = _need(Path(source).expanduser()), Path(out).expanduser()
     images, annotations = out / "images/validation", out / "annotations/validation"
-    for folder in (images, annotations):
-        folder.mkdir(parents=True, exist_ok=True)
+    check_output_folder(out)
     found = list(items(source))
     if not found:
         raise HypvisionError(f"'{source}' lists no pictures of {name}. Check SOURCE: it may not be complete.")
     for stem, picture, place, labels in tqdm(found, desc=name, unit="img", disable=None):
-        target = annotations / f"{stem}{suffix}"
+        # The names come from lists in the data.
+        target = below(out, f"{annotations.relative_to(out)}/{_plain(stem)}{suffix}")
+        image = below(out, f"{images.relative_to(out)}/{stem}.jpg")
         if not target.exists():
             with _reading(place):
                 values = labels()
-            _write(picture, values, images / f"{stem}.jpg", target, limit)
+            _write(picture, values, image, target, limit)
     return len(found)
 
 
 def _write(picture: Path, labels: np.ndarray, image_path: Path, label_path: Path, limit: int | None) -> None:
     """The picture first, the label map last: what has a label map is complete."""
-    temporary = image_path.with_name(f".{image_path.name}.tmp")
     short = min(labels.shape)
     if limit is not None and short > limit:
         cv2 = require("cv2", "mm")
         size = tuple(round(side * limit / short) for side in labels.shape[::-1])
-        with _reading(picture):
-            image = np.array(Image.open(picture).convert("RGB"))
-        image = cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
+        image = cv2.resize(read_labels(picture, "image", mode="RGB"), size, interpolation=cv2.INTER_LINEAR)
         labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST)
-        Image.fromarray(image).save(temporary, format="JPEG", quality=95)
+        with replacing(image_path) as temporary:
+            Image.fromarray(image).save(temporary, format="JPEG", quality=95)
     else:
-        shutil.copyfile(picture, temporary)
-    temporary.replace(image_path)
-    temporary = label_path.with_name(f".{label_path.name}.tmp")
-    Image.fromarray(labels).save(temporary, format="TIFF" if label_path.suffix == ".tif" else "PNG")
-    temporary.replace(label_path)
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """The arguments of ``prepare``."""
-    parser.add_argument("name", choices=list(PREPARED), help="the test set")
-    parser.add_argument("source", metavar="SOURCE", help="folder of the published data")
-    parser.add_argument("out", metavar="OUT", help="folder to write to, e.g. data/ade847")
-
-
-def run(args: Namespace) -> None:
-    """``prepare`` from parsed arguments."""
-    print(f"{args.name}: {prepare(args.name, args.source, args.out)} pictures in {args.out}")
+        image_size(picture)  # refuses what is no image
+        with replacing(image_path) as temporary:
+            shutil.copyfile(picture, temporary)
+    with replacing(label_path) as temporary:
+        Image.fromarray(labels).save(temporary, format="TIFF" if label_path.suffix == ".tif" else "PNG")

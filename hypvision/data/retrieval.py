@@ -21,6 +21,7 @@ import numpy as np
 from PIL import Image
 
 from hypvision.errors import HypvisionError, require
+from hypvision.images import open_image
 
 from .image_folder import ImageFolderDataset, _ImageDataset
 from .taxonomy import KINDS, TAXONOMY
@@ -117,15 +118,7 @@ class _RetrievalDataset(_ImageDataset):
             ) from None
 
     def read(self, index: int) -> Image.Image:
-        path = self.paths[index]
-        try:
-            with Image.open(path) as image:
-                return image.convert("RGB")
-        # Pillow reports broken files as any of these, depending on the format.
-        except (OSError, SyntaxError, ValueError) as error:
-            raise HypvisionError(
-                f"The image '{path}' cannot be read ({error}). Replace the file by an intact copy."
-            ) from error
+        return open_image(self.paths[index])
 
     def name(self, index: int) -> str:
         return self.paths[index]

@@ -2,8 +2,8 @@
 
 Paper: "Hyperbolic Hierarchical Clustering for Visual Representation Learning", Wei, Chen, Weng, Guo, Wang, Wang (ECCV
 2026). Official code: weijianan1/HCFormer; it builds on Context Cluster (Ma et al., ICLR 2023). The converter
-(:mod:`hypvision.zoo.convert`) maps official checkpoints to this implementation and back, and the outputs agree to
-float32 round-off.
+(:mod:`hypvision.models.hcformer_checkpoint`) maps official checkpoints to this implementation and back, and the outputs
+agree to float32 round-off.
 
 Maps travel channels-last inside the network (``(B, H, W, C)`` in memory), so that projections and MLPs are plain matrix
 products; every public output is NCHW. Any input of at least 32 x 32 pixels works, rectangular ones too, and the size
@@ -27,8 +27,11 @@ from timm.models._features import feature_take_indices
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 
-from hypvision.errors import HypvisionError
+from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.nn import ClusterAssignment, ClusterMixer
+
+from .base import FeatureMaps, StagedModel
+from .hcformer_checkpoint import checkpoint_filter_fn
 
 __all__ = ["HCFormer", "StageAssignments"]
 
@@ -181,7 +184,7 @@ class HCFormerStage(nn.Module):
         return x.permute(0, 3, 1, 2)
 
 
-class HCFormer(nn.Module):
+class HCFormer(StagedModel):
     """HCFormer.
 
     Args:
@@ -311,17 +314,6 @@ class HCFormer(nn.Module):
             ],
         )
 
-    @torch.jit.ignore
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute the blocks in backward instead of keeping their activations."""
-        for stage in self.stages:
-            stage.grad_checkpointing = enable
-
-    @torch.jit.ignore
-    def get_classifier(self) -> nn.Module:
-        """The linear head, or an identity."""
-        return self.head
-
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Replace the head by a new one for ``num_classes`` (0: none); optionally change the pooling."""
         factory = get_device_dtype(self)
@@ -401,9 +393,6 @@ class HCFormer(nn.Module):
         x = F.dropout(x, p=self.drop_rate, training=self.training)
         return x if pre_logits else self.head(x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
-
     @torch.jit.ignore
     @torch.no_grad()
     def forward_assignments(self, x: Tensor) -> list[StageAssignments]:
@@ -443,40 +432,6 @@ def _check_arguments(
 def _is_positive(value: Any, kind: type) -> bool:
     number = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
     return number and 0 < value < float("inf")
-
-
-def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: HCFormer) -> dict[str, Tensor]:
-    """The weights in a checkpoint under the model's names.
-
-    Accepts official checkpoints, those of ``hypvision train`` (where the network is ``backbone``), the zoo's small
-    files, and position biases of another nominal size (resized bilinearly). timm calls this for
-    ``create_model(..., pretrained=True, pretrained_cfg_overlay=dict(file=FILE))``, but not for
-    ``checkpoint_path=FILE``, which takes files with the model's own names and shapes only. A file that holds the log
-    of a training too is beyond timm's reader: ``hypvision.load(FILE, model=NAME)``.
-
-    Raises:
-        HypvisionError: an official checkpoint has another curvature than the model.
-    """
-    from hypvision.zoo.convert import hcformer_arguments, hcformer_from_official, is_official_hcformer
-    from hypvision.zoo.trained import network_weights
-    from hypvision.zoo.weights import unpack
-
-    state_dict = unpack(network_weights(state_dict))
-    if is_official_hcformer(state_dict):
-        curvature = hcformer_arguments(state_dict).get("curvature", 1.0)
-        own_curvature = next((m.curvature for m in model.modules() if isinstance(m, ClusterMixer)), curvature)
-        if own_curvature != curvature:
-            raise HypvisionError(
-                f"The official checkpoint was trained with curvature {curvature:g}, but the model has "
-                f"{own_curvature:g}. Create it with curvature={curvature:g}."
-            )
-        state_dict = hcformer_from_official(state_dict)
-    own = model.state_dict()
-    for name, value in state_dict.items():
-        if name.endswith("mixer.bias") and name in own and own[name].shape[-2:] != value.shape[-2:]:
-            size = own[name].shape[-2:]
-            state_dict[name] = F.interpolate(value.float(), size, mode="bilinear", align_corners=True).to(value.dtype)
-    return state_dict
 
 
 def _cfg(url: str = "", **kwargs: Any) -> dict[str, Any]:
@@ -549,8 +504,6 @@ _TAG_ARGS: dict[str, dict[str, Any]] = {
 def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwargs: Any) -> HCFormer:
     """``kwargs`` are the caller's and come before what the tag and the variant say."""
     if pretrained:
-        from hypvision.zoo.loading import pretrained_overlay
-
         overlay = kwargs.pop("pretrained_cfg_overlay", None)
         kwargs["pretrained_cfg_overlay"] = pretrained_overlay(variant, kwargs.get("pretrained_cfg"), overlay)
     tag = kwargs.get("pretrained_cfg")
@@ -564,7 +517,7 @@ def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwa
         variant,
         pretrained,
         pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg=dict(out_indices=tuple(range(levels)), feature_cls="getter"),
+        feature_cfg=dict(out_indices=tuple(range(levels)), feature_cls=FeatureMaps),
         **kwargs,
     )
 

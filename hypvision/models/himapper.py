@@ -17,7 +17,6 @@ Two presets say how: ``"proper"``, the default, and ``"official"``, which repeat
 """
 
 # No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
-import difflib
 import re
 from contextlib import nullcontext
 from typing import Any
@@ -26,14 +25,16 @@ import timm
 import torch
 from timm.layers import ClassifierHead
 from timm.models import build_model_with_cfg, generate_default_cfgs, get_pretrained_cfg, register_model
-from timm.models._features import FeatureGetterNet, feature_take_indices
+from timm.models._features import feature_take_indices
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
 
+from .base import AnyCheckpoint, FeatureMaps
 from .hierarchy_mapper import HierarchyMapper, MapLayout, check_option
+from .himapper_checkpoint import checkpoint_filter_fn
 
 __all__ = ["BACKBONES", "PRESETS", "HiMapper"]
 
@@ -54,7 +55,7 @@ _UNSUPPORTED = {
 }
 
 
-class HiMapper(nn.Module):
+class HiMapper(AnyCheckpoint):
     """A timm network with a :class:`~hypvision.models.hierarchy_mapper.HierarchyMapper`.
 
     Args:
@@ -472,8 +473,7 @@ class HiMapper(nn.Module):
 
 
 def _no_backbone(name: str) -> str:
-    close = difflib.get_close_matches(name.partition(".")[0], timm.list_models(), n=3, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    hint = did_you_mean(name.partition(".")[0], timm.list_models())
     return f"There is no backbone '{name}'.{hint} timm.list_models() lists all (after import hypvision)."
 
 
@@ -493,34 +493,7 @@ def _create_trunk(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
         ) from error
 
 
-def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: HiMapper) -> dict[str, Tensor]:
-    """Accept official checkpoints as they are, the zoo's small files, and weights of the backbone alone (the mapper
-    and, for another number of classes, the head then keep their values)."""
-    from hypvision.zoo.convert import himapper_from_official, is_official_himapper
-    from hypvision.zoo.weights import unpack
-
-    for wrapper in ("state_dict", "model"):
-        if isinstance(state_dict.get(wrapper), dict):
-            state_dict = state_dict[wrapper]
-    state_dict = unpack(state_dict)
-    own = model.state_dict()
-    if is_official_himapper(state_dict):
-        state_dict = himapper_from_official(state_dict)
-    elif not any(name.startswith(("trunk.", "mapper.")) for name in state_dict):
-        state_dict = {f"trunk.{name}": value for name, value in state_dict.items()}
-        heads = model.head_names()
-        kept = {n: v for n, v in own.items() if not n.startswith("trunk.") or n in heads}
-        # Counters of batches are not in older files.
-        kept |= {n: v for n, v in own.items() if n.endswith(".num_batches_tracked")}
-        other = {n for n in heads if n in state_dict and state_dict[n].shape != own[n].shape}
-        state_dict = {**kept, **{n: v for n, v in state_dict.items() if n not in other}}
-    # What only one preset has, and what no classifier has.
-    extra = {name: v for name, v in own.items() if name.startswith(("mapper.lift.scale", "mapper.dense."))}
-    state_dict = {**extra, **state_dict}
-    return {name: value for name, value in state_dict.items() if name in own or not name.startswith("mapper.")}
-
-
-class _Levels(FeatureGetterNet):
+class _Levels(FeatureMaps):
     """Maps of the last level of each resolution; of a network of one resolution those of the last three blocks."""
 
     def __init__(self, model: HiMapper, out_indices: Any = None, **kwargs: Any):

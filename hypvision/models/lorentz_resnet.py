@@ -3,7 +3,7 @@
 Papers: "Fully Hyperbolic Convolutional Neural Networks for Computer Vision", Bdeir, Schwethelm, Landwehr (ICLR 2024),
 official code kschwethelm/HyperbolicCV; "Robust Hyperbolic Learning with Curvature-Aware Optimization", Bdeir, Burchert,
 Schmidt-Thieme, Landwehr (NeurIPS 2025), the "+" components. With ``plus=False`` the networks compute what the official
-code does, and its checkpoints are converted (:mod:`hypvision.zoo.hyperboliccv`).
+code does, and its checkpoints are converted (:mod:`hypvision.models.lorentz_resnet_checkpoint`).
 
 Feature maps of hyperbolic stages are the space parts of points, one a pixel: ``(B, C, H, W)`` as in any other network,
 with time computed where a formula needs it. An image enters a fully hyperbolic network as space parts. What leaves the
@@ -40,6 +40,9 @@ from hypvision.nn import (
     ToLorentz,
     ToTangent,
 )
+
+from .base import FeatureMaps, StagedModel
+from .lorentz_resnet_checkpoint import checkpoint_filter_fn
 
 __all__ = ["LorentzClassifier", "LorentzResNet"]
 
@@ -262,7 +265,7 @@ for _layer in (
     register_notrace_module(_layer)
 
 
-class LorentzResNet(nn.Module):
+class LorentzResNet(StagedModel):
     """HCNN and HECNN residual networks.
 
     Args:
@@ -485,17 +488,6 @@ class LorentzResNet(nn.Module):
             blocks=r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.blocks\.(\d+)",
         )
 
-    @torch.jit.ignore
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute the blocks in backward instead of keeping their activations."""
-        for stage in self.stages:
-            stage.grad_checkpointing = enable
-
-    @torch.jit.ignore
-    def get_classifier(self) -> nn.Module:
-        """The head, or an identity."""
-        return self.head
-
     def reset_classifier(self, num_classes: int, global_pool: str | None = None, head_type: str | None = None) -> None:
         """Replace the head by a new one for ``num_classes`` (0: none).
 
@@ -584,9 +576,6 @@ class LorentzResNet(nn.Module):
         x = F.dropout(x, p=self.drop_rate, training=self.training)
         return x if pre_logits else self.head(self.head_enter(x))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
-
     @torch.jit.ignore
     def curvatures(self) -> dict[str, float]:
         """The curvatures ``c > 0`` by name, learned or not."""
@@ -617,18 +606,6 @@ def _restore_aliases(module: nn.Module, state_dict: dict, prefix: str, *_) -> No
     for alias, owner in _owners(module, prefix).items():
         if owner in state_dict:
             state_dict.setdefault(alias, state_dict[owner])
-
-
-def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: LorentzResNet) -> dict[str, Tensor]:
-    """Accept official checkpoints as they are."""
-    from hypvision.zoo.hyperboliccv import hyperboliccv_from_official, is_official_hyperboliccv
-
-    for wrapper in ("state_dict", "model"):
-        if isinstance(state_dict.get(wrapper), dict):
-            state_dict = state_dict[wrapper]
-    if is_official_hyperboliccv(state_dict):
-        state_dict = hyperboliccv_from_official(state_dict)
-    return state_dict
 
 
 def _cfg(url: str = "", **kwargs: Any) -> dict[str, Any]:
@@ -674,7 +651,7 @@ def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> LorentzRes
         variant,
         pretrained,
         pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg=dict(out_indices=(0, 1, 2, 3), feature_cls="getter"),
+        feature_cfg=dict(out_indices=(0, 1, 2, 3), feature_cls=FeatureMaps),
         **kwargs,
     )
 

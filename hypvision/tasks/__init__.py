@@ -1,44 +1,10 @@
-"""What a task needs on top of mmengine's Runner: model wrappers, metrics, hooks, parameter groups.
+"""The tasks of the engine: models with their losses, metrics, what is special in training and testing them.
 
-Importing this package registers them, so that configs can name them (``custom_imports`` in
-``configs/_base_/default_runtime.py`` does so).
+Importing this package registers classification; configs of ``metric_learning`` and ``contrastive`` name these in
+``custom_imports``.
 """
 
-from hypvision.errors import require
+from hypvision.tasks.classification import CalibrationError, ImageClassifier, PredictionPainterHook, TopKAccuracy
+from hypvision.tasks.hierarchy import HierarchyClassifier
 
-require("mmengine", "mm")
-
-from .classification import ImageClassifier, TopKAccuracy  # noqa: E402 - after the check that says how to install it
-from .himapper import HierarchyClassifier  # noqa: E402
-from .hooks import (  # noqa: E402
-    CheckClassesHook,
-    InterruptHook,
-    PredictionPainterHook,
-    ReduceLossHook,
-    RepeatableSeedHook,
-    StopOnNaNHook,
-)
-from .loops import SeekingIterTrainLoop  # noqa: E402
-from .optim import (  # noqa: E402
-    BFloat16OptimWrapper,
-    RiemannianAmpOptimWrapper,
-    RiemannianOptimWrapper,
-    TimmParamGroups,
-)
-
-__all__ = [
-    "BFloat16OptimWrapper",
-    "CheckClassesHook",
-    "HierarchyClassifier",
-    "ImageClassifier",
-    "InterruptHook",
-    "PredictionPainterHook",
-    "ReduceLossHook",
-    "RepeatableSeedHook",
-    "RiemannianAmpOptimWrapper",
-    "RiemannianOptimWrapper",
-    "SeekingIterTrainLoop",
-    "StopOnNaNHook",
-    "TimmParamGroups",
-    "TopKAccuracy",
-]
+__all__ = ["CalibrationError", "HierarchyClassifier", "ImageClassifier", "PredictionPainterHook", "TopKAccuracy"]

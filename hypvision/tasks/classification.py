@@ -6,24 +6,33 @@ initialises the backbone of a segmenter or detector.
 
 from __future__ import annotations
 
-import difflib
 import json
-from typing import Any
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import timm
 import torch
 import torch.nn.functional as F
 from mmengine.evaluator import BaseMetric
+from mmengine.hooks import Hook
 from mmengine.model import BaseModel
-from mmengine.registry import METRICS, MODELS
+from mmengine.registry import HOOKS, METRICS, MODELS
+from mmengine.runner import Runner
+from PIL import Image, ImageDraw
 from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
-from hypvision.errors import HypvisionError
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS, TEST_OPTIONS, TestOptions
+from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import replacing
 
-__all__ = ["ImageClassifier", "TopKAccuracy", "create_backbone"]
+if TYPE_CHECKING:
+    from mmengine.config import Config
+
+__all__ = ["CalibrationError", "ImageClassifier", "PredictionPainterHook", "TopKAccuracy", "create_backbone"]
 
 
 def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
@@ -35,8 +44,7 @@ def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
     """
     name = model_name.partition(".")[0]
     if ":" not in model_name and "/" not in model_name and not timm.is_model(name):
-        close = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        hint = did_you_mean(name, timm.list_models())
         raise HypvisionError(
             f"There is no model '{model_name}'.{hint} timm.list_models() lists all (after import hypvision); write "
             "the one you want in model.backbone.model_name of the config."
@@ -66,7 +74,7 @@ class ImageClassifier(BaseModel):
         label_smoothing: smoothing of the targets; goes into the mixed targets too where ``mixup`` is on.
         mixup: arguments of :class:`timm.data.Mixup` (``mixup_alpha``, ``cutmix_alpha``, ``prob``, ``switch_prob``,
             ...); None for none. Its random numbers come from NumPy's global generator, which
-            :class:`~hypvision.tasks.RepeatableSeedHook` seeds.
+            :class:`~hypvision.engine.hooks.RepeatableSeedHook` seeds.
         test_flip: predict from the mean logits of an image and its mirror image (``tools/test.py --tta``).
         data_preprocessor: mmengine's; the default moves a batch to the device.
 
@@ -183,3 +191,100 @@ class TopKAccuracy(BaseMetric):
         )
         with replacing(self.out_file) as temporary:
             temporary.write_text(json.dumps(report) + "\n")
+
+
+@METRICS.register_module()
+class CalibrationError(BaseMetric):
+    """Expected calibration error in percent (Naeini et al., AAAI 2015), as ``ece``.
+
+    The mean over all images of the gap between confidence and accuracy in the bin of their confidence.
+
+    Args:
+        bins: number of bins of equal width.
+        collect_device, prefix, collect_dir: see :class:`mmengine.evaluator.BaseMetric`.
+
+    Raises:
+        ValueError: ``bins`` is not positive.
+    """
+
+    default_prefix = ""
+
+    def __init__(self, bins: int = 15, **kwargs: Any):
+        super().__init__(**kwargs)
+        if bins < 1:
+            raise ValueError(f"bins must be at least 1, got {bins}.")
+        self.bins = bins
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
+        """Keep confidence and success; ``data_samples`` comes from :class:`ImageClassifier`."""
+        for sample in data_samples:
+            confidence, best = sample["scores"].max(0)
+            self.results.append((confidence.item(), best.item() == sample["label"]))
+
+    def compute_metrics(self, results: list[tuple[float, bool]]) -> dict[str, float]:
+        """The error of ``(confidence, right)`` of all images."""
+        confidence, right = torch.tensor(results, dtype=torch.float64).unbind(1)
+        place = (confidence.nan_to_num(0.0) * self.bins).long().clamp(max=self.bins - 1)
+        gaps = torch.zeros(self.bins, dtype=torch.float64).index_add_(0, place, right - confidence)
+        return {"ece": 100.0 * gaps.abs().sum().item() / len(results)}
+
+
+@HOOKS.register_module()
+class PredictionPainterHook(Hook):
+    """Writes pictures of test images with the predicted and the true class below (``tools/test.py --show-dir``).
+
+    Data sets lie in the order of their classes: the pictures are taken evenly from all of it, not from its beginning.
+
+    Args:
+        out_dir: folder of the pictures; made if missing. Names begin with ``wrong`` or ``right``.
+        limit: how many pictures at most.
+        min_side: images smaller than this many pixels are enlarged to be seen.
+    """
+
+    def __init__(self, out_dir: str, limit: int = 200, min_side: int = 160):
+        self.out_dir = Path(out_dir)
+        self.limit = limit
+        self.min_side = min_side
+
+    def before_test(self, runner: Runner) -> None:
+        count = len(runner.test_dataloader.dataset)
+        chosen = min(self.limit, count)
+        self.chosen = {i * count // chosen for i in range(chosen)}
+        self.out_dir.mkdir(parents=True, exist_ok=True)
+
+    def after_test_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: list[dict[str, Any]] | None = None
+    ) -> None:
+        dataset = runner.test_dataloader.dataset
+        names = dataset.metainfo["classes"]
+        for output in outputs or ():  # each process paints its own share
+            if output["index"] not in self.chosen:
+                continue
+            best, label = int(output["scores"].argmax()), output["label"]
+            text = [f"{names[best]}  {100 * float(output['scores'][best]):.0f}%", f"true: {names[label]}"]
+            verdict = "right" if best == label else "wrong"
+            picture = self._paint(dataset.read(output["index"]), text, right=best == label)
+            with replacing(self.out_dir / f"{verdict}_{output['index']:06d}_{names[label]}.png") as temporary:
+                picture.save(temporary)
+
+    def _paint(self, image: Image.Image, text: list[str], right: bool) -> Image.Image:
+        factor = max(1, math.ceil(self.min_side / min(image.size)))
+        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+        canvas = Image.new("RGB", (image.width, image.height + 34), "white")
+        canvas.paste(image, (0, 0))
+        draw = ImageDraw.Draw(canvas)
+        draw.text((4, image.height + 3), text[0], fill="darkgreen" if right else "firebrick")
+        draw.text((4, image.height + 17), text[1], fill="black")
+        return canvas
+
+
+def _flip(config: Config) -> None:
+    config.model.test_flip = True
+
+
+def _paint(config: Config, folder: Path) -> None:
+    config.custom_hooks = [*config.custom_hooks, dict(type="PredictionPainterHook", out_dir=str(folder))]
+
+
+TEST_OPTIONS["ImageClassifier"] = TestOptions(_flip, _paint)
+PREDICTION_ARGUMENTS["TopKAccuracy"] = "out_file"

@@ -4,7 +4,7 @@
 >>> explain_image(model, Image.open("cat.jpg"))["regions"].show()
 """
 
-from .clusters import (
+from hypvision.viz.clusters import (
     cluster_map,
     draw_cluster_maps,
     draw_regions,
@@ -13,8 +13,9 @@ from .clusters import (
     merge_clusters,
     merge_regions,
 )
-from .hierarchy_tree import containment, draw_disk, draw_levels, draw_tree, explain_hierarchy, part_maps
-from .palette import palette
+from hypvision.viz.hierarchy_tree import containment, draw_disk, draw_levels, draw_tree, explain_hierarchy, part_maps
+from hypvision.viz.palette import palette
+from hypvision.viz.segmentation import draw_segmentation
 
 __all__ = [
     "cluster_map",
@@ -23,6 +24,7 @@ __all__ = [
     "draw_disk",
     "draw_levels",
     "draw_regions",
+    "draw_segmentation",
     "draw_tree",
     "explain_hierarchy",
     "explain_image",

@@ -24,6 +24,7 @@ from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
+from hypvision.images import to_rgb
 from hypvision.viz.palette import palette
 
 __all__ = [
@@ -265,7 +266,7 @@ def _look(model: nn.Module, x: Tensor, features: bool) -> tuple[list[Any], Tenso
 def _blend(image: Image.Image, labels: np.ndarray, alpha: float, count: int) -> np.ndarray:
     """The image with each label's colour over it, ``(H, W, 3)`` float."""
     colours = np.array(palette(count + 1)[1:], dtype=np.float32)  # without the grey for background
-    base = np.asarray(image.convert("RGB"), dtype=np.float32)
+    base = np.asarray(to_rgb(image), dtype=np.float32)
     return (1 - alpha) * base + alpha * colours[labels]
 
 
@@ -348,7 +349,7 @@ def draw_cluster_maps(
 
     scale = tile / min(image.size)
     width, height = (max(round(side * scale), 1) for side in image.size)
-    small = image.convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
+    small = to_rgb(image).resize((width, height), Image.Resampling.BICUBIC)
     columns = 1 + max(len(heads) for *_, heads in rows)
     step_x, step_y = width + GAP, height + CAPTION + GAP
     grid = Image.new("RGB", (GAP + columns * step_x, GAP + len(rows) * step_y), "white")

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from hypvision.errors import require
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
-
-from .palette import palette
+from hypvision.viz.palette import palette
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

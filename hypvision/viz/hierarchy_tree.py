@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz, poincare
+from hypvision.images import to_rgb
 
 __all__ = [
     "Containment",
@@ -198,7 +199,7 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 56, labels
             draw.line([start, (centre(l, node), tops[l])], fill=colours[l][node], width=2)
     for l, level in enumerate(maps):
         size = (widths[l], heights[l])
-        pixels = np.asarray(image.convert("RGB").resize(size, Image.Resampling.BICUBIC), dtype=np.float32)
+        pixels = np.asarray(to_rgb(image).resize(size, Image.Resampling.BICUBIC), dtype=np.float32)
         light = _enlarge(level, (heights[l], widths[l]))
         won = torch.bincount(level.flatten(1).argmax(0), minlength=counts[l])
         for node in range(counts[l]):
@@ -222,7 +223,7 @@ def draw_levels(image: Image.Image, maps: Sequence[Tensor], alpha: float = 0.6, 
         side: width of each picture.
     """
     height = round(side * image.height / image.width)
-    small = image.convert("RGB").resize((side, height), Image.Resampling.BICUBIC)
+    small = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
     sheet = Image.new("RGB", (GAP + (len(maps) + 1) * (side + GAP), height + 14 + 2 * GAP), "white")
     draw = ImageDraw.Draw(sheet)
     sheet.paste(small, (GAP, GAP + 14))

@@ -1,16 +1,17 @@
-"""Several pictures on one."""
+"""Several images on one, and writing images."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
+from hypvision.images import to_rgb
 
-__all__ = ["contact_sheet", "picture_format", "save_picture"]
+__all__ = ["contact_sheet", "picture_format", "save_picture", "search_sheet"]
 
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
@@ -28,13 +29,37 @@ def contact_sheet(pictures: Sequence[Image.Image], columns: int = 4, cell: int =
     for picture in pictures:
         scale = cell / max(picture.size)
         size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-        fitted.append(picture.convert("RGB").resize(size, Image.Resampling.BICUBIC))
+        fitted.append(to_rgb(picture).resize(size, Image.Resampling.BICUBIC))
     height = max(picture.height for picture in fitted)
     rows = -(-len(fitted) // columns)
     sheet = Image.new("RGB", (columns * (cell + gap) + gap, rows * (height + gap) + gap), "white")
     for i, picture in enumerate(fitted):
         row, column = divmod(i, columns)
         sheet.paste(picture, (gap + column * (cell + gap), gap + row * (height + gap)))
+    return sheet
+
+
+def search_sheet(
+    query: Image.Image, results: Sequence[tuple[Image.Image, str]], columns: int = 5, cell: int = 160
+) -> Image.Image:
+    """A picture of the query, framed in blue, and of its neighbours with a line of text below each."""
+    tiles = [(query, "query"), *results]
+    columns = min(columns, len(tiles))
+    rows = -(-len(tiles) // columns)
+    gap, line = 8, 16
+    sheet = Image.new("RGB", (columns * (cell + gap) + gap, rows * (cell + line + gap) + gap), "white")
+    draw = ImageDraw.Draw(sheet)
+    for i, (picture, text) in enumerate(tiles):
+        row, column = divmod(i, columns)
+        x, y = gap + column * (cell + gap), gap + row * (cell + line + gap)
+        scale = cell / max(picture.size)
+        size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+        smooth = Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC
+        tile = to_rgb(picture).resize(size, smooth)
+        sheet.paste(tile, (x + (cell - size[0]) // 2, y + (cell - size[1]) // 2))
+        if i == 0:
+            draw.rectangle((x - 3, y - 3, x + cell + 2, y + cell + 2), outline=(40, 90, 200), width=3)
+        draw.text((x, y + cell + 2), text[: cell // 6], fill="black")
     return sheet
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hypvision.errors import require
+from hypvision.images import to_rgb
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -157,7 +158,7 @@ def draw_tree(
     if pictures:
         boxes = require("matplotlib.offsetbox", "viz")
         for leaf, picture in enumerate(pictures):
-            image = boxes.OffsetImage(np.asarray(picture.convert("RGB").resize((32, 32))), zoom=0.75)
+            image = boxes.OffsetImage(np.asarray(to_rgb(picture).resize((32, 32))), zoom=0.75)
             axes.add_artist(boxes.AnnotationBbox(image, (-0.045 * top, place[leaf]), frameon=False))
     axes.set_xlim(1.05 * top, -0.45 * top)
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1.05 * top])  # names stand at the negative ones

@@ -4,11 +4,11 @@
 describes it all.
 """
 
-from .index import builtin_index, read_index
-from .loading import load
-from .records import Index, Metric, Record, WeightFile
-from .sources import find, resolve
-from .weights import read_weights
+from hypvision.checkpoints.index import builtin_index, read_index
+from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.records import Index, Metric, Record, WeightFile
+from hypvision.checkpoints.sources import find, resolve
+from hypvision.zoo.loading import load
 
 __all__ = [
     "Index",

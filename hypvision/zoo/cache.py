@@ -1,4 +1,4 @@
-"""What lies in the cache of downloaded weights, and cleaning it."""
+"""What lies in the cache of downloaded weights and where else records are on this machine; checking and cleaning."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
+from hypvision.checkpoints.download import SourceError, verify_file
+from hypvision.checkpoints.index import builtin_index, read_index
+from hypvision.checkpoints.records import Index, Record
+from hypvision.checkpoints.sources import cache_folder, index_folder, locate, lock_path
 from hypvision.errors import HypvisionError
-from hypvision.zoo.index import read_index
-from hypvision.zoo.records import Index
-from hypvision.zoo.sources import cache_folder, index_folder, lock_path
 
-__all__ = ["CachedFile", "clean", "list_cache", "visited"]
+__all__ = ["CachedFile", "check_files", "clean", "list_cache", "records_here", "visited", "whereabouts"]
 
 
 class CachedFile(NamedTuple):
@@ -54,6 +55,39 @@ def visited() -> list[Index]:
         with suppress(HypvisionError):
             found.append(read_index(path))
     return found
+
+
+def whereabouts(index: Index, record: Record) -> str:
+    """Where the file of a record is: ``"packaged"``, ``"cached"``, ``"to download"``, ..."""
+    place = locate(index, record)
+    return "to download" if place is None else place[0]
+
+
+def records_here() -> list[tuple[str, Index, Record]]:
+    """Names and records of the built-in index, and of visited releases those whose files are in the cache."""
+    builtin = builtin_index()
+    known = {record.filename for record in builtin}
+    others = {r.filename: (r.name, Index({}), r) for index in visited() for r in index if r.filename not in known}
+    return [(record.name, builtin, record) for record in builtin] + [
+        entry for entry in others.values() if _cached(entry[2]) is not None
+    ]
+
+
+def check_files(index: Index, record: Record) -> dict[Path, str]:
+    """The packaged and the cached file of a record, those that are there, and what is wrong with each or ``""``."""
+    results = {}
+    for _, path in filter(None, (locate(index, record), _cached(record))):
+        try:
+            verify_file(path, record.file.sha256, record.file.bytes)
+            results[path] = ""
+        except SourceError as error:
+            results[path] = str(error)
+    return results
+
+
+def _cached(record: Record) -> tuple[str, Path] | None:
+    path = cache_folder() / record.filename
+    return ("cached", path) if path.is_file() else None
 
 
 def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> list[CachedFile]:

@@ -1,13 +1,12 @@
-"""``hypvision export``: a trained model for other runtimes, written only if it computes what PyTorch computes.
+"""A trained model for other runtimes, written only if it computes what PyTorch computes.
 
-``onnx`` and ``torchexport`` (a ``.pt2`` of :func:`torch.export.save`) take any batch, and pictures whose sides are
-multiples of 32, from that of the training upwards; ``torchscript`` takes any size of a classifier. After the file has
-been written it is read back and run on pictures of several sizes; if an output differs from eager PyTorch's by more
-than the tolerance, there is no file.
+``onnx`` and ``torchexport`` (a ``.pt2`` of :func:`torch.export.save`) take any batch, and images whose sides are
+multiples of 32, from that of the training upwards. After the file has been written it is read back and run on images of
+several sizes; if an output differs from eager PyTorch's by more than the tolerance, there is no file.
 
 What is exported is the whole network of a classifier or segmenter, or the part of any model before its head. Of a
 detector there is only that part: its head proposes, sorts and suppresses boxes, a number of them that depends on the
-picture, which no format can take out of Python; backbone and neck are nearly all of the computation.
+image, which no format can take out of Python; backbone and neck are nearly all of the computation.
 """
 
 from __future__ import annotations
@@ -23,16 +22,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hypvision.checkpoints.records import Record
+from hypvision.checkpoints.sources import find
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
-from hypvision.models import HiMapper
 from hypvision.zoo.loading import load
-from hypvision.zoo.records import Record
-from hypvision.zoo.sources import find
 
 __all__ = ["FORMATS", "PARTS", "SUFFIXES", "ExportReport", "export_model", "export_network"]
 
-SUFFIXES = {"onnx": ".onnx", "torchexport": ".pt2", "torchscript": ".pt"}
+SUFFIXES = {"onnx": ".onnx", "torchexport": ".pt2"}
 FORMATS = tuple(SUFFIXES)
 PARTS = ("whole", "features")
 TOLERANCE = 1e-3  # of the largest output: float32 round-off of another order of operations
@@ -130,7 +128,7 @@ def export_model(
         part: ``"whole"``, or ``"features"``: of a classifier the pooled features ``(B, D)``, of a segmenter or detector
             the maps of backbone and neck, of a CLIP the image embeddings ``(B, D)``.
         model, arguments: ``name`` is the checkpoint file of a classifier that is this timm model with these arguments;
-            see :func:`hypvision.zoo.trained.load_trained`.
+            see :func:`hypvision.zoo.loading.load_trained`.
         size: side of the pictures of that training; default: ``img_size`` in ``arguments``, or the model's own.
 
     Raises:
@@ -266,8 +264,6 @@ def _compare(
     sizes = "Batch is free, sizes are fixed."
     if dynamic_size:
         sizes = f"Batch and size are free: sides are multiples of {_UNIT} from {size[1]}x{size[2]} upwards."
-        if kind == "torchscript" and not _is_traced(model):
-            sizes = "Batch and size are free."
     return ExportReport(tuple(shapes), worst, sizes)
 
 
@@ -317,38 +313,6 @@ def _write_torchexport(
     return torch.export.load(path).module()
 
 
-def _is_traced(model: nn.Module) -> bool:
-    """Whether TorchScript is traced: the code of mmseg, mmdet, open_clip and Hi-Mapper cannot be compiled by it."""
-    return isinstance(model, (_Segmenter, _Maps, _ImageTower, HiMapper))
-
-
-@contextmanager
-def _as_scripted() -> Iterator[None]:
-    """Let networks take their branches for TorchScript.
-
-    A trace cannot hold functions with a backward of their own; where this library has such a function it has a plain
-    form beside it for the compiler, which asks :func:`torch.jit.is_scripting`.
-    """
-    before = torch.jit.is_scripting
-    torch.jit.is_scripting = lambda: True
-    try:
-        yield
-    finally:
-        torch.jit.is_scripting = before
-
-
-def _write_torchscript(
-    model: nn.Module, size: tuple, path: Path, dynamic_size: bool, output: str
-) -> Callable[[Tensor], Any]:
-    if _is_traced(model):
-        with _as_scripted():  # our own check, on other sizes, follows
-            program = torch.jit.trace(model, _example(size, dynamic_size), check_trace=False)
-    else:
-        program = torch.jit.script(model)
-    torch.jit.save(program, path)
-    return torch.jit.load(path)
-
-
 def _write_onnx(model: nn.Module, size: tuple, path: Path, dynamic_size: bool, output: str) -> Callable[[Tensor], Any]:
     for module in ("onnx", "onnxscript"):
         require(module, "export")
@@ -363,4 +327,4 @@ def _write_onnx(model: nn.Module, size: tuple, path: Path, dynamic_size: bool, o
     return lambda x: [torch.from_numpy(y) for y in session.run(None, {name: x.numpy()})]
 
 
-_WRITERS = {"onnx": _write_onnx, "torchexport": _write_torchexport, "torchscript": _write_torchscript}
+_WRITERS = {"onnx": _write_onnx, "torchexport": _write_torchexport}

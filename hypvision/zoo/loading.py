@@ -1,28 +1,31 @@
-"""Models with the weights of the zoo: :func:`load`, and what is behind ``timm.create_model(..., pretrained=True)``."""
+"""Models with their trained weights: :func:`load`, for records of the zoo and for files of trainings."""
 
 from __future__ import annotations
 
+import ast
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from hypvision.errors import HypvisionError
-from hypvision.zoo.index import builtin_index
-from hypvision.zoo.records import Index, Record
-from hypvision.zoo.sources import find, resolve
-from hypvision.zoo.trained import load_trained
+from hypvision.checkpoints.match import filtered, load_into
+from hypvision.checkpoints.pretrained import record_overlay
+from hypvision.checkpoints.read import network_weights, read
+from hypvision.checkpoints.records import Index, Record
+from hypvision.checkpoints.sources import find, resolve
+from hypvision.errors import HypvisionError, did_you_mean
 
-__all__ = ["load", "pretrained_overlay"]
+__all__ = ["load", "load_trained", "parse_arguments"]
 
 # Who builds the models of a task that are more than a timm model: "module:function" of (record, path, overrides).
 # By name, as the commands are, so that the zoo imports nothing of mmengine.
 _BUILDERS = {
-    "segmentation": "hypvision.mm.pretrained:build_model",
-    "detection": "hypvision.mm.pretrained:build_model",
+    "segmentation": "hypvision.openmmlab.pretrained:build_model",
+    "detection": "hypvision.openmmlab.pretrained:build_model",
     "zero-shot": "hypvision.clip.models:build_model",
 }
 
@@ -38,12 +41,12 @@ def load(
 
     Args:
         name: ``hypvision models`` lists them, e.g. ``"hcformer_nano.cifar10"``; or a release, see
-            :func:`hypvision.zoo.sources.find`: ``"hf-hub:USER/REPO"``, ``"file:///folder#NAME"``; or, with ``model``,
-            the checkpoint file of a training.
+            :func:`hypvision.checkpoints.sources.find`: ``"hf-hub:USER/REPO"``, ``"file:///folder#NAME"``; or, with
+            ``model``, the checkpoint file of a training.
         device: where to put it.
         dtype: cast it to this type; default float32.
         model: timm's name of the model whose weights ``name``, a file, holds; see
-            :func:`hypvision.zoo.trained.load_trained`.
+            :func:`load_trained`.
         **overrides: for a classifier, arguments of :func:`timm.create_model` that differ from the trained model's, such
             as ``num_classes=5`` (a new head), ``features_only=True`` or ``drop_path_rate=0.1``.
 
@@ -80,7 +83,7 @@ def _classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> n
         raise HypvisionError(
             f"'{record.name}' needs the model '{record.model}', which this hypvision and timm do not have. Update them."
         )
-    overlay = {**_overlay(record, resolve(record, index)), **overrides.get("pretrained_cfg_overlay", {})}
+    overlay = {**record_overlay(record, resolve(record, index)), **overrides.get("pretrained_cfg_overlay", {})}
     arguments = {"num_classes": len(record.classes), **_native(record.arguments), **overrides}
     try:
         return timm.create_model(record.model, pretrained=True, **{**arguments, "pretrained_cfg_overlay": overlay})
@@ -96,61 +99,67 @@ def _native(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
 
 
-def timm_cfg(record: Record) -> dict[str, Any]:
-    """timm's pretrained cfg of a record, without the place of the weights."""
-    return dict(
-        tag=record.tag,
-        num_classes=len(record.classes),
-        input_size=tuple(record.input["size"]),
-        mean=tuple(record.input["mean"]),
-        std=tuple(record.input["std"]),
-        crop_pct=record.input["crop_pct"],
-        interpolation=record.input["interpolation"],
-        label_names=tuple(record.classes),
-        license=record.licence.lower(),
-        description=record.description,
-    )
-
-
-def _overlay(record: Record, path: Path) -> dict[str, Any]:
-    # No url or hub id beside the file: timm would prefer the hub.
-    return {**timm_cfg(record), "file": str(path), "url": None, "hf_hub_id": None, "source": None}
-
-
-def pretrained_overlay(variant: str, pretrained_cfg: Any, overlay: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What timm needs to load ``VARIANT.TAG`` from the zoo; called by the models' entry points.
+def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
+    """A timm model with the weights in a checkpoint.
 
     Args:
-        variant: timm's name of the model.
-        pretrained_cfg: as :func:`timm.create_model` hands it on: a tag, a config, or None.
-        overlay: the caller's own overlay.
-
-    Returns:
-        The overlay with the verified file in it; unchanged where the caller says where the weights are.
+        path: anything that :func:`hypvision.checkpoints.read.read` takes: a checkpoint of ``hypvision train`` (the
+            network of a classifier), of timm's training, of the official code, or a state dict.
+        model: name in :func:`timm.list_models`.
+        arguments: of :func:`timm.create_model`, as ``model.backbone`` of the training's config has them;
+            ``num_classes`` is by default that of the file.
 
     Raises:
-        HypvisionError: the zoo has no weights for this model and tag, or they cannot be fetched.
+        HypvisionError: the file cannot be read, there is no such model, or the weights are of another one.
     """
-    overlay = dict(overlay or {})
-    if isinstance(pretrained_cfg, str) or pretrained_cfg is None:
-        cfg: Mapping[str, Any] = {"tag": pretrained_cfg}
-    else:
-        cfg = pretrained_cfg if isinstance(pretrained_cfg, Mapping) else vars(pretrained_cfg)
-    places = ("state_dict", "file", "url", "hf_hub_id")
-    if any(overlay.get(key) for key in places):
-        return overlay
-    if any(cfg.get(key) and not str(cfg[key]).startswith("zoo:") for key in places):
-        return overlay
-    index = builtin_index()
-    name = f"{variant}.{cfg.get('tag')}"
-    if name not in index.records:
-        own = [record.name for record in index if record.task == "classification" and record.model == variant]
-        raise HypvisionError(
-            f"The zoo has no weights for '{variant if pretrained_cfg is None else name}'. "
-            + (
-                f"There are: {', '.join(own)}."
-                if own
-                else f"Train it (hypvision train) and load the file: hypvision.load(FILE, model='{variant}')."
-            )
-        )
-    return {**_overlay(index.records[name], resolve(index.records[name], index)), **overlay}
+    import timm
+
+    import hypvision.models  # noqa: F401 - registers them in timm
+
+    arguments = dict(arguments or {})
+    if not timm.is_model(model):
+        hint = did_you_mean(model, timm.list_models())
+        raise HypvisionError(f"There is no model '{model}'.{hint} timm.list_models() lists all.")
+    weights = network_weights(read(path))
+    if "num_classes" not in arguments and (classes := _count_classes(model, weights, arguments)) is not None:
+        arguments["num_classes"] = classes
+    try:
+        network = timm.create_model(model, **arguments)
+    except (TypeError, ValueError) as error:
+        raise HypvisionError(f"The model '{model}' does not accept {arguments}: {error}.") from error
+    load_into(
+        network, filtered(network, weights), path, f"the model '{model}'",
+        "Give the model that it was trained with and its arguments, as in model.backbone of the training's config.",
+    )  # fmt: skip
+    return network
+
+
+def _count_classes(model: str, weights: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> int | None:
+    """How many classes the head in a checkpoint has; None if it has none that is known."""
+    import timm
+
+    named = arguments.get("backbone", model)  # the head of a Hi-Mapper is that of its backbone
+    config = timm.get_pretrained_cfg(named) if isinstance(named, str) else None
+    head = getattr(config, "classifier", None) or "head"
+    heads = [head] if isinstance(head, str) else list(head)
+    known = [f"{prefix}{name}.weight" for name in heads for prefix in ("", "trunk.")] + ["decoder.z", "predictor.z"]
+    return next((len(weights[name]) for name in known if name in weights), None)
+
+
+def parse_arguments(pairs: Iterable[str]) -> dict[str, Any]:
+    """The arguments of a model as a command line gives them: ``["a=3", "b=(1, 2)", "c=text"]`` as a dict.
+
+    Values are Python literals, or else text.
+
+    Raises:
+        HypvisionError: no ``KEY=VALUE``.
+    """
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise HypvisionError(f"--model-args takes KEY=VALUE, e.g. patch_size=2; got '{pair}'.")
+        arguments[key] = value
+        with suppress(ValueError, SyntaxError):
+            arguments[key] = ast.literal_eval(value)
+    return arguments

@@ -11,20 +11,20 @@ hypvision``, ``timm.create_model("hf-hub:USER/REPO", pretrained=True)`` works as
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hypvision.checkpoints.download import SourceError, copy_verified, verify_file
+from hypvision.checkpoints.index import write_index
+from hypvision.checkpoints.pretrained import timm_cfg
+from hypvision.checkpoints.records import Index, Record
+from hypvision.checkpoints.sources import offline, resolve
 from hypvision.errors import HypvisionError
-from hypvision.zoo.download import SourceError, copy_verified, verify_file
-from hypvision.zoo.index import write_index, write_text
-from hypvision.zoo.loading import timm_cfg
-from hypvision.zoo.records import Index, Record
-from hypvision.zoo.render import model_card
-from hypvision.zoo.sources import offline, resolve
+from hypvision.files import check_output_folder, replacing_folder, write_text
+from hypvision.zoo.cards import model_card
 
 __all__ = ["push_to_folder", "push_to_hub", "write_release"]
 
@@ -67,21 +67,10 @@ def push_to_folder(index: Index, records: Sequence[Record], folder: str | Path) 
         HypvisionError: the place is taken or cannot be written, or a file cannot be had.
     """
     folder = Path(folder).expanduser().absolute()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if check_output_folder(folder).exists() and any(folder.iterdir()):
         raise HypvisionError(f"'{folder}' is not empty. Give a new folder for the release.")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise HypvisionError(f"'{folder}' cannot be written: {error.strerror or error}.") from error
-    try:
+    with replacing_folder(folder) as stage:
         write_release(index, records, stage)
-        stage.chmod(0o755)  # mkdtemp makes it private
-        os.replace(stage, folder)  # over an empty folder too
-    except OSError as error:
-        raise HypvisionError(f"'{folder}' cannot be written: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
     return folder
 
 

@@ -1,11 +1,11 @@
 """Text and dense image embeddings against open_clip's own and against a literal transformer written here."""
 
-import clip_models
 import pytest
 import torch
-import torch.nn.functional as F
+from helpers import clip_models
+from references.clip import literal_dense
 
-from hypvision.clip import hyperclip
+from hypvision.clip import adapters
 from hypvision.clip.towers import encode_dense, encode_text, find_towers, patch_size, resize_positions
 from hypvision.errors import HypvisionError
 
@@ -13,7 +13,7 @@ from hypvision.errors import HypvisionError
 @pytest.mark.parametrize("make", [clip_models.openai_clip, clip_models.siglip, clip_models.custom_blocks])
 def test_text_is_that_of_the_model_in_less_tokens(make):
     model = make()
-    hyperclip.inject(model, block=16)
+    adapters.inject(model, block=16)
     tokens = clip_models.prompts(5)
     lengths = []
     hook = find_towers(model)[0].trunk.register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
@@ -31,43 +31,6 @@ def test_text_that_ends_with_a_given_token():
     for row, end in enumerate((3, 9, 6)):
         tokens[row, end] = 50
     assert (encode_text(model, tokens) - model.encode_text(tokens)).abs().max() < 2e-6
-
-
-def literal_dense(model, image):
-    """Section by section as the specification says it; plain softmax attention, one image."""
-    visual = model.visual
-    patches = F.conv2d(image[None], visual.conv1.weight, stride=visual.conv1.stride)[0]
-    d, h, w = patches.shape
-    x = torch.cat([visual.class_embedding[None], patches.reshape(d, h * w).T])
-    side = visual.grid_size[0]
-    table = visual.positional_embedding[1:].T.reshape(1, d, side, side)
-    table = F.interpolate(table, (h, w), mode="bicubic", align_corners=False)[0].reshape(d, -1).T
-    x = F.layer_norm(
-        x + torch.cat([visual.positional_embedding[:1], table]), (d,), visual.ln_pre.weight, visual.ln_pre.bias
-    )
-    maps, blocks = [], list(visual.transformer.resblocks)
-
-    def norm(y, layer):
-        return F.layer_norm(y, (d,), layer.weight, layer.bias)
-
-    def mlp(y, block):
-        y = F.linear(norm(y, block.ln_2), block.mlp.c_fc.weight, block.mlp.c_fc.bias)
-        return F.linear(y * torch.sigmoid(1.702 * y), block.mlp.c_proj.weight, block.mlp.c_proj.bias)
-
-    for block in blocks[:-1]:
-        q, k, v = F.linear(norm(x, block.ln_1), block.attn.in_proj_weight, block.attn.in_proj_bias).chunk(3, -1)
-        heads = []
-        for i in range(0, d, 16):
-            score = q[:, i : i + 16] @ k[:, i : i + 16].T / 4
-            heads.append(score.softmax(-1) @ v[:, i : i + 16])
-        x = x + F.linear(torch.cat(heads, -1), block.attn.out_proj.weight, block.attn.out_proj.bias)
-        x = x + mlp(x, block)
-        maps.append(x[1:].T.reshape(d, h, w))
-    block = blocks[-1]
-    y = norm(x, block.ln_1) @ block.attn.in_proj_weight[2 * d :].T + block.attn.in_proj_bias[2 * d :]
-    y = F.linear(y, block.attn.out_proj.weight, block.attn.out_proj.bias) + x[0]
-    y = norm(y + mlp(y, block), visual.ln_post) @ visual.proj
-    return y[1:].T.reshape(-1, h, w), maps, y[0]
 
 
 @pytest.mark.parametrize("size", [(64, 64), (96, 48), (16, 16)])
@@ -104,21 +67,21 @@ def test_dense_siglip_pools_each_patch_alone():
 def test_dense_gradients_with_and_without_checkpointing():
     gradients = []
     for checkpointing in (False, True):
-        model = hyperclip.inject(clip_models.openai_clip(), block=16, text=False).train()
+        model = adapters.inject(clip_models.openai_clip(), block=16, text=False).train()
         dense, maps, _ = encode_dense(model, clip_models.pictures(model), (1,), checkpointing)
         (dense.square().mean() + maps[0].square().mean()).backward()
-        gradients.append([parameter.grad for parameter in hyperclip.trainable_parameters(model)])
+        gradients.append([parameter.grad for parameter in adapters.trainable_parameters(model)])
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients))
     *_, q, k, v = gradients[0]
     assert (q == 0).all() and (k == 0).all() and (v != 0).any()  # the last block has no attention here
 
 
 def test_feature_form_in_dense_mode():
-    models = [hyperclip.inject(clip_models.openai_clip(), block=16, form=form) for form in ("weight", "feature")]
+    models = [adapters.inject(clip_models.openai_clip(), block=16, form=form) for form in ("weight", "feature")]
     with torch.no_grad():
-        for parameter in hyperclip.trainable_parameters(models[0]):
+        for parameter in adapters.trainable_parameters(models[0]):
             parameter.add_(0.1 * torch.randn_like(parameter))
-        turned = {name: value.mT.contiguous() for name, value in hyperclip.adapter_state_dict(models[0]).items()}
+        turned = {name: value.mT.contiguous() for name, value in adapters.adapter_state_dict(models[0]).items()}
         models[1].load_state_dict(turned, strict=False)
         dense = [encode_dense(model, clip_models.pictures(model))[0] for model in models]
     assert torch.allclose(*dense, atol=1e-5)

@@ -82,7 +82,7 @@ def test_voc(tmp_path, name, expected, capsys):
     Image.fromarray(np.array([[0, 1, 20, 255]], dtype=np.uint8)).save(tmp_path / "in/SegmentationClassAug/x.png")
     assert main(["prepare", name, str(tmp_path / "in"), str(tmp_path / "out")]) == 0
     assert label(tmp_path / "out/annotations/validation/x.png") == expected
-    assert f"{name}: 1 pictures" in capsys.readouterr().out
+    assert f"{name}: 1 images" in capsys.readouterr().out
 
 
 def test_mistakes_are_explained(tmp_path):
@@ -111,8 +111,49 @@ def test_damaged_files_are_named(tmp_path):
         "trainval/x.mat",
     ):
         (tmp_path / name).write_text("x\n")
-    fails("SegmentationClassAug/x.png' cannot be read .UnidentifiedImageError", "voc20")
+    fails("SegmentationClassAug/x.png' cannot be read: the file is damaged, or none of", "voc20")
     fails("trainval/x.mat' cannot be read", "pc459")
     for content in ("{", "{}"):
         (tmp_path / "trainval_merged.json").write_text(content)
         fails("trainval_merged.json' cannot be read", "pc59")
+
+
+def voc(folder, names):
+    """A tiny copy of VOC whose list has these names."""
+    for name in names:
+        photo(folder / f"JPEGImages/{name}.jpg", (4, 1))
+        path = folder / f"SegmentationClassAug/{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.array([[0, 1, 20, 255]], dtype=np.uint8)).save(path)
+    (folder / "ImageSets/Segmentation").mkdir(parents=True)
+    (folder / "ImageSets/Segmentation/val.txt").write_text("\n".join(names))
+
+
+@pytest.mark.parametrize("name", ["../../../../evil", "deep/x", "/tmp/evil", ".."])
+def test_nothing_is_written_or_read_outside(tmp_path, name):
+    """Names in a list led out of OUT, and out of SOURCE: a file of the reader's would have been copied."""
+    voc(tmp_path / "a/b/c/in", ["x"])
+    photo(tmp_path / "a/evil.jpg", (4, 1))
+    Image.new("L", (4, 1)).save(tmp_path / "a/evil.png")
+    (tmp_path / "a/b/c/in/ImageSets/Segmentation/val.txt").write_text(name)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(HypvisionError, match="leads to another folder"):
+        prepare("voc20", tmp_path / "a/b/c/in", tmp_path / "a/b/c/out")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_links_in_the_output_are_not_followed(tmp_path):
+    voc(tmp_path / "in", ["x"])
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim/file").write_text("old")
+    (tmp_path / "out/annotations").mkdir(parents=True)
+    (tmp_path / "out/annotations/validation").symlink_to(tmp_path / "victim")
+    with pytest.raises(HypvisionError, match="leads out of the folder"):
+        prepare("voc20", tmp_path / "in", tmp_path / "out")
+    (tmp_path / "out/annotations/validation").unlink()
+    (tmp_path / "out/images/validation").mkdir(parents=True)
+    (tmp_path / "out/images/validation/x.jpg").symlink_to(tmp_path / "victim/file")
+    with pytest.raises(HypvisionError, match="leads out of the folder|is a link"):
+        prepare("voc20", tmp_path / "in", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "victim").iterdir()] == ["file"]
+    assert (tmp_path / "victim/file").read_text() == "old"

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.retrieval_layouts import write_cars, write_cub, write_folder, write_inshop, write_sop
 from PIL import Image
-from retrieval_layouts import write_cars, write_cub, write_folder, write_inshop, write_sop
 
 pytest.importorskip("mmengine")
 from mmengine.dataset import DefaultSampler

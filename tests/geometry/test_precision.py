@@ -6,10 +6,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import precision_cases
 import pytest
 import torch
-from precision_cases import CURVATURES, DIMENSIONS, OPERATIONS, grid, measure
+from references import geometry_cases as precision_cases
+from references.geometry_cases import CURVATURES, DIMENSIONS, OPERATIONS, grid, measure
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What is promised

@@ -8,7 +8,7 @@ import pytest
 import test_precision
 import test_robustness
 import torch
-from precision_cases import OPERATIONS
+from references.geometry_cases import OPERATIONS
 from test_robustness import DETERMINISTIC, ROWS_ONLY, TABLE, check_compiled, check_exported, parts, same
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hier_reference import (
+from references.hier import (
     reference_distances,
     reference_hier_loss,
     reference_to_ball,
@@ -212,7 +212,7 @@ def test_half_precision_is_computed_in_float32(dtype):
 
 def test_nothing_as_large_as_samples_by_proxies_by_dim_is_held():
     """By construction: at 180 + 512 x 512 the peak stays below a tenth of the published form's single tensor."""
-    from common import peak_bytes
+    from bench.common import peak_bytes
 
     loss = HIERLoss(PoincareBall(0.1), 512)
     x = clip_to_ball(torch.randn(180, 512), loss.manifold).detach().requires_grad_()

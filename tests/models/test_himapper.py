@@ -7,13 +7,13 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from himapper_reference import LiteralHiMapper
+from references.himapper import LiteralHiMapper
 
 from hypvision.errors import HypvisionError
 from hypvision.models import HiMapper
 from hypvision.models.hierarchy_mapper import GaussianTree, HierarchyMapper, MapLayout, TreeLift
 from hypvision.models.himapper import BACKBONES, checkpoint_filter_fn
-from hypvision.zoo.convert import himapper_from_official
+from hypvision.models.himapper_checkpoint import himapper_from_official
 
 VIT = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=2, num_classes=5)
 SWIN = dict(img_size=64, embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2), window_size=2, num_classes=5)

@@ -10,13 +10,19 @@ import timm
 import torch
 import torch.nn.functional as F
 import yaml
-from lorentz_cnn_reference import ReferenceLorentzResNet
+from references.lorentz_cnn import ReferenceLorentzResNet
 from timm.data import resolve_data_config
 from torch import nn
 
 from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter, Lorentz, lorentz
 from hypvision.models import LorentzResNet
+from hypvision.models.lorentz_resnet_checkpoint import (
+    hyperboliccv_from_official,
+    hyperboliccv_to_official,
+    hyperboliccv_variant,
+    is_official_hyperboliccv,
+)
 from hypvision.nn import (
     ChangeManifold,
     EfficientLorentzConv2d,
@@ -27,12 +33,6 @@ from hypvision.nn import (
 )
 from hypvision.optim import RiemannianSGD, param_groups
 from hypvision.zoo.convert import convert_file
-from hypvision.zoo.hyperboliccv import (
-    hyperboliccv_from_official,
-    hyperboliccv_to_official,
-    hyperboliccv_variant,
-    is_official_hyperboliccv,
-)
 
 TOOL = Path(__file__).parents[2] / "tools" / "convert_checkpoint.py"
 WIDTHS = (6, 8, 12, 16)

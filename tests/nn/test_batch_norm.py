@@ -3,7 +3,7 @@
 import pytest
 import timm
 import torch
-from lorentz_cnn_reference import BatchNorm, Hyperboloid
+from references.lorentz_cnn import BatchNorm, Hyperboloid
 
 import hypvision.models  # noqa: F401 - registers
 from hypvision import nn as hnn

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import layer_references as reference
 import pytest
 import torch
 import torch.nn.functional as F
+from references import layers as reference
 from torch import nn
 
 from hypvision import nn as hnn

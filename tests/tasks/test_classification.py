@@ -13,9 +13,10 @@ from torch import nn
 pytest.importorskip("mmengine")
 from mmengine.optim import build_optim_wrapper
 
+from hypvision.engine.optim_wrappers import BFloat16OptimWrapper
 from hypvision.errors import HypvisionError
-from hypvision.tasks import BFloat16OptimWrapper, ImageClassifier, TopKAccuracy
-from hypvision.tasks.hooks import PredictionPainterHook
+from hypvision.tasks import ImageClassifier, TopKAccuracy
+from hypvision.tasks.classification import PredictionPainterHook
 
 VIT = dict(model_name="test_vit", num_classes=5, img_size=32)
 

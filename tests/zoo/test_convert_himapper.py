@@ -3,10 +3,11 @@
 import pytest
 import timm
 import torch
-from himapper_reference import LiteralHiMapper
+from references.himapper import LiteralHiMapper
 
 from hypvision.errors import HypvisionError
-from hypvision.zoo.convert import convert_file, himapper_from_official, himapper_to_official, himapper_variant
+from hypvision.models.himapper_checkpoint import himapper_from_official, himapper_to_official, himapper_variant
+from hypvision.zoo.convert import convert_file
 
 
 @pytest.fixture(scope="module")

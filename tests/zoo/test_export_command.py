@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import timm
 import torch
+from helpers.zoo import NAME
 from torch import nn
-from zoo_helpers import NAME
 
 import hypvision
 import hypvision.zoo.export
@@ -84,20 +84,6 @@ def test_a_segmenter(tmp_path, kind):
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_a_segmenter_as_torchscript(tmp_path):
-    pytest.importorskip("mmseg")
-    name, path = "semantic-fpn_hcformer_nano.shapes", tmp_path / "model.pt"
-    report = export_model(name, "torchscript", path)
-    assert report.difference < 1e-4 and "multiples of 32" in str(report)
-    assert not torch.jit.is_scripting()  # put back after the trace
-    x = torch.randn(2, 3, 160, 128)
-    with torch.no_grad():
-        got = torch.jit.load(path)(x)
-        small = hypvision.load(name)(x, mode="tensor")
-    expected = nn.functional.interpolate(small, x.shape[2:], mode="bilinear", align_corners=False)
-    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
-
-
 def detected(model, x):
     """What an mmdet model finds in normalised pictures ``(1, 3, H, W)``."""
     from mmdet.structures import DetDataSample
@@ -109,10 +95,8 @@ def detected(model, x):
     return result.pred_instances
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["torchscript", pytest.param("torchexport", marks=pytest.mark.slow), pytest.param("onnx", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["torchexport", "onnx"])
 def test_the_head_of_a_detector_takes_the_exported_maps(tmp_path, kind):
     pytest.importorskip("mmdet")
     name, path = "mask-rcnn_hcformer_nano.shapes", tmp_path / "maps"
@@ -122,9 +106,7 @@ def test_the_head_of_a_detector_takes_the_exported_maps(tmp_path, kind):
     x = (x - torch.tensor([123.675, 116.28, 103.53]).view(3, 1, 1)) / torch.tensor([58.395, 57.12, 57.375]).view(
         3, 1, 1
     )
-    if kind == "torchscript":
-        run = torch.jit.load(path)
-    elif kind == "torchexport":
+    if kind == "torchexport":
         run = torch.export.load(path).module()
     else:
         session = pytest.importorskip("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -147,23 +129,23 @@ def test_the_image_tower_of_a_clip(tmp_path):
     pytest.importorskip("open_clip")
     name, path = "shapes-s8.captions", tmp_path / "tower.pt"
     with pytest.raises(HypvisionError, match="64x64 only: use --fixed-size"):
-        export_model(name, "torchscript", path, part="features")
+        export_model(name, "torchexport", path, part="features")
     with pytest.raises(HypvisionError, match="CLIP.*--part features"):
-        export_model(name, "torchscript", path)
-    assert export_model(name, "torchscript", path, dynamic_size=False, part="features").difference < 1e-5
+        export_model(name, "torchexport", path)
+    assert export_model(name, "torchexport", path, dynamic_size=False, part="features").difference < 1e-5
     x = torch.randn(5, 3, 64, 64)
     with torch.no_grad():
         expected = hypvision.load(name).encode_image(x, normalize=True)
-        torch.testing.assert_close(torch.jit.load(path)(x), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.export.load(path).module()(x), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_features_of_a_classifier(zoo, micro, tmp_path):
-    export_model(NAME, "torchscript", tmp_path / "features.pt", part="features")
-    x = torch.randn(2, 3, 64, 32)
+    export_model(NAME, "torchexport", tmp_path / "features.pt", False, part="features")
+    x = torch.randn(2, 3, 32, 32)
     expected = micro[0].forward_head(micro[0].forward_features(x), pre_logits=True)
-    torch.testing.assert_close(torch.jit.load(tmp_path / "features.pt")(x), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.export.load(tmp_path / "features.pt").module()(x), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(HypvisionError, match="no part 'head'"):
-        export_model(NAME, "torchscript", tmp_path / "head.pt", part="head")
+        export_model(NAME, "torchexport", tmp_path / "head.pt", part="head")
 
 
 # Backbone, its arguments, and whether sizes are free.
@@ -181,7 +163,7 @@ def himapper_file(path, backbone, arguments, **options):
     return model
 
 
-@pytest.mark.parametrize("kind", ["torchscript", "torchexport", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["torchexport", pytest.param("onnx", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("backbone", "arguments", "free"), HIMAPPERS, ids=["deit", "resnet"])
 def test_a_himapper_from_the_file_of_a_training(tmp_path, capsys, kind, backbone, arguments, free):
     model = himapper_file(tmp_path / "epoch_3.pth", backbone, arguments)
@@ -199,9 +181,7 @@ def test_a_himapper_from_the_file_of_a_training(tmp_path, capsys, kind, backbone
             return torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
 
     else:
-        run = (
-            torch.jit.load(tmp_path / "out") if kind == "torchscript" else torch.export.load(tmp_path / "out").module()
-        )
+        run = torch.export.load(tmp_path / "out").module()
     for shape in [(5, 3, 96, 160), (1, 3, 64, 64)] if free else [(5, 3, 32, 32), (1, 3, 32, 32)]:
         x = torch.randn(shape)
         with torch.no_grad():
@@ -219,7 +199,7 @@ def test_features_of_a_himapper_and_its_name(tmp_path, monkeypatch):
         "--model",
         "himapper",
         "--format",
-        "torchscript",
+        "torchexport",
         "--fixed-size",
         "--part",
         "features",
@@ -228,7 +208,7 @@ def test_features_of_a_himapper_and_its_name(tmp_path, monkeypatch):
     x = torch.randn(4, 3, 32, 32)
     with torch.no_grad():
         expected = model.forward_with_hierarchy(x)["feature"]
-        torch.testing.assert_close(torch.jit.load("w.features.pt")(x), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.export.load("w.features.pt2").module()(x), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_himapper_that_draws_samples_is_refused(tmp_path):
@@ -236,16 +216,16 @@ def test_a_himapper_that_draws_samples_is_refused(tmp_path):
     himapper_file(tmp_path / "w.pth", backbone, arguments, preset="official")
     given = dict(arguments, backbone=backbone, preset="official")
     with pytest.raises(HypvisionError, match=r"random numbers in eval mode.*eval_noise=mean"):
-        export_model(tmp_path / "w.pth", "torchscript", tmp_path / "out.pt", False, model="himapper", arguments=given)
+        export_model(tmp_path / "w.pth", "torchexport", tmp_path / "out.pt", False, model="himapper", arguments=given)
     assert not (tmp_path / "out.pt").exists()
     given["eval_noise"] = "mean"
-    export_model(tmp_path / "w.pth", "torchscript", tmp_path / "out.pt", False, model="himapper", arguments=given)
+    export_model(tmp_path / "w.pth", "torchexport", tmp_path / "out.pt", False, model="himapper", arguments=given)
 
 
 def test_the_size_of_weights_of_the_zoo_is_known(zoo, tmp_path):
     for given in (dict(size=64), dict(arguments=dict(img_size=64))):
         with pytest.raises(HypvisionError, match=f"knows the arguments and the size of '{NAME}'"):
-            export_model(NAME, "torchscript", tmp_path / "m.pt", **given)
+            export_model(NAME, "torchexport", tmp_path / "m.pt", **given)
 
 
 class Pyramid(nn.Module):
@@ -266,14 +246,13 @@ class Pyramid(nn.Module):
         return maps
 
 
-@pytest.mark.parametrize("kind", ["onnx", "torchexport", "torchscript"])
-def test_several_outputs(tmp_path, kind, monkeypatch):
+@pytest.mark.parametrize("kind", ["onnx", "torchexport"])
+def test_several_outputs(tmp_path, kind):
     if kind == "onnx":
         onnxruntime = pytest.importorskip("onnxruntime")
         pytest.importorskip("onnxscript")
     model, path = Pyramid().eval(), tmp_path / "model"
-    # The maps as a tuple, and without the class that would be compiled.
-    monkeypatch.setattr(hypvision.zoo.export, "_is_traced", lambda model: True)
+    # The maps as a tuple.
     forward = model.forward
     model.forward = lambda x: tuple(forward(x))
     assert export_network(model, (3, 64, 64), kind, path, output="map").difference < 1e-5
@@ -283,7 +262,7 @@ def test_several_outputs(tmp_path, kind, monkeypatch):
         assert [o.name for o in session.get_outputs()] == ["map0", "map1", "map2", "map3"]
         got = [torch.from_numpy(y) for y in session.run(None, {"images": x.numpy()})]
     else:
-        got = (torch.jit.load(path) if kind == "torchscript" else torch.export.load(path).module())(x)
+        got = torch.export.load(path).module()(x)
     for a, b in zip(got, model(x), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
@@ -294,7 +273,7 @@ def test_semantic_fpn_takes_any_size(tmp_path, kind):
     pytest.importorskip("mmseg")
     from mmengine.registry import DefaultScope
 
-    import hypvision.mm
+    import hypvision.openmmlab
 
     if kind == "onnx":
         onnxruntime = pytest.importorskip("onnxruntime")
@@ -341,9 +320,9 @@ def test_a_file_that_cannot_be_run_is_not_kept(tmp_path, monkeypatch):
 
         return run
 
-    monkeypatch.setitem(hypvision.zoo.export._WRITERS, "torchscript", stuck)
+    monkeypatch.setitem(hypvision.zoo.export._WRITERS, "torchexport", stuck)
     with pytest.raises(HypvisionError, match=r"does not run on .*Guard failed.*--fixed-size"):
-        export_network(Drifting().eval(), (3, 32, 32), "torchscript", tmp_path / "bad.pt")
+        export_network(Drifting().eval(), (3, 32, 32), "torchexport", tmp_path / "bad.pt")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -368,17 +347,17 @@ def test_outputs_of_another_number_shape_or_value(tmp_path, monkeypatch, wrong):
 
 def test_a_file_that_differs_is_not_kept(tmp_path, monkeypatch):
     model = Drifting().eval()
-    assert export_network(model, (3, 32, 32), "torchscript", tmp_path / "good.pt").difference == 0
+    assert export_network(model, (3, 32, 32), "torchexport", tmp_path / "good.pt").difference == 0
 
-    write = hypvision.zoo.export._write_torchscript
+    write = hypvision.zoo.export._write_torchexport
 
     def drift(*args):
         run = write(*args)
         return lambda x: run(x) * 1.01
 
-    monkeypatch.setitem(hypvision.zoo.export._WRITERS, "torchscript", drift)
+    monkeypatch.setitem(hypvision.zoo.export._WRITERS, "torchexport", drift)
     with pytest.raises(HypvisionError, match="computes something else"):
-        export_network(model, (3, 32, 32), "torchscript", tmp_path / "bad.pt")
+        export_network(model, (3, 32, 32), "torchexport", tmp_path / "bad.pt")
     assert [path.name for path in tmp_path.iterdir()] == ["good.pt"]
 
 
@@ -391,8 +370,8 @@ class Unscriptable(nn.Module):
     ("model", "size", "kind", "message"),
     [
         (Drifting(), (3, 32, 32), "tflite", "no format"),
-        (Drifting(), (3, 40, 40), "torchscript", "--fixed-size"),
-        (Unscriptable(), (3, 32, 32), "torchscript", "cannot be exported"),
+        (Drifting(), (3, 40, 40), "torchexport", "--fixed-size"),
+        (Unscriptable(), (3, 32, 32), "torchexport", "cannot be exported"),
     ],
 )
 def test_mistakes_are_explained(tmp_path, model, size, kind, message):
@@ -420,5 +399,5 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(HypvisionError, match="onnxscript.*hypvision.export"):
+    with pytest.raises(HypvisionError, match="onnxscript.*export"):
         export_network(Drifting(), (3, 32, 32), "onnx", tmp_path / "model")

@@ -9,21 +9,21 @@ import huggingface_hub.constants
 import pytest
 import timm
 import torch
-from bad_server import Server
-from zoo_helpers import MICRO, NAME
+from helpers.bad_server import Server
+from helpers.zoo import MICRO, NAME
 
 import hypvision
+from hypvision.checkpoints.index import builtin_index, read_index
+from hypvision.checkpoints.sources import resolve
 from hypvision.data import ShapesClassification
 from hypvision.errors import HypvisionError
-from hypvision.zoo.index import builtin_index, read_index
 from hypvision.zoo.release import hub_folder, push_to_folder, push_to_hub
-from hypvision.zoo.sources import resolve
 
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 CLEAN = """
 import json, sys, timm, torch
-import hypvision, hypvision.zoo.commands, hypvision.zoo.export, hypvision.zoo.release
+import hypvision, hypvision.cli.zoo, hypvision.zoo.export, hypvision.zoo.release
 model = timm.create_model("hcformer_nano.cifar10", pretrained=True).eval()
 x = torch.linspace(-1, 1, 3 * 32 * 32).reshape(1, 3, 32, 32)
 print(json.dumps([model(x)[0].tolist(), hypvision.load("hcformer_nano.cifar10")(x)[0].tolist()]))

@@ -7,7 +7,8 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Callable
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -105,6 +106,31 @@ def in_turns(calls: dict[str, Callable[[], object]], repeats: int, device: str, 
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def add_run_arguments(parser: ArgumentParser, repeats: int) -> None:
+    """The options of every benchmark: ``--repeats``, ``--threads``, ``--device``, ``--write``."""
+    parser.add_argument("--repeats", type=int, default=repeats, help=f"timed calls of each kind (default: {repeats})")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+
+
+def start(args: Namespace, **least: int) -> None:
+    """Check options, take the threads that are asked for and seed PyTorch.
+
+    Args:
+        args: of the command line.
+        least: smallest value of further options; ``repeats`` and ``threads`` are 1 or more.
+
+    Raises:
+        HypvisionError: an option is too small, or there is no GPU.
+    """
+    for name, value in dict(least, repeats=1, threads=1).items():
+        if getattr(args, name) is not None and getattr(args, name) < value:
+            raise HypvisionError(f"--{name} must be at least {value}, got {getattr(args, name)}.")
+    set_device(args.device, args.threads)
+    torch.manual_seed(0)
+
+
 def set_device(device: str, threads: int | None) -> None:
     """Check that there is the GPU that is asked for, and take as many CPU threads as are.
 
@@ -115,3 +141,29 @@ def set_device(device: str, threads: int | None) -> None:
         raise HypvisionError("--device cuda: PyTorch finds no GPU here. Leave the option out to measure on the CPU.")
     if threads:
         torch.set_num_threads(threads)
+
+
+def report(
+    args: Namespace, options: Sequence[str], facts: str, table: str, marks: tuple[str, str], introduction: str
+) -> None:
+    """Print the command that repeats the measurement, the machine, and the table; write them with ``--write``.
+
+    Args:
+        args: of the command line.
+        options: names of the options to show beside those of every benchmark; one without a value is left out.
+        facts: versions and sizes, a sentence.
+        table: Markdown.
+        marks, introduction: see :func:`write_section`.
+    """
+    command = ["tools/benchmark.py", args.benchmark]
+    for name in (*options, "repeats", "device"):
+        value = getattr(args, name)
+        if value is not None:
+            command += [f"--{name}", *map(str, value if isinstance(value, (list, tuple)) else [value])]
+    if args.device == "cpu":
+        command += ["--threads", str(torch.get_num_threads())]
+    text = f"`{' '.join(command)}`\n\n{machine(args.device)}; {facts}\n\n{table}"
+    print(text)
+    if args.write:
+        write_section(args.write, marks, text, introduction)
+        print(f"\nWritten to {args.write}")

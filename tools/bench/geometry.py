@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from common import MIB, machine, peak_bytes, set_device, write_section
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from bench.common import MIB, machine, peak_bytes, set_device, write_section
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.nn import GaneaMLR, LorentzBatchNorm2d, LorentzConv2d, LorentzMLR, PoincareMLR

@@ -11,20 +11,19 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import timm
 import torch
 import torch.nn.functional as F
-from common import MIB, held_bytes, machine, peak_bytes, set_device, write_section
-from hcformer_reference import VARIANTS, ReferenceHCFormer
+from references.hcformer import VARIANTS, ReferenceHCFormer
 from torch import Tensor, nn
 from tqdm import tqdm
 
 import hypvision
+from bench.common import MIB, add_run_arguments, held_bytes, peak_bytes, report, start
 from hypvision.errors import HypvisionError
-from hypvision.zoo.convert import hcformer_from_official
+from hypvision.models.hcformer_checkpoint import hcformer_from_official
 
 OTHERS = ("swin_tiny_patch4_window7_224", "resnet18", "resnet50")
 # What the fast formulation must reach against the literal one.
@@ -36,7 +35,7 @@ Every section names the command that wrote it; run it to replace the numbers by 
 
 ## HCFormer
 
-`literal` is the published formulation written down step by step (`tools/bench/hcformer_reference.py`): the same weights
+`literal` is the published formulation written down step by step (`tests/references/hcformer.py`): the same weights
 and the same outputs, with the large intermediate tensors of the official code. Both are timed in turns, in one process.
 
 {MARKS[0]}
@@ -187,30 +186,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), help="default: all")
     parser.add_argument("--batch", type=int, default=8, help="images a step (default: 8)")
     parser.add_argument("--size", type=int, default=224, help="side of the images (default: 224)")
-    parser.add_argument("--repeats", type=int, default=5, help="timed steps of each kind (default: 5)")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+    add_run_arguments(parser, repeats=5)
 
 
 def run(args: argparse.Namespace) -> None:
-    for name in ("batch", "repeats", "threads"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise HypvisionError(f"--{name} must be at least 1, got {value}.")
     if args.size < 64:  # the literal form cannot pad smaller maps
         raise HypvisionError(f"--size must be at least 64, got {args.size}.")
-    set_device(args.device, args.threads)
-    torch.manual_seed(0)
+    start(args, batch=1)
     results = run_all(args.models, args.batch, args.size, args.repeats, args.device)
-    command = f"tools/benchmark.py hcformer --models {' '.join(args.models)} --batch {args.batch} --size {args.size}"
-    command += f" --repeats {args.repeats} --device {args.device}"
-    if args.device == "cpu":
-        command += f" --threads {torch.get_num_threads()}"
-    text = (
-        f"`{command}`\n\n{machine(args.device)}; timm {timm.__version__}, hypvision {hypvision.__version__}. Medians "
-        f"of {args.repeats}; batch {args.batch}, {args.size} x {args.size} pixels, float32.\n\n{table(results)}"
+    facts = (
+        f"timm {timm.__version__}, hypvision {hypvision.__version__}. Medians of {args.repeats}; batch {args.batch}, "
+        f"{args.size} x {args.size} pixels, float32."
     )
-    print(text)
-    if args.write:
-        write_section(args.write, MARKS, text, INTRODUCTION)
-        print(f"\nWritten to {args.write}")
+    report(args, ["models", "batch", "size"], facts, table(results), MARKS, INTRODUCTION)

@@ -11,15 +11,13 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from common import MIB, machine, peak_bytes, set_device, write_section
-from hier_reference import reference_hier_loss
+from references.hier import reference_hier_loss
 from torch import Tensor
 
 import hypvision
-from hypvision.errors import HypvisionError
+from bench.common import MIB, add_run_arguments, peak_bytes, report, start
 from hypvision.geometry import Lorentz, PoincareBall
 from hypvision.losses import HIERLoss, clip_to_ball, lca_triplet_loss
 
@@ -29,7 +27,7 @@ MARKS = ("<!-- hier:begin -->", "<!-- hier:end -->")
 INTRODUCTION = f"""
 ## HIER and LHIER losses
 
-`published` is the loss as its authors' code computes it, written down step by step (`tools/bench/hier_reference.py`):
+`published` is the loss as its authors' code computes it, written down step by step (`tests/references/hier.py`):
 distances from Moebius sums of all pairs, dense tensors for all triplets. Ours are the same numbers (`tests/losses`).
 
 {MARKS[0]}
@@ -116,28 +114,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=180, help="samples in a batch (default: 180)")
     parser.add_argument("--proxies", type=int, default=512, help="hierarchical proxies (default: 512)")
     parser.add_argument("--dim", type=int, default=512, help="dimension of the embeddings (default: 512)")
-    parser.add_argument("--repeats", type=int, default=10, help="timed steps; the published form gets 2 (default: 10)")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+    add_run_arguments(parser, repeats=10)
 
 
 def run(args: argparse.Namespace) -> None:
-    for name, least in (("samples", 4), ("proxies", 4), ("dim", 1), ("repeats", 1), ("threads", 1)):
-        if (value := getattr(args, name)) is not None and value < least:
-            raise HypvisionError(f"--{name} must be at least {least}, got {value}.")
-    set_device(args.device, args.threads)
-    torch.manual_seed(0)
+    start(args, samples=4, proxies=4, dim=1)
     text = table(args.samples, args.proxies, args.dim, args.repeats, args.device)
-    command = f"tools/benchmark.py hier --samples {args.samples} --proxies {args.proxies} --dim {args.dim}"
-    command += f" --repeats {args.repeats} --device {args.device}"
-    if args.device == "cpu":
-        command += f" --threads {torch.get_num_threads()}"
-    text = (
-        f"`{command}`\n\n{machine(args.device)}; hypvision {hypvision.__version__}. {args.samples} samples, "
-        f"{args.proxies} proxies, {args.dim} dimensions, float32.\n\n{text}"
+    facts = (
+        f"hypvision {hypvision.__version__}. {args.samples} samples, {args.proxies} proxies, {args.dim} dimensions, "
+        "float32."
     )
-    print(text)
-    if args.write:
-        write_section(args.write, MARKS, text, INTRODUCTION)
-        print(f"\nWritten to {args.write}")
+    report(args, ["samples", "proxies", "dim"], facts, text, MARKS, INTRODUCTION)

@@ -3,7 +3,7 @@
 A pass of the bare backbone and one with the mapper follow each other (A B A B ...), and the median of the differences
 counts, so that whatever else the machine does slows both. The mapper alone, on the map and feature of the same
 backbone, is timed in its two evaluation modes (means; samples as in training and in the released code) and against the
-literal form (``tools/bench/himapper_reference.py``): levels one after the other, all samples, every projection at every
+literal form (``tests/references/himapper.py``): levels one after the other, all samples, every projection at every
 level.
 """
 
@@ -13,20 +13,19 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import timm
 import torch
-from common import machine, set_device, write_section
-from himapper_reference import LiteralHiMapper
+from references.himapper import LiteralHiMapper
 from torch import nn
 from tqdm import tqdm
 
 import hypvision
+from bench.common import add_run_arguments, report, start
 from hypvision.errors import HypvisionError
 from hypvision.models.himapper import BACKBONES
-from hypvision.zoo.convert import himapper_from_official
+from hypvision.models.himapper_checkpoint import himapper_from_official
 
 # Largest overhead over these backbones, in percent.
 TARGETS = {"deit_tiny_patch16_224": 8, "deit_small_patch16_224": 8}
@@ -36,7 +35,7 @@ INTRODUCTION = f"""
 ## Hi-Mapper
 
 Inference with the mapper against the bare backbone, and the mapper alone: fused over levels (without noise, and with
-all samples), and as a loop over the levels (`tools/bench/himapper_reference.py`, the same numbers).
+all samples), and as a loop over the levels (`tests/references/himapper.py`, the same numbers).
 
 {MARKS[0]}
 {MARKS[1]}
@@ -127,35 +126,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=list(BACKBONES), default=list(BACKBONES), help="default: all")
     parser.add_argument("--batch", type=int, default=8, help="images a pass (default: 8)")
     parser.add_argument("--size", type=int, default=224, help="side of the images, a multiple of 32 (default: 224)")
-    parser.add_argument("--repeats", type=int, default=7, help="timed passes of each kind (default: 7)")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+    add_run_arguments(parser, repeats=7)
 
 
 def run(args: argparse.Namespace) -> None:
-    for name in ("batch", "repeats", "threads"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise HypvisionError(f"--{name} must be at least 1, got {value}.")
     if args.size < 32 or args.size % 32:
         raise HypvisionError(f"--size must be a multiple of 32, got {args.size}.")
-    set_device(args.device, args.threads)
-    torch.manual_seed(0)
+    start(args, batch=1)
     results = {}
     with tqdm(total=2 * len(args.models) * (args.repeats + 1), desc="benchmark", unit="turn", disable=None) as bar:
         for name in args.models:
             bar.set_description(name)
             results[name] = measure(name, args.batch, args.size, args.repeats, args.device, bar)
-    command = f"tools/benchmark.py himapper --models {' '.join(args.models)} --batch {args.batch} --size {args.size}"
-    command += f" --repeats {args.repeats} --device {args.device}"
-    if args.device == "cpu":
-        command += f" --threads {torch.get_num_threads()}"
-    text = (
-        f"`{command}`\n\n{machine(args.device)}; timm {timm.__version__}, hypvision {hypvision.__version__}. Medians "
-        f"of {args.repeats}; batch {args.batch}, {args.size} x {args.size} pixels, float32. Parameters with the preset "
-        f"`official`.\n\n{table(results)}"
+    facts = (
+        f"timm {timm.__version__}, hypvision {hypvision.__version__}. Medians of {args.repeats}; batch {args.batch}, "
+        f"{args.size} x {args.size} pixels, float32. Parameters with the preset `official`."
     )
-    print(text)
-    if args.write:
-        write_section(args.write, MARKS, text, INTRODUCTION)
-        print(f"\nWritten to {args.write}")
+    report(args, ["models", "batch", "size"], facts, table(results), MARKS, INTRODUCTION)

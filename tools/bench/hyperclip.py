@@ -2,7 +2,7 @@
 
 The training step is CLIP's dense image embeddings and its text embeddings, forward and backward, with the gradient at
 the packed projections. `frozen` is that same graph without an adapter (the gradient stops at the packed weights);
-`adapter` goes on to the blocks S; `literal` builds the weights as the official code does: projection by projection,
+`adapter` goes on to the blocks S; `reference` builds the weights as the official code does: projection by projection,
 through dense D x D matrices and the whole chain on the ball. Calls are timed in turns, in one process; medians count.
 """
 
@@ -15,13 +15,13 @@ from pathlib import Path
 
 import open_clip
 import torch
-from common import in_turns, machine, set_device, write_section
-from hyperclip_reference import literal_packed
+from references.hyperclip import literal_packed
 from torch import Tensor, nn
 from tqdm import tqdm
 
 import hypvision
-from hypvision.clip import hyperclip
+from bench.common import in_turns, machine, set_device, write_section
+from hypvision.clip import adapters
 from hypvision.clip.classes import load_classes
 from hypvision.clip.models import ARCHITECTURES, create_clip
 from hypvision.clip.towers import encode_dense, encode_text, find_towers, patch_size
@@ -31,22 +31,20 @@ INTRODUCTION = "\n## HyperCLIP\n\n<!-- hyperclip:begin -->\n<!-- hyperclip:end -
 MARKS = ("<!-- hyperclip:begin -->", "<!-- hyperclip:end -->")
 
 
-def literal_weights(model: nn.Module) -> None:
+def reference_weights(model: nn.Module) -> None:
     """All adapted weights as the official code makes them, with the gradient of a sum."""
     total = torch.zeros(())
     for tower in find_towers(model):
         for block in tower.blocks:
-            owner, maps = tower.owner(block), block.hyperbolic_attn
-            blocks = {letter: getattr(maps, f"adapter_attn_{letter}").weights for letter in "qkv"}
-            adapter, index = owner.hyperclip
-            total = total + literal_packed(adapter.packed(index), blocks, 0.01).sum()
+            blocks = {letter: getattr(block.hyperclip, letter) for letter in "qkv"}
+            total = total + literal_packed(tower.frozen(block), blocks, 0.01).sum()
     total.backward()
 
 
 def fused_weights(model: nn.Module) -> None:
-    """The same by the closed form, all layers of a tower at once."""
-    hyperclip.refresh(model)
-    total = sum(weight.sum() for _, adapter in hyperclip._adapters(model) for weight in adapter.weights())
+    """The same by the closed form."""
+    towers = find_towers(model)
+    total = sum(block.hyperclip(tower.frozen(block)).sum() for tower in towers for block in tower.blocks)
     total.backward()
 
 
@@ -61,11 +59,11 @@ def measure(name: str, batch: int, size: int, prompts: int, repeats: int, device
     frozen = copy.deepcopy(base).requires_grad_(False)
     for tower in find_towers(frozen):
         for block in tower.blocks:
-            tower.owner(block)._parameters[tower.packed_name].requires_grad_(True)
+            tower.frozen(block).requires_grad_(True)
     widths = [tower.width for tower in find_towers(base)]
     block = next(n for n in (128, 64, 32, 16) if all(width % n == 0 for width in widths))
-    adapted = hyperclip.inject(copy.deepcopy(base), block=block)
-    merged = hyperclip.merge(hyperclip.inject(copy.deepcopy(base), block=block))
+    adapted = adapters.inject(copy.deepcopy(base), block=block)
+    merged = adapters.merge(adapters.inject(copy.deepcopy(base), block=block))
 
     def step(model: nn.Module) -> Callable[[], None]:
         def run() -> None:
@@ -91,7 +89,10 @@ def measure(name: str, batch: int, size: int, prompts: int, repeats: int, device
         return run
 
     train = {"frozen, training": step(frozen), "adapter, training": step(adapted)}
-    weights = {"literal, weights": lambda: literal_weights(adapted), "adapter, weights": lambda: fused_weights(adapted)}
+    weights = {
+        "reference, weights": lambda: reference_weights(adapted),
+        "adapter, weights": lambda: fused_weights(adapted),
+    }
     models = {"base, inference": base, "adapter, inference": adapted, "merged, inference": merged}
     texts = {"text, 77 tokens": text(False), "text, cut": text(True)}
     with tqdm(total=(repeats + 1) * 9, desc=name, unit="call", disable=None) as bar:
@@ -107,7 +108,7 @@ def measure(name: str, batch: int, size: int, prompts: int, repeats: int, device
 def table(results: dict[str, dict[str, float]]) -> str:
     """A Markdown table with a line for each model."""
     lines = [
-        "| model | training, frozen | with adapter | overhead | weights alone: literal | ours | faster | inference | "
+        "| model | training, frozen | with adapter | overhead | weights alone: reference | ours | faster | inference | "
         "adapter kept | merged | text, 77 tokens | cut | faster |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
@@ -125,9 +126,9 @@ def table(results: dict[str, dict[str, float]]) -> str:
             seconds(t["frozen, training"]),
             seconds(t["adapter, training"]),
             change(t["adapter, training"], t["frozen, training"]),
-            seconds(t["literal, weights"]),
+            seconds(t["reference, weights"]),
             seconds(t["adapter, weights"]),
-            f"{t['literal, weights'] / t['adapter, weights']:.1f}x",
+            f"{t['reference, weights'] / t['adapter, weights']:.1f}x",
             seconds(base),
             change(t["adapter, inference"], base),
             change(t["merged, inference"], base),

@@ -19,12 +19,11 @@ from typing import NamedTuple
 import timm
 import torch
 import torch.nn.functional as F
-from common import MIB, held_bytes, machine, peak_bytes, set_device, write_section
-from lorentz_cnn_reference import BatchNorm, Conv, Hyperboloid, ReferenceLorentzResNet
+from references.lorentz_cnn import BatchNorm, Conv, Hyperboloid, ReferenceLorentzResNet
 from torch import Tensor, nn
 
 import hypvision
-from hypvision.errors import HypvisionError
+from bench.common import MIB, add_run_arguments, held_bytes, peak_bytes, report, start
 from hypvision.geometry import Lorentz
 from hypvision.nn import (
     EfficientLorentzConv2d,
@@ -67,7 +66,7 @@ INTRODUCTION = f"""
 ## Lorentz ResNets
 
 `published` is the network as its authors' code computes it, written down step by step
-(`tools/bench/lorentz_cnn_reference.py`): ours gives the same logits from the same weights
+(`tests/references/lorentz_cnn.py`): ours gives the same logits from the same weights
 (`tests/models/test_lorentz_resnet.py`). The Euclidean twin is the same network without hyperbolic layers.
 
 {MARKS[0]}
@@ -280,7 +279,7 @@ def split_rows(batch: int, repeats: int, device: str) -> list[str]:
 
 def config_rows(configs: list[Path], batch: int, repeats: int, device: str) -> list[str]:
     """Rows with the training step of the timm models in configs; ratios to the first."""
-    from hypvision.mm.config import load_config  # the other tables do without mmengine
+    from hypvision.engine.config import load_config  # the other tables do without mmengine
 
     steps = []
     for config in configs:
@@ -307,18 +306,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--depths", nargs="+", type=int, choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--batch", type=int, default=16, help="images a step (default: 16)")
-    parser.add_argument("--repeats", type=int, default=5, help="timed steps; a slow step gets 2 (default: 5)")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--write", metavar="FILE", type=Path, help="write the tables into this Markdown file, too")
+    add_run_arguments(parser, repeats=5)
 
 
 def run(args: argparse.Namespace) -> None:
-    for name in ("batch", "repeats", "threads"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise HypvisionError(f"--{name} must be at least 1, got {value}.")
-    set_device(args.device, args.threads)
-    torch.manual_seed(0)
+    start(args, batch=1)
     if args.configs:
         print("| config | least s | median s | time / first |\n|---|--:|--:|--:|")
         print("\n".join(config_rows(args.configs, args.batch, args.repeats, args.device)))
@@ -341,15 +333,8 @@ def run(args: argparse.Namespace) -> None:
         "|---|" + "--:|" * (len(KINDS) + 2),
         *split_rows(args.batch, args.repeats, args.device),
     ]
-    command = f"tools/benchmark.py lorentz-cnn --depths {' '.join(map(str, args.depths))} --batch {args.batch}"
-    command += f" --repeats {args.repeats} --device {args.device}"
-    if args.device == "cpu":
-        command += f" --threads {torch.get_num_threads()}"
-    text = (
-        f"`{command}`\n\n{machine(args.device)}; timm {timm.__version__}, hypvision {hypvision.__version__}. Batch "
-        f"{args.batch}, 32 x 32 pixels, 100 classes, float32; ratios of least times.\n\n" + "\n".join(tables)
+    facts = (
+        f"timm {timm.__version__}, hypvision {hypvision.__version__}. Batch {args.batch}, 32 x 32 pixels, 100 classes, "
+        "float32; ratios of least times."
     )
-    print(text)
-    if args.write:
-        write_section(args.write, MARKS, text, INTRODUCTION)
-        print(f"\nWritten to {args.write}")
+    report(args, ["depths", "batch"], facts, "\n".join(tables), MARKS, INTRODUCTION)

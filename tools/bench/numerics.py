@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import math
 import statistics
-import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -20,17 +19,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from common import write_section
 from torch import Tensor
 from tqdm import tqdm
 
+from bench.common import write_section
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "geometry"))
-from mp_reference import evaluate  # noqa: E402 - the tests are no package
-from precision_cases import EVENTS, OPERATIONS, SIGNED, Operation, draw  # noqa: E402
+from references.geometry_cases import EVENTS, OPERATIONS, SIGNED, Operation, draw  # noqa: E402
+from references.geometry_mpmath import evaluate  # noqa: E402 - the tests are no package
 
 MARKS = ("<!-- numerics:begin -->", "<!-- numerics:end -->")
 RADII = {
@@ -57,7 +55,7 @@ VERSIONS = {"hypvision": "hypvision", "geoopt": "geoopt", "HypLL": "hypll", "PyT
 HALVES = (torch.bfloat16, torch.float16)
 KINDS = {"generic": "random directions", "near": "near points", "ray": "one ray", "antipodal": "opposite points"}
 
-# Operations of ``tests/geometry/precision_cases.py`` and what they are called here: those of pairs of points, in all
+# Operations of ``tests/helpers/precision_cases.py`` and what they are called here: those of pairs of points, in all
 # kinds of pairs, and those of one point.
 PAIRS = {
     "lorentz": {
@@ -99,7 +97,7 @@ SINGLES = {
 
 
 class Row(NamedTuple):
-    """An operation of ``tests/geometry/precision_cases.py`` in several libraries, at curvature 1.
+    """An operation of ``tests/helpers/precision_cases.py`` in several libraries, at curvature 1.
 
     The functions take the vectors as they are drawn there, space parts for the Lorentz model, and the operation's
     numbers.

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import MIB, in_turns, machine, peak_bytes, set_device, write_section
 from tqdm import tqdm
 
 import hypvision
+from bench.common import MIB, add_run_arguments, in_turns, peak_bytes, report, start
 from hypvision.errors import HypvisionError
 
 INTRODUCTION = "\n## Open-vocabulary models\n\n<!-- open-vocabulary:begin -->\n<!-- open-vocabulary:end -->\n"
@@ -40,7 +40,7 @@ TASKS: dict[str, tuple[str, dict[str, Any], int]] = {
 
 def task_of(config: Path) -> str:
     """The type of a config's model."""
-    from hypvision.mm.config import load_config  # the other benchmarks do without mmengine
+    from hypvision.engine.config import load_config  # the other benchmarks do without mmengine
 
     found = load_config(config).model.get("type")
     if found not in TASKS:
@@ -65,12 +65,14 @@ class Case:
         from mmengine.registry import DATASETS, MODELS, DefaultScope
         from mmengine.utils import import_modules_from_strings
 
-        from hypvision.mm.config import load_config
+        from hypvision.engine.config import load_config
 
         loaded = load_config(config)
         self.name = config.stem
         scope, data, default = TASKS[task_of(config)]
-        import_modules_from_strings(["hypvision.mm.openvocab_shapes", *loaded.custom_imports["imports"]])
+        import_modules_from_strings(
+            ["hypvision.openmmlab.datasets.open_vocabulary_shapes", *loaded.custom_imports["imports"]]
+        )
         loaded.model.clip.pretrained = None
         if clip:
             loaded.model.clip = dict(name=clip)
@@ -128,18 +130,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=1, help="pictures a training step (default: 1)")
     parser.add_argument("--size", type=int, help="side of the pictures (default: 384 for segmentation, else 640)")
     parser.add_argument("--clip", metavar="NAME", help="another CLIP than the configs' (random weights)")
-    parser.add_argument("--repeats", type=int, default=3, help="timed calls of each kind (default: 3)")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+    add_run_arguments(parser, repeats=3)
 
 
 def run(args: argparse.Namespace) -> None:
-    for name in ("batch", "size", "repeats", "threads"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise HypvisionError(f"--{name} must be at least 1, got {value}.")
-    set_device(args.device, args.threads)
-    torch.manual_seed(0)
+    start(args, batch=1, size=1)
     from mmengine.logging import MMLogger
 
     MMLogger.get_instance("benchmark").setLevel("ERROR")  # else a line for each parameter
@@ -153,18 +148,8 @@ def run(args: argparse.Namespace) -> None:
     with tqdm(total=len(args.configs) * (2 * args.repeats + 3), unit="call") as bar:
         for configs in groups.values():
             lines += rows(configs, args, bar)
-    options = "" if args.configs == DEFAULT else f" --configs {' '.join(map(str, args.configs))}"
-    options += f" --clip {args.clip}" if args.clip else ""
-    options += f" --size {args.size}" if args.size else ""
-    command = f"tools/benchmark.py open-vocabulary --batch {args.batch} --repeats {args.repeats}{options}"
-    if args.device == "cpu":
-        command += f" --threads {torch.get_num_threads()}"
-    text = (
-        f"`{command}`\n\n{machine(args.device)}; hypvision {hypvision.__version__}. Medians of {args.repeats}, random "
-        f"weights, float32, {args.batch} picture{'s' if args.batch > 1 else ''} a step; `/ first`: to the first row of "
-        "the task.\n\n" + "\n".join(lines)
+    facts = (
+        f"hypvision {hypvision.__version__}. Medians of {args.repeats}, random weights, float32, {args.batch} "
+        f"picture{'s' if args.batch > 1 else ''} a step; `/ first`: to the first row of the task."
     )
-    print(text)
-    if args.write:
-        write_section(args.write, MARKS, text, INTRODUCTION)
-        print(f"\nWritten to {args.write}")
+    report(args, ["batch", "configs", "clip", "size"], facts, "\n".join(lines), MARKS, INTRODUCTION)

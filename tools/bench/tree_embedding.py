@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from common import machine, write_section
 from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
 import hypvision
+from bench.common import machine, write_section
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
 from hypvision.geometry import Euclidean, Lorentz, Manifold, ManifoldParameter, PoincareBall

@@ -2,8 +2,11 @@
 _base_ = ["../../_base_/det_runtime.py"]
 custom_imports = dict(
     imports=[
-        "hypvision.mm", "hypvision.tasks", "hypvision.mm.pyramid", "hypvision.mm.openvocab_det",
-        "hypvision.mm.openvocab_scenes",
+        "hypvision.openmmlab",
+        "hypvision.tasks",
+        "hypvision.openmmlab.pyramid",
+        "hypvision.openmmlab.open_vocabulary.detection",
+        "hypvision.openmmlab.datasets.open_vocabulary_scenes",
     ]
 )  # fmt: skip
 custom_hooks = [dict(type="DatasetClassesHook")]

@@ -2,8 +2,11 @@
 _base_ = ["./runtime_det.py"]
 custom_imports = dict(
     imports=[
-        "hypvision.mm", "hypvision.tasks", "hypvision.mm.pyramid", "hypvision.mm.openvocab_pan",
-        "hypvision.mm.openvocab_scenes",
+        "hypvision.openmmlab",
+        "hypvision.tasks",
+        "hypvision.openmmlab.pyramid",
+        "hypvision.openmmlab.open_vocabulary.panoptic",
+        "hypvision.openmmlab.datasets.open_vocabulary_scenes",
     ]
 )  # fmt: skip
 default_hooks = dict(checkpoint=dict(save_best="ov/PQ"))

@@ -1,28 +1,7 @@
 # ADE20K full, 847 classes, written by `hypvision prepare ade847`: data/ade847/{images,annotations}/validation.
+_base_ = ["./open_vocabulary_test.py"]
 data_root = "data/ade847"
-test_pipeline = [
-    dict(type="LoadImageFromFile"),
-    dict(type="Resize", scale=(2560, 640), keep_ratio=True, backend="pillow"),
-    dict(type="LoadWideAnnotations"),
-    dict(type="PackSegInputs"),
-]
-val_dataloader = dict(
-    batch_size=1,
-    num_workers=2,
-    persistent_workers=True,
-    sampler=dict(type="DefaultSampler", shuffle=False),
-    dataset=dict(
-        type="OpenVocabSegDataset",
-        classes="ade847",
-        ignore_index=65535,
-        seg_map_suffix=".tif",
-        data_root=data_root,
-        data_prefix=dict(img_path="images/validation", seg_map_path="annotations/validation"),
-        pipeline=test_pipeline,
-    ),
-)
+val_dataloader = dict(dataset=dict(classes="ade847", data_root=data_root, ignore_index=65535, seg_map_suffix=".tif"))
 test_dataloader = val_dataloader
-val_evaluator = dict(type="OpenVocabIoUMetric", ignore_index=65535)
+val_evaluator = dict(ignore_index=65535)
 test_evaluator = val_evaluator
-val_cfg = dict(type="ValLoop")
-test_cfg = dict(type="TestLoop")

@@ -1,29 +1,8 @@
 # PC-459: Pascal Context, 459 classes, written by `hypvision prepare pc459`:
 # data/pc459/{images,annotations}/validation.
+_base_ = ["./open_vocabulary_test.py"]
 data_root = "data/pc459"
-test_pipeline = [
-    dict(type="LoadImageFromFile"),
-    dict(type="Resize", scale=(2560, 640), keep_ratio=True, backend="pillow"),
-    dict(type="LoadWideAnnotations"),
-    dict(type="PackSegInputs"),
-]
-val_dataloader = dict(
-    batch_size=1,
-    num_workers=2,
-    persistent_workers=True,
-    sampler=dict(type="DefaultSampler", shuffle=False),
-    dataset=dict(
-        type="OpenVocabSegDataset",
-        classes="pc459",
-        ignore_index=459,
-        seg_map_suffix=".tif",
-        data_root=data_root,
-        data_prefix=dict(img_path="images/validation", seg_map_path="annotations/validation"),
-        pipeline=test_pipeline,
-    ),
-)
+val_dataloader = dict(dataset=dict(classes="pc459", data_root=data_root, ignore_index=459, seg_map_suffix=".tif"))
 test_dataloader = val_dataloader
-val_evaluator = dict(type="OpenVocabIoUMetric", ignore_index=459)
+val_evaluator = dict(ignore_index=459)
 test_evaluator = val_evaluator
-val_cfg = dict(type="ValLoop")
-test_cfg = dict(type="TestLoop")

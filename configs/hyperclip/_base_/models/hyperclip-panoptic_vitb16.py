@@ -5,7 +5,7 @@ model = dict(
     type="HyperCLIPPanoptic",
     clip=dict(name="ViT-B-16", pretrained="openai", force_quick_gelu=True),
     adapter=dict(block=128, c_text=0.01, c_vision=0.01),
-    tune="hyperbolic",
+    tune="adapter",
     hooks=(3, 5, 7, 11),
     neck=dict(type="BlockPyramid", out_channels=256, scales=(4, 2, 1, 0.5), num_outs=4),
     data_preprocessor=dict(pad_size_divisor=32),

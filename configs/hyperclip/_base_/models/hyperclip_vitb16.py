@@ -3,7 +3,7 @@ model = dict(
     type="HyperCLIPSegmentor",
     clip=dict(name="ViT-B-16", pretrained="openai", force_quick_gelu=True),
     adapter=dict(block=128, c_text=0.01, c_vision=0.01),
-    tune="hyperbolic",
+    tune="adapter",
     resolution=384,
     crop=384,
     slide=640,

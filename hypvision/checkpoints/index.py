@@ -1,0 +1,216 @@
+"""The index of the zoo: ``index.yml``, one record a weight file, read and written.
+
+A record says what a file is, where it lies, how to recognise it (sha256 and bytes) and what it was measured to do; its
+schema is :mod:`hypvision.checkpoints.records`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hypvision.checkpoints.records import Index, Record, parse
+from hypvision.errors import HypvisionError
+from hypvision.files import write_text
+
+__all__ = [
+    "builtin_index",
+    "builtin_root",
+    "dump_index",
+    "find_record",
+    "parse_index",
+    "parse_record",
+    "read_index",
+    "with_record",
+    "write_index",
+]
+
+VERSION = 1
+_HEADER = """\
+# The model zoo: one record a weight file. Written by hypvision publish; docs/model-zoo.md describes the keys.
+# README.md is rendered from this file: hypvision models --write-readme model_zoo/README.md
+"""
+
+
+def without_password(address: str) -> str:
+    """An address to show: without ``NAME:PASSWORD@`` before the host."""
+    return re.sub(r"^(https?://)[^/]*@", r"\1", address)
+
+
+# Parsing
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only; refuses a key that stands twice, of which YAML would silently take the last."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
+    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
+    for key in keys:
+        if not isinstance(key, str):
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is not text", node.start_mark)
+        if keys.count(key) > 1:
+            raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' stands twice", node.start_mark)
+    return dict(zip(keys, (loader.construct_object(value, deep=True) for _, value in node.value)))
+
+
+def _compose(loader: _Loader, parent: Any, index: Any) -> yaml.Node:
+    """Refuses aliases: a few lines of them stand for a structure that fills the memory."""
+    if loader.check_event(yaml.AliasEvent):
+        event = loader.peek_event()
+        raise yaml.composer.ComposerError(None, None, f"the alias '*{event.anchor}'; write it out", event.start_mark)
+    return yaml.SafeLoader.compose_node(loader, parent, index)
+
+
+_Loader.compose_node = _compose
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def parse_index(text: str, root: Path | None = None, address: str | None = None) -> Index:
+    """Parse and check the text of an ``index.yml``.
+
+    Raises:
+        HypvisionError: not YAML, an unknown or missing key, a value out of its range, a name that stands twice, or a
+            parent that is not there. The message names the record and the key.
+    """
+    where = without_password(address) if address else (str(root / "index.yml") if root else "the index")
+    try:
+        content = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a day that no calendar has
+        raise HypvisionError(f"{where} is not valid YAML: {error}.") from error
+    if not isinstance(content, dict) or set(content) != {"version", "records"}:
+        raise HypvisionError(f"{where} must have the keys 'version' and 'records', and no others.")
+    if content["version"] != VERSION:
+        raise HypvisionError(
+            f"{where} is of version {content['version']!r}; this hypvision reads version {VERSION}. Update hypvision."
+        )
+    if not isinstance(content["records"], list):
+        raise HypvisionError(f"{where}: 'records' must be a list.")
+    records: dict[str, Record] = {}
+    for number, item in enumerate(content["records"], start=1):
+        record = parse_record(item, f"{where}, record {number}")
+        if record.name in records:
+            raise HypvisionError(f"{where}: '{record.name}' stands twice.")
+        records[record.name] = record
+    for record in records.values():
+        if record.parent is not None and (record.parent not in records or record.parent == record.name):
+            raise HypvisionError(f"{where}: the parent '{record.parent}' of '{record.name}' is not another record.")
+    return Index(records, root, address)
+
+
+def read_index(path: str | Path) -> Index:
+    """Read an index file; packaged paths start from its folder.
+
+    Raises:
+        HypvisionError: no such file, or as :func:`parse_index`.
+    """
+    path = Path(path).expanduser()
+    path = path / "index.yml" if path.is_dir() else path
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise HypvisionError(f"The index '{path}' cannot be read: {error}. Check the path.") from error
+    return parse_index(text, path.parent.resolve())
+
+
+def parse_record(item: Any, where: str = "the record") -> Record:
+    """Check one record and make it an object.
+
+    Raises:
+        HypvisionError: as :func:`parse_index`.
+    """
+    if isinstance(item, dict) and isinstance(item.get("name"), str):
+        where = f"{where} ({item['name'][:200]})"
+    return parse(Record, item, where)
+
+
+# Writing
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists of numbers and of short words on one line, everything else in blocks."""
+
+
+def _represent_list(dumper: _Dumper, items: list) -> yaml.Node:
+    short = all(isinstance(item, (int, float)) or (isinstance(item, str) and len(item) < 24) for item in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=short)
+
+
+_Dumper.add_representer(list, _represent_list)
+_Dumper.ignore_aliases = lambda *args: True
+
+
+def dump_index(index: Index) -> str:
+    """The text of an ``index.yml``."""
+    content = {"version": VERSION, "records": [record.to_dict() for record in index]}
+    return _HEADER + yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=118, allow_unicode=True)
+
+
+def write_index(index: Index, path: str | Path) -> None:
+    """Write an index file, complete or not at all, after reading back what was to be written.
+
+    Raises:
+        HypvisionError: a record breaks the schema, or the place cannot be written.
+    """
+    text = dump_index(index)
+    parse_index(text)
+    write_text(path, text)
+
+
+def with_record(index: Index, record: Record) -> Index:
+    """The index with one record added, or replaced in its place."""
+    return replace(index, records={**index.records, record.name: record})
+
+
+# The index that comes with hypvision
+
+
+def builtin_root() -> Path | None:
+    """``model_zoo`` beside the package in a checkout, or the copy inside an installed wheel (see ``setup.py``)."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package.parent / "model_zoo", package / "_model_zoo"):
+        if (folder / "index.yml").is_file():
+            return folder
+    return None
+
+
+@lru_cache(maxsize=8)
+def _read_cached(path: str, stamp: tuple[int, int]) -> Index:
+    return read_index(path)
+
+
+def builtin_index() -> Index:
+    """The index that comes with hypvision; instead of it that of ``HYPVISION_INDEX``, a path, if it is set.
+
+    Raises:
+        HypvisionError: as :func:`read_index`.
+    """
+    given = os.environ.get("HYPVISION_INDEX")
+    if given:
+        path = Path(given).expanduser()
+        path = path / "index.yml" if path.is_dir() else path
+        if not path.is_file():
+            raise HypvisionError(f"HYPVISION_INDEX names '{given}', which is not an index. Correct or unset it.")
+    else:
+        root = builtin_root()
+        if root is None:
+            return Index({})
+        path = root / "index.yml"
+    status = path.stat()
+    return _read_cached(str(path), (status.st_mtime_ns, status.st_size))
+
+
+def find_record(name: str) -> tuple[Index, Record]:
+    """A record of the built-in index by its name; ``zoo:`` may stand before it.
+
+    Raises:
+        HypvisionError: there is none; close names are listed.
+    """
+    index = builtin_index()
+    return index, index.get(name.removeprefix("zoo:"))

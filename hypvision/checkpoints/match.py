@@ -1,0 +1,231 @@
+"""Whether the weights in a checkpoint are those of a model: one comparison, one wording."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from hypvision.checkpoints.read import tensor_problem
+from hypvision.checkpoints.renamed import current_names
+from hypvision.errors import HypvisionError
+
+__all__ = [
+    "Comparison",
+    "check_compatible",
+    "check_finite",
+    "check_kinds",
+    "compare",
+    "filtered",
+    "load_into",
+    "nonfinite_names",
+    "unknown_name",
+]
+
+_logger = logging.getLogger(__name__)
+
+
+class Comparison(NamedTuple):
+    """How the weights in a checkpoint fit a model.
+
+    Attributes:
+        matched: names in both, with equal shapes and numbers of the same kind.
+        missing: names that only the model has.
+        unexpected: names that only the checkpoint has.
+        mismatched: names in both that differ in shape or kind, each with a text that gives the two.
+    """
+
+    matched: list[str]
+    missing: list[str]
+    unexpected: list[str]
+    mismatched: dict[str, str]
+
+    def describe(self, limit: int = 3) -> str:
+        """The differences in one sentence each, with up to ``limit`` examples."""
+        groups = [
+            ("missing in the file", self.missing),
+            ("unknown to the model", self.unexpected),
+            ("of another shape", list(self.mismatched.values())),
+        ]
+        return "; ".join(
+            f"{len(names)} {what}: {', '.join(names[:limit])}{', ...' if len(names) > limit else ''}"
+            for what, names in groups
+            if names
+        )
+
+    @property
+    def share(self) -> float:
+        """Matched names, as a share of all names in the model or in the checkpoint."""
+        total = sum(map(len, self))
+        return len(self.matched) / max(total, 1)
+
+
+def _kind(value: Tensor) -> str:
+    """What a weight must have in common with the model's, beside the shape."""
+    if value.is_complex():
+        return "complex numbers"
+    return "real numbers" if value.is_floating_point() else "integers"
+
+
+def _difference(given: Tensor, own: Tensor) -> str | None:
+    """How two weights differ that cannot stand for each other; None if they can."""
+    if given.shape != own.shape:
+        return " instead of ".join("x".join(map(str, value.shape)) or "scalar" for value in (given, own))
+    kinds = tensor_problem(given) or _kind(given), _kind(own)
+    return None if kinds[0] == kinds[1] else f"{kinds[0]} instead of {kinds[1]}"
+
+
+def compare(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Comparison:
+    """Compare two state dicts by names, shapes and kinds; batch counters of batch norm do not count."""
+    own, given = (
+        {name: value for name, value in weights.items() if not name.endswith("num_batches_tracked")}
+        for weights in (own, given)
+    )
+    differences = {name: _difference(given[name], own[name]) for name in own if name in given}
+    return Comparison(
+        [name for name, difference in differences.items() if difference is None],
+        [name for name in own if name not in given],
+        [name for name in given if name not in own],
+        {name: f"{name} ({difference})" for name, difference in differences.items() if difference is not None},
+    )
+
+
+def filtered(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights by the names and with the shapes of a timm model, for example those of an official checkpoint: what the
+    ``checkpoint_filter_fn`` of its family makes of them."""
+    convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    return dict(weights if convert is None or not weights else convert(weights, model))
+
+
+def unknown_name(name: str, family: str) -> str:
+    """The message for an entry that is not of a family."""
+    return (
+        f"The checkpoint has an entry '{name}', which no {family} checkpoint has. "
+        "Check that the file belongs to this family and holds model weights only."
+    )
+
+
+def nonfinite_names(weights: Mapping[str, Any]) -> list[str]:
+    """The names of the weights that hold NaN or infinity."""
+    return [
+        name
+        for name, value in weights.items()
+        if isinstance(value, Tensor)
+        and (value.is_floating_point() or value.is_complex())
+        and not value.isfinite().all()
+    ]
+
+
+def check_kinds(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """Refuse weights that PyTorch would copy with a loss (complex into real, fractions into integers, integers into
+    fractions); warn of those that are not finite. Other differences are left to PyTorch's own check.
+
+    Raises:
+        HypvisionError: there is such a weight.
+    """
+    same = {name: value for name, value in given.items() if name in own and value.shape == own[name].shape}
+    if wrong := compare({name: own[name] for name in same}, same).mismatched:
+        raise HypvisionError(f"The checkpoint does not fit the model: {', '.join(list(wrong.values())[:3])}.")
+    check_finite(same, "of this model")
+
+
+def check_finite(weights: Mapping[str, Tensor], source: str | Path, allow: bool = True) -> None:
+    """Warn of weights that are NaN or infinite, as a training that diverged leaves them.
+
+    Raises:
+        HypvisionError: there are such weights, and they are not allowed.
+    """
+    wrong = nonfinite_names(weights)
+    if not wrong:
+        return
+    text = (
+        f"The checkpoint '{source}' has NaN or infinite values in {len(wrong)} of {len(weights)} weights "
+        f"({', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}): the training that gave it has diverged."
+    )
+    if not allow:
+        raise HypvisionError(f"{text} Take an earlier checkpoint, or measure it all the same with --allow-nonfinite.")
+    _logger.warning("%s", text)
+
+
+def _named(weights: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {
+        name.removeprefix("module."): value
+        for name, value in current_names(weights).items()
+        if isinstance(value, Tensor) and isinstance(name, str)
+    }
+
+
+def check_compatible(
+    model: nn.Module, state_dict: Mapping[str, Any], path: str | Path, exact: bool = True, allow_nonfinite: bool = True
+) -> None:
+    """Check that a checkpoint belongs to the architecture of a model, before it is loaded.
+
+    Args:
+        model: the model; a wrapper's ``module.`` in names does not matter.
+        state_dict: weights by name.
+        path: the file they are from, for the message.
+        exact: every weight of the model must be in the file, with its shape (for testing and resuming); a few names
+            that the model does not know are allowed, such as those of an auxiliary head. Otherwise (for fine-tuning)
+            half of all names must match.
+        allow_nonfinite: NaN and infinite weights are warned of, not refused.
+
+    Raises:
+        HypvisionError: it is of another architecture (shows the first differences), or not finite.
+    """
+    own, given = _named(model.state_dict()), _named(state_dict)
+    found = compare(own, given)
+    if (found.missing or found.mismatched or found.share < 0.8) if exact else found.share < 0.5:
+        raise _misfit(
+            found, path, f"the model of the config ({type(model).__name__})",
+            "Use the config that the checkpoint was trained with, or a checkpoint of this architecture.",
+        )  # fmt: skip
+    check_finite(given, path, allow_nonfinite)
+
+
+def load_into(
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    source: str | Path,
+    what: str,
+    advice: str,
+    extra: bool = False,
+    optional: Callable[[str], bool] = lambda name: False,
+) -> Comparison:
+    """Load weights into a model, all of them or none.
+
+    Args:
+        model: the model.
+        weights: by the model's names.
+        source: the file they are from, for the message.
+        what: which model, for the message.
+        advice: what to do if they do not fit.
+        extra: whether names are allowed that the model does not have.
+        optional: which names of the model keep their values, whatever the file says.
+
+    Returns:
+        The comparison, with nothing missing or mismatched in it.
+
+    Raises:
+        HypvisionError: a weight is missing, unknown, of another shape or kind.
+    """
+    own = {name: value for name, value in model.state_dict().items() if not optional(name)}
+    weights = {name: value for name, value in weights.items() if not optional(name)}
+    found = compare(own, weights)
+    if found.missing or found.mismatched or (found.unexpected and not extra):
+        raise _misfit(found._replace(unexpected=[] if extra else found.unexpected), source, what, advice)
+    taken = {name: value for name, value in weights.items() if name in own}
+    check_finite(taken, source)
+    model.load_state_dict(taken, strict=False)
+    return found
+
+
+def _misfit(found: Comparison, source: str | Path, what: str, advice: str) -> HypvisionError:
+    count = len(found.matched) + len(found.missing) + len(found.mismatched)
+    return HypvisionError(
+        f"The checkpoint '{source}' does not fit {what}: {len(found.matched)} of {count} weights match. "
+        f"{found.describe()}. {advice}"
+    )

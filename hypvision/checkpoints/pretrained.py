@@ -1,0 +1,75 @@
+"""What is behind ``timm.create_model("NAME.TAG", pretrained=True)`` for weights of the zoo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hypvision.checkpoints.index import builtin_index
+from hypvision.checkpoints.records import Record
+from hypvision.checkpoints.sources import resolve
+from hypvision.errors import HypvisionError
+
+__all__ = ["pretrained_overlay", "record_overlay", "timm_cfg"]
+
+
+def timm_cfg(record: Record) -> dict[str, Any]:
+    """timm's pretrained cfg of a record, without the place of the weights."""
+    return dict(
+        tag=record.tag,
+        num_classes=len(record.classes),
+        input_size=tuple(record.input["size"]),
+        mean=tuple(record.input["mean"]),
+        std=tuple(record.input["std"]),
+        crop_pct=record.input["crop_pct"],
+        interpolation=record.input["interpolation"],
+        label_names=tuple(record.classes),
+        license=record.licence.lower(),
+        description=record.description,
+    )
+
+
+def record_overlay(record: Record, path: Path) -> dict[str, Any]:
+    """timm's overlay that loads a record from its verified file."""
+    # No url or hub id beside the file: timm would prefer the hub.
+    return {**timm_cfg(record), "file": str(path), "url": None, "hf_hub_id": None, "source": None}
+
+
+def pretrained_overlay(variant: str, pretrained_cfg: Any, overlay: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What timm needs to load ``VARIANT.TAG`` from the zoo; called by the models' entry points.
+
+    Args:
+        variant: timm's name of the model.
+        pretrained_cfg: as :func:`timm.create_model` hands it on: a tag, a config, or None.
+        overlay: the caller's own overlay.
+
+    Returns:
+        The overlay with the verified file in it; unchanged where the caller says where the weights are.
+
+    Raises:
+        HypvisionError: the zoo has no weights for this model and tag, or they cannot be fetched.
+    """
+    overlay = dict(overlay or {})
+    if isinstance(pretrained_cfg, str) or pretrained_cfg is None:
+        cfg: Mapping[str, Any] = {"tag": pretrained_cfg}
+    else:
+        cfg = pretrained_cfg if isinstance(pretrained_cfg, Mapping) else vars(pretrained_cfg)
+    places = ("state_dict", "file", "url", "hf_hub_id")
+    if any(overlay.get(key) for key in places):
+        return overlay
+    if any(cfg.get(key) and not str(cfg[key]).startswith("zoo:") for key in places):
+        return overlay
+    index = builtin_index()
+    name = f"{variant}.{cfg.get('tag')}"
+    if name not in index.records:
+        own = [record.name for record in index if record.task == "classification" and record.model == variant]
+        raise HypvisionError(
+            f"The zoo has no weights for '{variant if pretrained_cfg is None else name}'. "
+            + (
+                f"There are: {', '.join(own)}."
+                if own
+                else f"Train it (hypvision train) and load the file: hypvision.load(FILE, model='{variant}')."
+            )
+        )
+    return {**record_overlay(index.records[name], resolve(index.records[name], index)), **overlay}

@@ -1,0 +1,372 @@
+"""The one reader of checkpoints: bytes of any origin become tensors and plain values, and nothing else.
+
+A ``.pth`` file is a pickle, and a pickle can run code when it is loaded. PyTorch's restricted reader builds tensors and
+plain values; trainings save a little more: NumPy numbers and arrays, their command line, mmengine's log history. Those
+names lead to stand-ins of our own here, never to the classes themselves: NumPy's dtype takes its inner state from the
+file, by which a file made an object at an address of its choice.
+
+What has been built is then looked through: dense tensors no larger than the file, text and numbers as keys, no
+attributes that would hide methods. Files are named, never opened twice, and never repaired.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import zipfile
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hypvision.checkpoints.renamed import current_names
+from hypvision.checkpoints.sources import fetch
+from hypvision.checkpoints.storage import check_format, format_problem, unpack
+from hypvision.errors import HypvisionError
+
+__all__ = ["LogHistory", "allow_training_files", "network_weights", "read", "read_file", "read_weights"]
+
+# Stand-ins for what trainings pickle
+
+
+class _Dtype:
+    """In place of ``numpy.dtype``: a name of a plain number type, and the order of its bytes."""
+
+    _NAMES = re.compile(r"b1|[iu][1248]|f[248]|c8|c16")
+
+    def __init__(self, name: Any, *_: Any):
+        name = name.decode("ascii", "replace") if isinstance(name, bytes) else name
+        if not isinstance(name, str) or not self._NAMES.fullmatch(name):
+            raise UnpicklingError(f"unsupported GLOBAL numpy.dtype of {str(name)[:40]!r}")
+        self.name, self.order = name, "="
+
+    def __setstate__(self, state: Any) -> None:
+        # (version, byte order, sub-array, names, fields, ...): of these the order alone is a matter of plain numbers.
+        if not isinstance(state, tuple) or len(state) < 5 or any(part is not None for part in state[2:5]):
+            raise UnpicklingError("unsupported GLOBAL numpy.dtype with fields")
+        order = state[1].decode("ascii", "replace") if isinstance(state[1], bytes) else state[1]
+        if order not in ("<", ">", "|", "="):
+            raise UnpicklingError("unsupported GLOBAL numpy.dtype with an unknown byte order")
+        self.order = order
+
+    def numpy(self) -> np.dtype:
+        return np.dtype(self.name).newbyteorder(self.order)
+
+
+class _Array(np.ndarray):
+    """In place of ``numpy.ndarray``: numbers from bytes whose count fits. Saved again it is a plain array."""
+
+    def __new__(cls, *_: Any) -> _Array:
+        raise UnpicklingError("unsupported GLOBAL numpy.ndarray")
+
+    def __setstate__(self, state: Any) -> None:
+        if self.shape != (0,) or not isinstance(state, tuple) or len(state) != 5:
+            raise UnpicklingError("unsupported GLOBAL numpy.ndarray with such a state")
+        _, shape, dtype, fortran, data = state
+        if not isinstance(dtype, _Dtype) or not isinstance(data, bytes) or not isinstance(shape, tuple):
+            raise UnpicklingError("unsupported GLOBAL numpy.ndarray of objects")
+        kind = dtype.numpy()
+        whole = all(type(n) is int and n >= 0 for n in shape) and len(shape) <= 32
+        if not whole or math.prod(shape) * kind.itemsize != len(data):
+            raise UnpicklingError("unsupported GLOBAL numpy.ndarray whose shape and bytes disagree")
+        super().__setstate__((1, shape, kind, fortran is True, data))
+
+    def __reduce__(self) -> Any:
+        return np.array(self).__reduce__()
+
+
+def _reconstruct(*_: Any) -> _Array:
+    """In place of NumPy's function of this name: an empty array, which then gets its state."""
+    return np.ndarray.__new__(_Array, (0,), np.uint8)
+
+
+def _scalar(dtype: Any, data: Any) -> np.generic:
+    """In place of ``numpy.core.multiarray.scalar``."""
+    if not isinstance(dtype, _Dtype) or not isinstance(data, bytes) or len(data) != dtype.numpy().itemsize:
+        raise UnpicklingError("unsupported GLOBAL numpy.scalar of objects")
+    return np.frombuffer(data, dtype.numpy())[0]
+
+
+class LogHistory:
+    """In place of mmengine's ``HistoryBuffer``: the numbers that a training logged.
+
+    Attributes:
+        log_history, count_history: one-dimensional arrays of equal length.
+        max_length: how many a training keeps.
+    """
+
+    log_history: np.ndarray = np.empty(0)
+    count_history: np.ndarray = np.empty(0)
+    max_length: int = 1000000
+
+    def __setstate__(self, state: Any) -> None:
+        state = state if isinstance(state, dict) else {}
+        log, count = state.get("_log_history"), state.get("_count_history")
+        length = state.get("max_length", self.max_length)
+        arrays = isinstance(log, _Array) and isinstance(count, _Array) and log.ndim == 1 and log.shape == count.shape
+        if not arrays or type(length) is not int or length < 1:
+            raise UnpicklingError("unsupported GLOBAL mmengine.logging.history_buffer.HistoryBuffer with such a state")
+        self.log_history, self.count_history, self.max_length = np.array(log), np.array(count), length
+
+
+def _history_method(owner: Any, name: Any) -> str:
+    """``getattr`` for the one use that trainings make of it: a HistoryBuffer pickles its own methods."""
+    if owner is not LogHistory or name not in ("min", "max", "current", "mean"):
+        raise UnpicklingError(f"unsupported GLOBAL builtins.getattr of {str(name)[:40]!r}")
+    return name
+
+
+def _empty_bytes() -> bytes:
+    """In place of ``bytes``, as which the content of an empty array is pickled."""
+    return b""
+
+
+# timm's trainings, and those of many papers, save their command line: a Namespace. NumPy 2 moved numpy.core.
+_ALLOWED: list[Any] = [
+    Namespace,
+    (LogHistory, "mmengine.logging.history_buffer.HistoryBuffer"),
+    (_history_method, "builtins.getattr"),
+    (_empty_bytes, "builtins.bytes"),
+    (_Array, "numpy.ndarray"),
+    (_Dtype, "numpy.dtype"),
+    *(
+        (function, f"numpy.{core}.multiarray.{name}")
+        for core in ("core", "_core")
+        for function, name in ((_reconstruct, "_reconstruct"), (_scalar, "scalar"))
+    ),
+]
+_allow_list = threading.Lock()
+
+
+def allow_training_files() -> None:
+    """Let ``torch.load(weights_only=True)``, and so timm, read checkpoints of trainings, by the same stand-ins."""
+    torch.serialization.add_safe_globals(_ALLOWED)
+
+
+def _unpickle(path: Path, device: Any) -> Any:
+    with _allow_list:
+        before = torch.serialization.get_safe_globals()  # what other code lets through does not count here
+        torch.serialization.clear_safe_globals()
+        try:
+            torch.serialization.add_safe_globals(_ALLOWED)
+            return torch.load(path, map_location=device, weights_only=True)
+        finally:
+            torch.serialization.clear_safe_globals()
+            torch.serialization.add_safe_globals(before)
+
+
+# Reading
+
+
+def read(source: str | Path, device: Any = "cpu") -> dict[str, Any]:
+    """What a checkpoint holds, wherever it lies.
+
+    Args:
+        source: a file; ``zoo:NAME``; ``hf-hub:USER/REPO`` or another release; ``https://HOST/FILE#sha256=HEX``. See
+            :func:`hypvision.checkpoints.sources.fetch`.
+        device: where the tensors go, as for :func:`torch.load`.
+
+    Raises:
+        HypvisionError: it cannot be fetched, or as :func:`read_file`.
+    """
+    return read_file(fetch(source), device)
+
+
+def read_file(path: str | Path, device: Any = "cpu") -> dict[str, Any]:
+    """What a checkpoint file holds, without running any code in it.
+
+    Args:
+        path: safetensors, or ``.pth``, ``.pt``, ... as PyTorch writes them.
+        device: where the tensors go, as for :func:`torch.load`.
+
+    Returns:
+        What the file holds: dense tensors and plain values; for safetensors the flat state dict, in float32 (see
+        :mod:`hypvision.checkpoints.storage`).
+
+    Raises:
+        HypvisionError: no such file, a damaged one, one that would run code, or one that holds no dict.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        near = sorted(file.name for file in path.parent.glob("*") if file.suffix in (".pth", ".pt", ".safetensors"))
+        hint = f" The folder has: {', '.join(near[-5:])}." if near else ""
+        raise HypvisionError(f"There is no checkpoint '{path}'.{hint} Check the path.")
+    try:
+        problem = format_problem(path)
+        if problem is None or path.suffix == ".safetensors":
+            if problem is not None:
+                raise HypvisionError(_damaged(path, f"it is no safetensors file but {problem}"))
+            from safetensors.torch import load_file
+
+            place = device if isinstance(device, (str, torch.device)) else "cpu"
+            return unpack(load_file(path, device=str(place)))
+        _check_archive(path)
+        content = _unpickle(path, device)
+    except HypvisionError:
+        raise
+    except PermissionError as error:
+        raise HypvisionError(f"The checkpoint '{path}' cannot be read: {error.strerror}.") from error
+    except Exception as error:  # the readers raise whatever the bytes make them stumble over
+        raise _refusal(path, error) from error
+    if not isinstance(content, Mapping):
+        raise HypvisionError(
+            f"The checkpoint '{path}' holds a {type(content).__name__}, not a dict of weights. Save "
+            "model.state_dict() instead."
+        )
+    _check_content(content, path)
+    return content
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """The float32 state dict in a safetensors file, on the CPU; other formats are refused unread.
+
+    Raises:
+        HypvisionError: no such file, or not a complete safetensors file.
+    """
+    if Path(path).is_file():
+        check_format(path)
+    return read_file(path)
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse an archive that unpacks to more than its size: PyTorch writes them uncompressed."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        total = sum(entry.file_size for entry in archive.infolist())
+    if total > path.stat().st_size:
+        raise HypvisionError(_refused(path, "compressed or overlapping parts that unpack to more bytes than it has"))
+
+
+def _check_content(content: Any, path: Path) -> None:
+    """Refuse what no training saves and what would break, or mislead, those who use the content."""
+    size = path.stat().st_size
+    storages: set[int] = set()
+    total = 0
+    seen: set[int] = set()
+    stack: list[Any] = [content]
+    while stack:
+        value = stack.pop()
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, bytearray, np.generic, _Array)):
+            continue
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            if (wrong := tensor_problem(value)) is not None:
+                raise HypvisionError(_refused(path, wrong))
+            storage = value.untyped_storage()
+            if storage.data_ptr() not in storages:
+                storages.add(storage.data_ptr())
+                total += storage.nbytes()
+            if value.numel() * value.element_size() > size or total > size:
+                raise HypvisionError(_refused(path, "a tensor of more numbers than the file has bytes for"))
+            vars(value).clear()  # an attribute could hide a method
+        elif isinstance(value, dict):
+            if not all(map(_is_key, value)):
+                raise HypvisionError(_refused(path, "a key that is neither text nor a number"))
+            if hasattr(value, "__dict__"):  # of an OrderedDict: PyTorch keeps versions of modules there
+                metadata = vars(value).pop("_metadata", None)
+                vars(value).clear()
+                if isinstance(metadata, dict) and all(isinstance(entry, dict) for entry in metadata.values()):
+                    value._metadata = metadata
+            stack.extend(value.values())
+        elif isinstance(value, (list, tuple, set)):
+            stack.extend(value)
+        elif isinstance(value, Namespace):
+            stack.extend(vars(value).values())
+        elif not isinstance(value, (LogHistory, torch.dtype, torch.device)):
+            raise HypvisionError(_refused(path, f"'{getattr(value, '__name__', type(value).__name__)}'"))
+
+
+def tensor_problem(value: Tensor) -> str | None:
+    """What a tensor is instead of a dense one with numbers in it, to complete "it contains ..."; None if it is one."""
+    if value.is_nested or value.layout != torch.strided:
+        return "a sparse or nested tensor"
+    if value.is_meta:
+        return "a tensor without numbers (of the device 'meta')"
+    if value.is_quantized:
+        return "a quantised tensor"
+    if type(value) not in (Tensor, torch.nn.Parameter):
+        return f"a tensor of the type {type(value).__name__}"
+    return None
+
+
+def _is_key(key: Any) -> bool:
+    if isinstance(key, tuple):
+        return all(map(_is_key, key))
+    return key is None or isinstance(key, (str, bool, int, float))
+
+
+def _refused(path: Path, what: str) -> str:
+    return (
+        f"The checkpoint '{path}' was refused: it contains {what}, which is neither a weight nor a plain value, and "
+        "could do harm. If you trust its source, convert it once, on a machine where that does no harm: load it with "
+        "torch.load(path, weights_only=False) and save only its dense weights with "
+        "torch.save({'state_dict': checkpoint['state_dict']}, new_path)."
+    )
+
+
+def _damaged(path: Path, reason: str) -> str:
+    return f"The checkpoint '{path}' is damaged: {reason}. Download or copy it again, or take an earlier one."
+
+
+def _refusal(path: Path, error: Exception) -> HypvisionError:
+    """The paragraph for a checkpoint that cannot be read: it would run code, or it is damaged."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return HypvisionError(f"There is not enough memory to load '{path}' ({error}).")
+    text = str(error)
+    culprit = re.search(r"GLOBAL ([\w.]+)", text)
+    if isinstance(error, UnpicklingError) and (culprit or "Trying to" in text or "Can only" in text):
+        return HypvisionError(_refused(path, f"'{culprit[1].rstrip('.')}'" if culprit else "an object"))
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        start = file.read(64).lstrip()
+    if size == 0:
+        reason = "it is empty"
+    elif start.startswith((b"<", b"version https://git-lfs")):
+        reason = "it is not a checkpoint but an error page or a Git LFS pointer"
+    else:
+        reason = f"its {size} bytes are not a complete checkpoint"
+    return HypvisionError(_damaged(path, reason))
+
+
+# Weights out of a checkpoint
+
+_WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")  # timm's order
+_BACKBONE = re.compile(r"backbone\.(?:timm_model\.)?(?:model\.)?(.+)")
+
+
+def network_weights(checkpoint: Mapping[str, Any], part: re.Pattern[str] | None = _BACKBONE) -> dict[str, Tensor]:
+    """The weights of a network in a checkpoint, as float32 and without the prefixes of wrappers.
+
+    Args:
+        checkpoint: what a file holds; the weights may be inside ``state_dict``, ``model`` or their averages.
+        part: names of a part, whose group is the name inside of it: if there are any, only they are returned. By
+            default the network inside a classifier, segmenter or detector of ``hypvision train``.
+
+    Raises:
+        HypvisionError: a name that is no text, or a tensor that is not dense.
+    """
+    for wrapper in _WRAPPERS:
+        if isinstance(checkpoint.get(wrapper), Mapping):
+            checkpoint = checkpoint[wrapper]
+    weights: dict[str, Tensor] = {}
+    for name, value in checkpoint.items():
+        if not isinstance(value, Tensor):
+            continue
+        if not isinstance(name, str):
+            raise HypvisionError(f"A weight of the checkpoint has the name {name!r}, which is no text.")
+        if (wrong := tensor_problem(value)) is not None:
+            raise HypvisionError(f"The weight '{name}' of the checkpoint is {wrong}. Save dense weights.")
+        while name.startswith(("module.", "_orig_mod.")):
+            name = name.removeprefix("module.").removeprefix("_orig_mod.")
+        weights[name] = value
+    inside = {match[1]: value for name, value in weights.items() if part and (match := part.fullmatch(name))}
+    return current_names(unpack(inside or weights))

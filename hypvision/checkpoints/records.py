@@ -1,0 +1,354 @@
+"""What the zoo knows about a weight file: the record, the objects in it, and the index that holds them.
+
+The dataclasses are the schema: each field says what its value must be (:func:`key`), and :func:`parse` makes an object
+of plain values by it. Keys that are not in the schema are errors, as are missing ones: a typing mistake must not become
+a silent default. ``docs/model-zoo.md`` describes the keys.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from hypvision.checkpoints.storage import STORAGES, foreign_setting
+from hypvision.errors import HypvisionError, did_you_mean
+
+__all__ = ["ADDRESSES", "TASKS", "Index", "Input", "Metric", "Record", "WeightFile", "parse"]
+
+TASKS = ("classification", "segmentation", "detection", "zero-shot")
+ADDRESSES = ("http://", "https://", "hf-hub:", "file://")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a card is printed: they would steer the terminal
+_NAME = r"(?=.{,128}$)[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*"  # with sum and suffix it must be a file name
+_FILE = r"(.*/)?[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors"
+
+
+# What a value must be
+
+
+def rule(text: str, test: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value) -> Callable:
+    """A function that returns a value, converted, if it passes the test, and else says what it must be."""
+
+    def apply(value: Any) -> Any:
+        if not test(value):
+            raise ValueError(f"must be {text}, got {repr(value)[:80]}")
+        return convert(value)
+
+    return apply
+
+
+def key(*rules: Any, **default: Any) -> Any:
+    """A field of the schema: its rules in their order, or the dataclass (in a list, several) that it holds."""
+    return field(metadata={"rules": rules}, **default)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and not _CONTROL.search(value)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a finite number; YAML knows whole numbers of any length, floats end at 1.8e308."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is one that JSON has too, as cards and hub repositories need it."""
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_plain(item) for name, item in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, str)) or _is_number(value)
+
+
+def _is_inside(text: str) -> bool:
+    """Whether a path stays below its folder."""
+    path = PurePosixPath(text)
+    odd = any(letter in text for letter in "\\:\0")
+    return not (path.is_absolute() or ".." in path.parts or odd or not path.name)
+
+
+def _day(value: Any) -> str:
+    day = value.isoformat() if type(value) is datetime.date else value
+    try:
+        return datetime.date.fromisoformat(day).isoformat()
+    except (TypeError, ValueError):
+        raise ValueError(f"must be a day, YYYY-MM-DD, got {value!r}") from None
+
+
+def _settings(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or not _is_plain(value):
+        raise ValueError("must be a mapping of numbers, texts, lists and mappings")
+    if (foreign := foreign_setting(value)) is not None:
+        raise ValueError(
+            f"contain {foreign}, but say how the network is built, never where weights lie: that stands in 'file'"
+        )
+    return value
+
+
+def _one_of(known: tuple[str, ...]) -> Callable:
+    return rule(f"one of {', '.join(known)}", lambda value: value in known)
+
+
+def matching(pattern: str, words: str) -> Callable:
+    return rule(words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
+
+
+def _all(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda values: isinstance(values, (list, tuple)) and all(map(test, values))
+
+
+text = rule("text (without control characters)", _is_text)
+texts = rule("a list of texts (without control characters)", _all(_is_text), tuple)
+_is_address = _all(lambda value: value.startswith(ADDRESSES))
+addresses = rule(f"addresses that must begin with one of {', '.join(ADDRESSES)}", _is_address)
+some_texts = rule("a list of at least one", bool)
+number = rule("a finite number", _is_number, float)
+count = rule("a positive whole number", lambda value: type(value) is int and 0 < value < 2**63)
+inside = rule("relative, with '/' and without '..'", lambda value: _is_text(value) and _is_inside(value))
+channels = rule("a list of one number a channel", _all(_is_number), tuple)
+_is_side = _all(lambda value: type(value) is int and 0 < value < 2**16)
+sides = rule("[channels, height, width]", lambda value: _is_side(value) and len(value) == 3, tuple)
+
+
+# The schema
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """Where a weight file lies and how to recognise it.
+
+    Attributes:
+        path: below the folder of the index, or None.
+        urls: places to download it from (``http(s)://``, ``hf-hub:USER/REPO[@REVISION]/FILE``, ``file://``).
+        sha256: of the whole file, 64 hexadecimal digits.
+        bytes: its size.
+        storage: how the weights are stored, see :mod:`hypvision.checkpoints.storage`.
+    """
+
+    sha256: str = key(matching(r"[0-9a-f]{64}", "64 hexadecimal digits in lower case, in quotes"))
+    bytes: int = key(count)
+    storage: str = key(_one_of(STORAGES))
+    path: str | None = key(inside, matching(_FILE, "a file whose name must end in .safetensors"), default=None)
+    urls: tuple[str, ...] = key(texts, addresses, default=())
+
+    def __post_init__(self) -> None:
+        if not self.urls and self.path is None:
+            raise ValueError("'path' or 'urls' must say where the file lies")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number, the data that it was measured on and who measured it.
+
+    Attributes:
+        name: ``top1``, ``mIoU``, ...
+        value: as the test command prints it.
+        data: data set and split.
+        measured: ``"us"``, and ``command`` repeats it; or None.
+        command: what was run.
+        reported: the paper that reports it, if it was not measured by us; or None.
+        full_precision: what the checkpoint gave before it was stored with fewer bits, by the same command; or None.
+    """
+
+    name: str = key(text)
+    value: float = key(number)
+    data: str = key(text)
+    measured: str | None = key(text, default=None)
+    command: str | None = key(text, default=None)
+    reported: str | None = key(text, default=None)
+    full_precision: float | None = key(number, default=None)
+
+    def __post_init__(self) -> None:
+        if (self.measured is None) == (self.reported is None):
+            raise ValueError("must have either 'measured: us' with a 'command', or 'reported: PAPER'")
+        if self.measured is not None and (self.measured != "us" or self.command is None):
+            raise ValueError("a measured metric has 'measured: us' and the 'command' that repeats it")
+        if self.reported is not None and self.command is not None:
+            raise ValueError("a reported metric has no 'command'")
+
+
+@dataclass(frozen=True)
+class Input:
+    """What the network takes; the entries are found by their names too, ``input["size"]``.
+
+    Attributes:
+        size: channels, height, width.
+        mean, std: normalisation, one number a channel.
+        crop_pct, interpolation: how timm's pipeline resizes and crops.
+    """
+
+    size: tuple[int, int, int] = key(sides)
+    mean: tuple[float, ...] = key(channels)
+    std: tuple[float, ...] = key(channels, rule("above 0", lambda values: min(values, default=1) > 0))
+    crop_pct: float = key(rule("above 0 and at most 1", lambda value: _is_number(value) and 0 < value <= 1))
+    interpolation: str = key(text)
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != self.size[0] or len(self.std) != self.size[0]:
+            raise ValueError("'mean' and 'std' must have one number a channel")
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One weight file of the zoo.
+
+    Attributes:
+        name: ``MODEL.TAG``, as in timm.
+        task: one of :data:`TASKS`.
+        model: the timm model, for segmenters and detectors that of the backbone.
+        arguments: of ``timm.create_model`` where they differ from the default; empty for segmenters and detectors,
+            whose weight file holds the whole model config.
+        config: the config in this repository that trained it.
+        file: the weight file.
+        parameters: how many numbers the weights hold.
+        input: size and normalisation of the pictures.
+        classes: their names, in the order of the outputs.
+        metrics: the first one is shown in tables.
+        licence: SPDX identifier.
+        date: of publication.
+        description, intended_use, data, training: sentences for the model card; ``training`` is the command.
+        limits: what the model does not do.
+        parent: name of the record that the training started from, or None.
+    """
+
+    name: str = key(text, matching(_NAME, "MODEL.TAG of lower-case letters, digits, '_', '-', at most 128 of them"))
+    task: str = key(_one_of(TASKS))
+    model: str = key(text)
+    config: str = key(inside)
+    file: WeightFile = key(WeightFile)
+    parameters: int = key(count)
+    input: Input = key(Input)
+    classes: tuple[str, ...] = key(texts, some_texts)
+    metrics: tuple[Metric, ...] = key([Metric])
+    licence: str = key(text)
+    date: str = key(_day)
+    description: str = key(text)
+    intended_use: str = key(text)
+    data: str = key(text)
+    training: str = key(text)
+    limits: tuple[str, ...] = key(texts, some_texts)
+    arguments: Mapping[str, Any] = key(_settings, default_factory=dict)
+    parent: str | None = key(text, default=None)
+
+    @property
+    def tag(self) -> str:
+        """What stands behind the dot of the name."""
+        return self.name.partition(".")[2]
+
+    @property
+    def filename(self) -> str:
+        """Name of the file in caches and mirrors; it tells versions apart by the start of the sha256."""
+        return f"{self.name}-{self.file.sha256[:8]}.safetensors"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in ``index.yml``; what is not set is left out."""
+        return _plain(self)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "__dataclass_fields__"):
+        named = ((f.name, getattr(value, f.name)) for f in fields(value))
+        return {name: _plain(item) for name, item in named if item is not None and item != () and item != {}}
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+Schema = TypeVar("Schema")
+
+
+def parse(schema: type[Schema], item: Any, where: str) -> Schema:
+    """An object of plain values, as YAML has them.
+
+    Args:
+        schema: one of the dataclasses above.
+        item: a dict with its keys.
+        where: what it is, for messages.
+
+    Raises:
+        HypvisionError: an unknown or missing key, or a value that breaks a rule; names the key.
+    """
+    if not isinstance(item, dict):
+        raise HypvisionError(f"{where} must be a mapping of keys to values, got {type(item).__name__}.")
+    known = {f.name: f for f in fields(schema)}
+    for name in item:
+        if name not in known:
+            hint = did_you_mean(str(name), known, 1, cutoff=0.6) or f" Known keys: {', '.join(known)}."
+            raise HypvisionError(f"{where}: unknown key '{name}'.{hint}")
+    needed = [name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
+    if missing := [name for name in needed if item.get(name) is None]:
+        raise HypvisionError(f"{where}: missing {', '.join(missing)}.")
+    values = {name: value for name, value in item.items() if value is not None}
+    for name, value in values.items():
+        for step in known[name].metadata["rules"]:
+            try:
+                values[name] = value = _apply(step, value, f"{where}, {name}")
+            except ValueError as error:
+                raise HypvisionError(f"{where}: '{name}' {error}.") from None
+    try:
+        return schema(**values)
+    except ValueError as error:
+        raise HypvisionError(f"{where}: {error}.") from None
+
+
+def _apply(step: Any, value: Any, where: str) -> Any:
+    if isinstance(step, list):
+        if not isinstance(value, list) or not value:
+            raise ValueError("must be a list of at least one")
+        return tuple(parse(step[0], item, f"{where} {n}") for n, item in enumerate(value, start=1))
+    return parse(step, value, where) if isinstance(step, type) else step(value)
+
+
+@dataclass(frozen=True)
+class Index:
+    """The records of an index file, by name.
+
+    Attributes:
+        records: name to record, in the order of the file.
+        root: folder that packaged paths start from; None for an index without files beside it.
+        address: where the index is from, for messages and for files without an address of their own; None for a
+            local file.
+    """
+
+    records: Mapping[str, Record]
+    root: Path | None = None
+    address: str | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records.values())
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def get(self, name: str) -> Record:
+        """The record of that name.
+
+        Raises:
+            HypvisionError: there is none; close names are listed.
+        """
+        if name in self.records:
+            return self.records[name]
+        tags = [known for known in self.records if known.startswith(name + ".")]
+        hint = did_you_mean(name, self.records, cutoff=0.4, also=tags)
+        hint = hint or f" There are: {', '.join(self.records) or 'none'}."
+        raise HypvisionError(f"The zoo has no weights '{name}'.{hint} `hypvision models` lists all.")
+
+    def select(self, pattern: str | None = None, task: str | None = None) -> list[Record]:
+        """Records whose name matches a shell pattern (or contains it, without wildcards), of a task."""
+        if pattern and not set(pattern) & set("*?["):
+            pattern = f"*{pattern}*"
+        return [
+            record
+            for record in self
+            if (not pattern or fnmatch.fnmatchcase(record.name, pattern)) and (task is None or record.task == task)
+        ]

@@ -1,0 +1,405 @@
+"""From the name of weights to a verified file on this machine.
+
+:func:`fetch` takes every name that a checkpoint can have: a file, weights of the zoo or of a release, an address with
+the sum of its file. For weights of the zoo it asks :func:`resolve`, as do timm's ``pretrained=True`` and the commands,
+which looks, in this order, at
+
+1. the file packaged beside the index (a git checkout, an installed wheel, a release folder),
+2. the cache, ``HYPVISION_HOME`` (default ``$XDG_CACHE_HOME/hypvision``, that is ``~/.cache/hypvision``),
+3. the mirrors in ``HYPVISION_WEIGHTS``: base addresses, separated by commas or spaces, each ``http(s)://``, ``file://``,
+   a folder, or ``hf-hub:USER/REPO[@REVISION]``,
+4. the addresses in the record.
+
+``HYPVISION_OFFLINE=1`` (or ``HF_HUB_OFFLINE=1``) leaves out the network. Whatever the place, a file is used only if its
+size, sha256 and format are those of the record.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urldefrag, urlsplit
+
+import torch
+
+from hypvision.checkpoints.download import (
+    SourceError,
+    download,
+    download_text,
+    locked,
+    verify_file,
+    verify_sum,
+)
+from hypvision.checkpoints.index import find_record, parse_index, read_index, without_password
+from hypvision.checkpoints.records import ADDRESSES, Index, Record
+from hypvision.errors import HypvisionError
+from hypvision.files import write_text
+
+__all__ = ["cache_folder", "fetch", "find", "is_address", "locate", "mirrors", "offline", "resolve"]
+
+_logger = logging.getLogger(__name__)
+
+
+def home() -> Path:
+    """The folder of everything that hypvision keeps between runs."""
+    if given := os.environ.get("HYPVISION_HOME"):
+        return Path(given).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or ""
+    return (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "hypvision"
+
+
+def cache_folder() -> Path:
+    """The folder of downloaded weights; it need not exist."""
+    return home() / "weights"
+
+
+def index_folder() -> Path:
+    """The folder of the indexes of releases that have been visited; it need not exist."""
+    return home() / "indexes"
+
+
+def lock_path(filename: str) -> Path:
+    """The lock that a download of this file holds."""
+    return home() / "locks" / f"{filename}.lock"
+
+
+def offline() -> bool:
+    """Whether the network must not be used."""
+    words = (os.environ.get(name, "").lower() for name in ("HYPVISION_OFFLINE", "HF_HUB_OFFLINE"))
+    return any(word in ("1", "true", "yes", "on") for word in words)
+
+
+def mirrors() -> list[str]:
+    """The base addresses in ``HYPVISION_WEIGHTS``.
+
+    Raises:
+        HypvisionError: one is neither an address nor a folder.
+    """
+    found = [word.rstrip("/") for word in re.split(r"[,\s]+", os.environ.get("HYPVISION_WEIGHTS", "")) if word]
+    for base in found:
+        if not base.startswith(ADDRESSES) and not os.path.isdir(os.path.expanduser(base)):
+            raise HypvisionError(
+                f"HYPVISION_WEIGHTS: '{base}' is neither a folder nor an address that begins with "
+                f"{', '.join(ADDRESSES)}. Separate several by commas; write file:// addresses for folders with spaces."
+            )
+    return found
+
+
+class _Place(NamedTuple):
+    """An address ready to be used: a local path, or a URL with the headers for it."""
+
+    address: str
+    path: Path | None = None
+    url: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
+def _place(address: str) -> _Place:
+    """Raises HypvisionError for an address that means nothing."""
+    if address.startswith(("http://", "https://")):
+        return _web_place(address)
+    if address.startswith("hf-hub:"):
+        return _hub_place(address)
+    if address.startswith("file:"):
+        parts = urlsplit(address)
+        if parts.netloc not in ("", "localhost"):
+            raise HypvisionError(f"'{address}': a file address has three slashes, file:///folder/file.")
+        return _Place(address, path=Path(unquote(parts.path)))
+    return _Place(address, path=Path(address).expanduser())
+
+
+def _web_place(address: str) -> _Place:
+    """A name and a password (``https://NAME:PASSWORD@HOST``) go into a header, and so into no message or log."""
+    try:
+        user, at, _ = urlsplit(address).netloc.rpartition("@")
+    except ValueError as error:
+        raise HypvisionError(f"'{address}' is not a web address ({error}).") from error
+    if not at:
+        return _Place(address, url=address)
+    url = without_password(address)
+    name, _, password = user.partition(":")
+    given = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+    return _Place(url, url=url, headers={"Authorization": f"Basic {given}"})
+
+
+def _hub_place(address: str) -> _Place:
+    match = re.fullmatch(r"hf-hub:([\w.-]+/[\w.-]+)(?:@([\w.-]+))?/([\w./-]+)", address)
+    if not match or ".." in (*match[1].split("/"), *match[3].split("/")):
+        raise HypvisionError(f"'{address}' is not hf-hub:USER/REPO[@REVISION]/FILE.")
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers
+
+    # The token goes to the hub alone; redirects to other hosts lose it.
+    return _Place(address, url=hf_hub_url(match[1], match[3], revision=match[2]), headers=build_hf_headers())
+
+
+def _places(index: Index, record: Record) -> list[str]:
+    """Addresses to try after packaged file and cache, best first."""
+    found = [f"{base}/{record.filename}" for base in mirrors()]
+    if index.address is not None and record.file.path is not None:
+        found.append(f"{index.address}/{record.file.path}")
+    return found + list(record.file.urls)
+
+
+def packaged_path(index: Index, record: Record) -> Path | None:
+    """Where the index says that the file lies beside it; it may be missing there."""
+    if index.root is None or record.file.path is None:
+        return None
+    path = index.root / record.file.path
+    # A symbolic link in the folder must not lead out of it: data sets and clones can be made by others.
+    inside = path.resolve().is_relative_to(index.root.resolve())
+    return path if inside else None
+
+
+def locate(index: Index, record: Record) -> tuple[str, Path] | None:
+    """Where the file lies on this machine, unverified: ``("packaged" or "cached", path)``; None if nowhere."""
+    packaged = packaged_path(index, record)
+    if packaged is not None and os.path.isfile(packaged):  # False too where the folder may not be read
+        return "packaged", packaged
+    cached = cache_folder() / record.filename
+    return ("cached", cached) if os.path.isfile(cached) else None
+
+
+def resolve(record: str | Record, index: Index | None = None) -> Path:
+    """The verified weight file of a record; downloads it if need be.
+
+    Args:
+        record: a record with its ``index``, or anything that :func:`find` takes.
+        index: the index that the record is from.
+
+    Raises:
+        HypvisionError: no such record, or no source gives the file; says what each answered and what to do.
+    """
+    if isinstance(record, str):
+        index, record = find(record)
+    index = Index({}) if index is None else index
+    answers: list[str] = []
+    packaged = packaged_path(index, record)
+    if packaged is not None and os.path.exists(packaged):
+        try:
+            verify_file(packaged, record.file.sha256, record.file.bytes)
+            return packaged
+        except SourceError as error:
+            _logger.warning("The packaged file '%s' %s; looking elsewhere.", packaged, error)
+            answers.append(f"'{packaged}' {error}")
+    cached = cache_folder() / record.filename
+    if _in_cache(cached, record):
+        return cached
+    remote = []
+    for address in _places(index, record):
+        place = _place(address)
+        if place.path is None:
+            remote.append(place)
+            continue
+        try:
+            verify_file(place.path, record.file.sha256, record.file.bytes)
+            return place.path
+        except SourceError as error:
+            answers.append(f"'{place.address}' {error}")
+    if remote and offline():
+        answers += [f"'{place.address}' was not asked: HYPVISION_OFFLINE or HF_HUB_OFFLINE is set" for place in remote]
+    elif remote:
+        path = _download(record, cached, remote, answers)
+        if path is not None:
+            return path
+    raise HypvisionError(_nowhere(record, cached, answers))
+
+
+def _in_cache(cached: Path, record: Record) -> bool:
+    if not os.path.isfile(cached):
+        return False
+    try:
+        verify_file(cached, record.file.sha256, record.file.bytes)
+        return True
+    except SourceError as error:
+        _logger.warning("The cached file '%s' %s; it is fetched anew.", cached, error)
+        return False
+
+
+def _download(record: Record, cached: Path, places: list[_Place], answers: list[str]) -> Path | None:
+    """The file in the cache; None if no place gives it, with what they said in ``answers``."""
+    lock = lock_path(record.filename)
+    verify = partial(verify_file, sha256=record.file.sha256, size=record.file.bytes)
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with locked(lock, f"{record.name} is being downloaded"):
+            if _in_cache(cached, record):  # another process was first
+                return cached
+            for place in places:
+                try:
+                    download(place.url, cached, verify, record.file.bytes, place.headers, record.name)
+                    return cached
+                except SourceError as error:
+                    _logger.warning("%s: %s", place.address, error)
+                    answers.append(f"'{place.address}' {error}")
+    except OSError as error:
+        raise HypvisionError(
+            f"The cache '{cached.parent}' cannot be written ({error.strerror or error}). Set HYPVISION_HOME to a "
+            f"folder that you may write to, or let somebody who may run: hypvision download {record.name}"
+        ) from error
+    return None
+
+
+def _nowhere(record: Record, cached: Path, answers: list[str]) -> str:
+    said = " ".join(f"{answer}." for answer in answers) or "No address is known for it."
+    return (
+        f"The weights '{record.name}' are not on this machine and cannot be fetched. {said} Check the network, set "
+        "HYPVISION_WEIGHTS to a mirror (a folder or an address that holds "
+        f"{record.filename}), or copy that file to '{cached}'."
+    )
+
+
+# Any name of a checkpoint
+
+
+def fetch(source: str | Path) -> Path:
+    """The file on this machine that a checkpoint's name means.
+
+    Args:
+        source: a path; ``zoo:NAME``, ``hf-hub:USER/REPO`` or ``file:///FOLDER#NAME`` (see :func:`find`); or an address
+            with the sum that its file must have: ``https://HOST/net.pth#sha256=HEX`` with all 64 digits, or, over
+            https, a name that ends in ``-HEX`` with the first 8 digits or more, as PyTorch and OpenMMLab name theirs.
+
+    Raises:
+        HypvisionError: an address without a sum, a file with another sum, or one that cannot be fetched. Whether a path
+            exists is left to those who read it.
+    """
+    text = str(source)
+    if text.startswith(("http://", "https://")):
+        return _fetch_address(text)
+    return resolve(text) if is_address(text) else Path(text).expanduser()
+
+
+def _address_and_sum(text: str) -> tuple[str, str]:
+    """An address and the first digits, or all, of the sha256 that its file must have."""
+    url, fragment = urldefrag(text)
+    parts = urlsplit(url)
+    if given := re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment):
+        return url, given[1].lower()
+    # Eight digits tell a damaged file, not a forged one: https has to say who sends it.
+    in_name = re.search(r"-([0-9a-f]{8,64})\.\w+$", parts.path)
+    if in_name and not fragment and parts.scheme == "https":
+        return url, in_name[1]
+    raise HypvisionError(
+        f"The checkpoint '{without_password(text)}' was not loaded: nothing says what the file must be, so it could "
+        f"not be verified. Add its sum: {without_password(url)}#sha256=HEX with 64 digits, as sha256sum prints them. "
+        "Or take zoo:NAME, hf-hub:USER/REPO (verified by their index), or a file that you have downloaded and checked."
+    )
+
+
+def _fetch_address(text: str) -> Path:
+    """Downloads once into PyTorch's cache, verified by the sum in the address."""
+    url, sha256 = _address_and_sum(text)
+    place = _web_place(url)
+    path = Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(url).path).name)
+
+    def there() -> bool:
+        try:
+            verify_sum(path, sha256)
+            return True
+        except (OSError, SourceError):  # nothing, or another file of that name
+            return False
+
+    if there():
+        return path
+    if offline():
+        raise HypvisionError(
+            f"The checkpoint '{place.address}' is not on this machine, and HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. "
+            f"Unset it, or copy the file to '{path}'."
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.with_name(f".{path.name}.lock"), f"{place.address} is being downloaded"):
+            if not there():  # else another process was first
+                download(place.url, path, partial(verify_sum, sha256=sha256), None, place.headers, path.name)
+    except SourceError as error:
+        raise HypvisionError(
+            f"The checkpoint '{place.address}' cannot be downloaded: '{place.address}' {error}. Check the address, its "
+            "sum and the network, or download it elsewhere and give its path."
+        ) from error
+    except OSError as error:
+        raise HypvisionError(
+            f"The cache '{path.parent}' cannot be written ({error.strerror or error}). Set TORCH_HOME to a folder that "
+            "you may write to."
+        ) from error
+    return path
+
+
+# Addresses of whole releases
+
+
+def is_address(text: str | Path) -> bool:
+    """Whether a text means weights of the zoo or of a release rather than a file."""
+    return str(text).startswith(("zoo:", "hf-hub:", "file://"))
+
+
+def find(text: str) -> tuple[Index, Record]:
+    """The record that a text means, with its index.
+
+    Args:
+        text: a name in the built-in index, ``zoo:NAME``; or a release that ``hypvision push`` made, ``ADDRESS[#NAME]``
+            with an address as in :func:`mirrors`, a folder with a slash in it (the name is needed if there are several
+            records).
+
+    Raises:
+        HypvisionError: no such record or release.
+    """
+    text = str(text)
+    address, _, name = text.partition("#")
+    # A folder needs a slash: one in the current folder must not hide the weights that have its name.
+    folder = ("/" in address or os.sep in address) and os.path.isdir(os.path.expanduser(address))
+    if text.startswith("zoo:") or not (address.startswith(ADDRESSES) or folder):
+        return find_record(text)
+    index = open_release(address)
+    if not name:
+        if len(index) != 1:
+            raise HypvisionError(
+                f"'{without_password(address)}' has {len(index)} records: {', '.join(index.records)}. Add #NAME."
+            )
+        name = next(iter(index.records))
+    return index, index.get(name)
+
+
+def open_release(address: str) -> Index:
+    """The index of a release. One from the network is kept, and used again where the network is not there.
+
+    An index cannot run code, and everything it lists is checked against it; but whoever can change the index can change
+    the sums in it: take releases from addresses that you trust.
+
+    Raises:
+        HypvisionError: there is no readable index at that address.
+    """
+    address = address.rstrip("/").removesuffix("/index.yml")
+    place = _place(f"{address}/index.yml")
+    if place.path is not None:
+        return read_index(place.path)
+    shown = without_password(address)
+    kept = index_folder() / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}.yml"
+    reason = "the network is switched off by HYPVISION_OFFLINE or HF_HUB_OFFLINE"
+    if not offline():
+        try:
+            text = download_text(place.url, place.headers)
+        except SourceError as error:
+            reason = str(error)
+        else:
+            index = parse_index(text, address=address)
+            try:
+                write_text(kept, text)
+            except HypvisionError as error:
+                _logger.warning("%s", error)
+            return index
+    if not kept.is_file():
+        raise HypvisionError(
+            f"The index of the release '{shown}' cannot be read: {reason}. Check the address; a release has a file "
+            "index.yml, as `hypvision push` writes it."
+        )
+    _logger.warning("%s: %s; using the index of the last visit.", shown, reason)
+    return parse_index(kept.read_text(encoding="utf-8"), address=address)

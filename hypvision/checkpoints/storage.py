@@ -1,0 +1,199 @@
+"""Weight files of the zoo: safetensors, stored in as few bytes as the metric allows.
+
+``float16`` and ``bfloat16`` halve a file. ``int8`` quarters it: each row ``w`` of a matrix or kernel is stored as
+``q = round(127 w / max|w|)`` with the float32 scale ``max|w| / 127`` beside it under ``NAME.int8_scale``, so that
+``|w - q scale| <= scale / 2``. It is a storage format, not a quantised network: :func:`unpack` gives float32 back
+before anything is computed. Norms, biases and other vectors stay float32.
+
+The header of a file holds what a process needs to use it without this repository's configs: :func:`read_header`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hypvision.errors import HypvisionError
+from hypvision.files import replacing
+
+__all__ = ["STORAGES", "check_format", "pack", "read_header", "unpack", "write_weights"]
+
+STORAGES = ("float32", "float16", "bfloat16", "int8")
+_SCALE = ".int8_scale"
+_SMALL = 1024  # smaller matrices stay float32: they weigh nothing
+_LARGEST_HEADER = 64 * 2**20
+
+
+def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
+    """The tensors to write for a state dict.
+
+    Args:
+        weights: names to tensors.
+        storage: one of :data:`STORAGES`.
+
+    Raises:
+        HypvisionError: no such storage, a weight is not finite, or is too large for float16.
+    """
+    if storage not in STORAGES:
+        raise HypvisionError(f"There is no storage '{storage}'. Known: {', '.join(STORAGES)}.")
+    out: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        value = value.detach().cpu()
+        if not value.is_floating_point():
+            out[name] = value.clone()
+            continue
+        if not value.isfinite().all():
+            raise HypvisionError(f"The weight '{name}' is not finite: the training that gave it has diverged.")
+        if storage == "int8" and value.dim() >= 2 and value.numel() >= _SMALL:
+            rows = value.float().flatten(1)
+            # 1 for rows of zeros; a subnormal scale would divide to infinity.
+            scale = (rows.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
+            out[name] = (
+                (rows / scale[:, None]).round().clamp(-127, 127).to(torch.int8).reshape(value.shape).contiguous()
+            )
+            out[name + _SCALE] = scale
+        else:
+            dtype = torch.float32 if storage == "int8" else getattr(torch, storage)
+            out[name] = value.to(dtype).clone(memory_format=torch.contiguous_format)
+            if not out[name].isfinite().all():
+                raise HypvisionError(f"The weight '{name}' is too large for {storage}. Store it as bfloat16.")
+    return out
+
+
+def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of :func:`pack`: float32 weights; what is stored otherwise passes unchanged.
+
+    Raises:
+        HypvisionError: scales and rows do not belong together.
+    """
+    out: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):  # checkpoints of others may hold counters and settings beside the weights
+            out[name] = value
+            continue
+        if name.endswith(_SCALE):
+            if name.removesuffix(_SCALE) not in tensors:
+                raise HypvisionError(f"The file has scales '{name}' but not the weight that they are for.")
+            continue
+        scale = tensors.get(name + _SCALE)
+        if scale is not None:
+            if value.dtype != torch.int8 or value.dim() < 2 or scale.shape != value.shape[:1]:
+                raise HypvisionError(
+                    f"The scales of '{name}' do not fit it: {tuple(scale.shape)}, {tuple(value.shape)}."
+                )
+            value = value.float() * scale.reshape(-1, *[1] * (value.dim() - 1))
+        elif value.dtype in (torch.float16, torch.bfloat16):
+            value = value.float()
+        out[name] = value
+    return out
+
+
+def format_problem(path: str | Path) -> str | None:
+    """What a file is instead of safetensors, to complete "it is ..."; None if its header is one of safetensors."""
+    path = Path(path)
+    with open(path, "rb") as file:
+        start = file.read(64)
+        length = int.from_bytes(start[:8], "little")
+        # First: the length of a header (128, 384, ...) may begin as a pickle does.
+        if start[8:9] == b"{" and length <= min(path.stat().st_size - 8, _LARGEST_HEADER):
+            file.seek(8)
+            # UnicodeDecodeError and JSONDecodeError are ValueErrors; brackets without end are a RecursionError.
+            with suppress(ValueError, RecursionError):
+                if isinstance(json.loads(file.read(length)), dict):
+                    return None
+            return "damaged"
+        if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+            return "a zip archive, as torch.save writes it"
+        if len(start) > 1 and start[0] == 0x80 and start[1] <= 5:
+            return "a Python pickle, which can run code when it is loaded"
+        if start.startswith(b"version https://git-lfs"):
+            return "a Git LFS pointer instead of the file (run: git lfs pull)"
+        if start.lstrip()[:1] == b"<":
+            return "a web page"
+        if not start:
+            return "empty"
+        return "damaged, or in another format"
+
+
+def check_format(path: str | Path) -> None:
+    """Refuse a file that is not safetensors, before a reader touches it.
+
+    Raises:
+        HypvisionError: it is a pickle, a zip archive (as PyTorch writes), a web page, a Git LFS pointer, or cut off.
+    """
+    what = format_problem(path)
+    if what is not None:
+        raise HypvisionError(
+            f"'{path}' is not a safetensors file: it is {what}. The zoo reads safetensors only, which cannot run code; "
+            "convert other checkpoints with hypvision publish or hypvision convert."
+        )
+
+
+def foreign_setting(settings: Any) -> str | None:
+    """What in the settings of a network leads out of its weight file, to name it in a message; None if nothing does.
+
+    Settings come from indexes and headers that others wrote. Those of a network are numbers and words: a path, an
+    address or a piece of code among them, or a key by which timm and mmengine load further files, has no place there.
+    """
+    if isinstance(settings, Mapping):
+        for key, value in settings.items():
+            if value and (key.startswith(("pretrained", "checkpoint")) or key in ("cache_dir", "custom_load")):
+                return f"'{key}'"
+            if (found := foreign_setting(key) or foreign_setting(value)) is not None:
+                return found
+    elif isinstance(settings, (list, tuple)):
+        return next((found for value in settings if (found := foreign_setting(value)) is not None), None)
+    elif isinstance(settings, str) and re.search(r"[/\\:()\[\]\x00-\x1f]", settings):
+        return repr(settings[:80])
+    return None
+
+
+def read_header(path: str | Path) -> dict[str, Any]:
+    """What hypvision wrote into the header of a file: ``storage``, ``classes``, for a segmenter or detector ``model``.
+
+    Empty for files of others.
+
+    Raises:
+        HypvisionError: not a safetensors file, or the model's config names files, addresses or code.
+    """
+    check_format(path)
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        metadata = json.loads(file.read(length)).get("__metadata__") or {}
+    try:
+        header = json.loads(metadata.get("hypvision", "{}"))
+    except (AttributeError, TypeError, ValueError, RecursionError):  # no mapping of texts, no JSON
+        header = None
+    if not isinstance(header, dict):
+        raise HypvisionError(f"The header of '{path}' is not one of hypvision's. Download the file again.")
+    if (foreign := foreign_setting(header.get("model"))) is not None:
+        raise HypvisionError(
+            f"'{path}' was refused: the config of the model in its header contains {foreign}, where only numbers and "
+            "words may stand. Take the file from a source that you trust, or publish it again."
+        )
+    return header
+
+
+def write_weights(
+    weights: Mapping[str, Tensor], path: str | Path, storage: str = "float32", header: Mapping[str, Any] | None = None
+) -> None:
+    """Write a state dict as safetensors, complete or not at all.
+
+    Raises:
+        HypvisionError: as :func:`pack`, or the place cannot be written.
+    """
+    from safetensors.torch import save_file
+
+    text = json.dumps({"storage": storage, **(header or {})}, sort_keys=True)
+    tensors = pack(weights, storage)
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata={"hypvision": text})
+        os.chmod(temporary, 0o644)  # safetensors makes files that their owner alone can read

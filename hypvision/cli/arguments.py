@@ -1,0 +1,140 @@
+"""What the parsers of all commands share: errors with "did you mean", numbers with limits, outputs that are checked."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.files import check_output, check_output_folder
+
+__all__ = ["Parser", "add_device_argument", "device_of", "number", "whole"]
+
+
+class Parser(ArgumentParser):
+    """A parser whose errors offer what was meant, and that knows which arguments are outputs."""
+
+    def __init__(self, **options: Any):
+        super().__init__(allow_abbrev=False, **options)
+        self._outputs: dict[str, str] = {}
+        self._words: Sequence[str] = ()
+
+    def add_output(self, *flags: str, what: str = "file", **options: Any) -> Action:
+        """Add an argument that names what is written: a ``"file"``, a ``"folder"``, or ``"either"``."""
+        action = self.add_argument(*flags, type=_path, **options)
+        self._outputs[action.dest] = what
+        return action
+
+    def inputs(self, args: Namespace) -> Iterator[str]:
+        """What may be a file that the command reads: every text that is not an output, also after ``KEY=`` and
+        ``NAME:``."""
+        for name, value in vars(args).items():
+            if name not in self._outputs:
+                for text in value if isinstance(value, list) else [value]:
+                    if isinstance(text, str):
+                        yield from {text, text.partition("=")[2], text.partition(":")[2]} - {""}
+
+    def check_outputs(self, args: Namespace) -> None:
+        """Refuse outputs that may not be written, before the work; see :mod:`hypvision.files`."""
+        for name, what in self._outputs.items():
+            path = getattr(args, name)
+            if path is None:
+                continue
+            if not path:
+                raise HypvisionError(f"--{name.replace('_', '-')} is empty. Give the name of a file or folder.")
+            if what == "folder" or (what == "either" and Path(path).is_dir()):
+                check_output_folder(path)
+            else:
+                check_output(path)
+
+    def parse_known_args(self, args=None, namespace=None):
+        self._words = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def _check_value(self, action: Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            hint = did_you_mean(str(value), known)
+            name = action.metavar or "/".join(action.option_strings) or action.dest
+            what = "command" if name == "COMMAND" else name
+            self.error(f"there is no {what} '{value}'.{hint} There are: {', '.join(known)}")
+
+    def error(self, message: str) -> NoReturn:
+        known = self._option_string_actions
+        hints = ""
+        for word in self._words:
+            option = word.partition("=")[0]
+            if option.startswith("--") and len(option) > 2 and option not in known:
+                hints += f" There is no option '{option}'.{did_you_mean(option, known)}"
+        message = message.rstrip(".")
+        raise HypvisionError(f"{self.prog}: {message}.{hints} See: {self.prog} --help")
+
+
+def _path(text: str) -> str:
+    try:
+        return str(Path(text).expanduser()) if text else text
+    except RuntimeError as error:
+        raise ArgumentTypeError(f"'{text}': {error}") from error
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", text, re.ASCII):
+        raise ArgumentTypeError(f"takes cpu, cuda or cuda:N, got '{text}'")
+    return text
+
+
+def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """A type of arguments: whole numbers within limits."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ArgumentTypeError(f"takes a whole number, got '{text}'") from None
+        if value < least:
+            raise ArgumentTypeError(f"must be at least {least}, got {text}")
+        if value > most:
+            raise ArgumentTypeError(f"must be at most {most}, got {text}")
+        return value
+
+    return parse
+
+
+def number(text: str) -> float:
+    """A type of arguments: finite numbers."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"takes a number, got '{text}'") from None
+    if not math.isfinite(value):
+        raise ArgumentTypeError(f"takes a finite number, got '{text}'")
+    return value
+
+
+def add_device_argument(parser: ArgumentParser) -> None:
+    """``--device``."""
+    text = "cpu, cuda or cuda:N; default: a GPU, if there is one"
+    parser.add_argument("--device", type=_device, metavar="DEVICE", help=text)
+
+
+def device_of(args: Namespace) -> str:
+    """The device that ``--device`` means.
+
+    Raises:
+        HypvisionError: no GPU is there.
+    """
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if args.device in (None, "cpu"):
+        return args.device or ("cuda" if count else "cpu")
+    if not count:
+        raise HypvisionError(f"--device {args.device}: PyTorch finds no GPU here. Leave the option out to use the CPU.")
+    if int(args.device.partition(":")[2] or 0) >= count:
+        raise HypvisionError(f"--device {args.device}: there are {count} GPUs, counted from 0.")
+    return args.device

@@ -1,0 +1,35 @@
+"""``hypvision convert --from FAMILY IN OUT``: official checkpoints to hypvision's names, or back."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from hypvision.cli.arguments import Parser
+
+__all__ = ["FAMILIES", "add_convert_arguments", "run_convert"]
+
+# Those of hypvision.zoo.convert, whose import brings PyTorch.
+FAMILIES = ("catseg", "hcformer", "himapper", "hyperboliccv", "hyperclip")
+
+
+def add_convert_arguments(parser: Parser) -> None:
+    """The arguments of ``convert``."""
+    parser.add_argument(
+        "--from", dest="family", required=True, choices=FAMILIES, metavar="FAMILY",
+        help=f"the official code: {', '.join(FAMILIES)}",
+    )  # fmt: skip
+    parser.add_argument("source", metavar="IN", help=".pth (loaded without running code) or .safetensors")
+    parser.add_output("target", metavar="OUT", help=".safetensors or .pth")
+    parser.add_argument("--to-official", action="store_true", help="the other way: from hypvision's names")
+
+
+def run_convert(args: Namespace) -> None:
+    """``convert`` from parsed arguments."""
+    from hypvision.zoo.convert import convert_file
+
+    written = convert_file(args.family, args.source, args.target, args.to_official)
+    print(f"{written.model}: wrote {written.path}")
+    if not args.to_official:
+        print(f"Use: {written.usage()}")
+        if written.note():
+            print(f"Note: {written.note()}")

@@ -1,0 +1,63 @@
+"""``hypvision prepare`` and ``hypvision make-data``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
+
+from hypvision.cli.arguments import Parser, whole
+
+__all__ = ["LAYOUTS", "LEVELS", "PREPARED", "add_make_data_arguments", "add_prepare_arguments", "run_make_data",
+           "run_prepare"]  # fmt: skip
+
+# Those of hypvision.data, whose import brings PyTorch.
+PREPARED = ("ade847", "pc59", "pc459", "voc20", "voc20b")
+LAYOUTS = ("imagefolder", "ade", "coco")
+LEVELS = ("kind", "shape", "instance")
+
+
+def add_prepare_arguments(parser: Parser) -> None:
+    """The arguments of ``prepare``."""
+    parser.add_argument("name", choices=PREPARED, metavar="NAME", help=f"the test set: {', '.join(PREPARED)}")
+    parser.add_argument("source", metavar="SOURCE", help="folder of the published data")
+    parser.add_output("out", what="folder", metavar="OUT", help="folder to write to, e.g. data/ade847")
+
+
+def run_prepare(args: Namespace) -> None:
+    """``prepare`` from parsed arguments."""
+    from hypvision.data.prepare import prepare
+
+    print(f"{args.name}: {prepare(args.name, args.source, args.out)} images in {args.out}")
+
+
+def _size(text: str) -> int | tuple[int, int]:
+    try:
+        numbers = [int(side) for side in text.lower().split("x")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2) or not all(0 < side <= 2**15 for side in numbers):
+        raise ArgumentTypeError(f"takes a side or HEIGHTxWIDTH in pixels, such as 128 or 96x160; got {text!r}")
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def add_make_data_arguments(parser: Parser) -> None:
+    """The arguments of ``make-data``."""
+    text = "folder; each layout gets its own folder in it with --layout all"
+    parser.add_output("out", what="folder", metavar="OUT", help=text)
+    parser.add_argument("--layout", choices=[*LAYOUTS, "all"], default="all", help="default: all")
+    parser.add_argument("--train", type=whole(0), default=1000, metavar="N", help="training images (default: 1000)")
+    parser.add_argument("--val", type=whole(0), default=200, metavar="N", help="validation images (default: 200)")
+    parser.add_argument("--size", type=_size, default=128, metavar="S|HxW", help="pixels (default: 128)")
+    parser.add_argument("--seed", type=whole(0), default=0, help="which of the many data sets (default: 0)")
+    parser.add_argument("--level", choices=LEVELS, default="shape", help="what the classes are (default: shape)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a data set with other parameters")
+
+
+def run_make_data(args: Namespace) -> None:
+    """``make-data`` from parsed arguments."""
+    from hypvision.data.export import export
+
+    for layout in LAYOUTS if args.layout == "all" else (args.layout,):
+        out = Path(args.out, layout) if args.layout == "all" else Path(args.out)
+        export(out, layout, args.train, args.val, args.size, args.seed, args.level, args.overwrite)
+        print(f"{layout}: {out}")

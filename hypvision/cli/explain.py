@@ -1,0 +1,88 @@
+"""``hypvision explain IMAGE --model NAME``: what a model groups together in images.
+
+For a clustering backbone writes ``NAME_clusters.png`` (cluster maps of each stage, level and head) and
+``NAME_regions.png`` (fine to coarse clusters, merged into regions) for each image; see :mod:`hypvision.viz.clusters`.
+For a Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and ``NAME_disk.png``; see :mod:`hypvision.viz.hierarchy_tree`.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from hypvision.cli.arguments import Parser, number, whole
+from hypvision.errors import HypvisionError
+
+__all__ = ["add_explain_arguments", "run_explain"]
+
+
+def add_explain_arguments(parser: Parser) -> None:
+    """The arguments of ``explain``."""
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image, folder of images, or glob pattern")
+    parser.add_argument("--model", required=True, metavar="NAME", help="e.g. hcformer_nano, himapper_resnet50")
+    parser.add_argument("--weights", metavar="FILE", help="checkpoint, or zoo:NAME; random weights without")
+    parser.add_argument(
+        "--model-args",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="arguments of the model, as in model.backbone of its config, e.g. patch_size=2 img_size=32",
+    )
+    parser.add_argument(
+        "--size",
+        type=whole(32, 8192),
+        metavar="N",
+        help="short side, a multiple of 32 (default: that of zoo:NAME, or else 224)",
+    )
+    text = "normalisation; default: the model's own"
+    parser.add_argument("--mean", nargs="+", type=number, metavar="X", help=text)
+    parser.add_argument("--std", nargs="+", type=number, metavar="X", help=text)
+    parser.add_argument("--stage", type=int, metavar="N", help="only this stage, counted from 0 (default: all)")
+    parser.add_argument("--block", type=int, metavar="N", help="block of each stage (default: the last)")
+    parser.add_argument("--head", type=int, metavar="N", help="only this head (default: all; regions follow head 0)")
+    parser.add_argument(
+        "--level",
+        choices=["patch", "window", "both"],
+        default="both",
+        help="Euclidean clusters of pixels, hyperbolic clusters of windows, or both (default)",
+    )
+    parser.add_argument("--regions", type=whole(0), default=8, metavar="K", help="regions to merge into; 0 for none")
+    text = "folder of the results (default: explain)"
+    parser.add_output("--out", what="folder", default="explain", metavar="DIR", help=text)
+
+
+def run_explain(args: Namespace) -> None:
+    """``explain`` from parsed arguments; prints the names of the files written."""
+    from tqdm import tqdm
+
+    from hypvision.checkpoints.sources import is_address
+    from hypvision.files import protecting
+    from hypvision.images import find_images, open_image, output_names
+    from hypvision.viz.clusters import explain_image
+    from hypvision.viz.hierarchy_tree import explain_hierarchy
+    from hypvision.viz.sheet import save_picture
+    from hypvision.zoo.backbones import build_model
+    from hypvision.zoo.loading import parse_arguments
+
+    for name in ("mean", "std"):
+        value = getattr(args, name)
+        if value is not None and (len(value) not in (1, 3) or (name == "std" and min(value) <= 0)):
+            raise HypvisionError(f"--{name} takes three values, one a channel{', all > 0' if name == 'std' else ''}.")
+    paths = find_images(args.images)
+    model = build_model(args.model, args.weights, parse_arguments(args.model_args))
+    size = args.size
+    if size is None:
+        size = model.pretrained_cfg["input_size"][1] if is_address(str(args.weights)) else 224
+    if args.weights is None:
+        print("No --weights given: the weights are random, and so is what they cluster.")
+    with protecting(*paths):
+        for path, name in zip(tqdm(paths, unit="image", disable=len(paths) < 2), output_names(paths)):
+            if hasattr(model, "forward_with_hierarchy"):
+                drawings = explain_hierarchy(model, open_image(path), size, args.mean, args.std)
+            else:
+                drawings = explain_image(
+                    model, open_image(path), size, args.regions, args.mean, args.std, args.stage, args.block,
+                    args.head, args.level,
+                )  # fmt: skip
+            for kind, drawing in drawings.items():
+                tqdm.write(str(save_picture(drawing, Path(args.out, f"{name}_{kind}.png"))))

@@ -1,0 +1,75 @@
+"""``hypvision export``: a trained model for other runtimes."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from hypvision.cli.arguments import Parser, whole
+
+__all__ = ["FORMATS", "PARTS", "add_export_arguments", "run_export"]
+
+# Those of hypvision.zoo.export, whose import brings PyTorch.
+FORMATS = ("onnx", "torchexport")
+PARTS = ("whole", "features")
+
+
+def add_export_arguments(parser: Parser) -> None:
+    """The arguments of ``export``."""
+    parser.add_argument(
+        "name",
+        metavar="NAME",
+        help="as `hypvision models` lists it, or a release, ADDRESS#NAME; or, with --model, the checkpoint file of "
+        "a classifier",
+    )
+    parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
+    parser.add_argument(
+        "--model", metavar="MODEL", help="timm's name of the model in the file, e.g. himapper_deit_tiny_patch16_224"
+    )
+    parser.add_argument(
+        "--model-args",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="arguments of that model, as in model.backbone of its config, e.g. patch_size=2 img_size=32",
+    )
+    text = "side of its images (default: img_size or the model's)"
+    parser.add_argument("--size", type=whole(1, 8192), metavar="N", help=text)
+    parser.add_output("--out", metavar="FILE", help="default: NAME and the suffix of the format, here")
+    parser.add_argument(
+        "--part",
+        choices=PARTS,
+        default="whole",
+        help="features: what comes before the head (a classifier's pooled features, the maps of a segmenter's or "
+        "detector's backbone and neck, a CLIP's image embeddings); default: whole",
+    )
+    parser.add_argument(
+        "--fixed-size", action="store_true", help="take images of the training's size only (the batch stays free)"
+    )
+
+
+def run_export(args: Namespace) -> None:
+    """``export``: writes the model for other runtimes, after comparing what it computes with PyTorch."""
+    from hypvision.checkpoints.sources import find
+    from hypvision.files import check_output
+    from hypvision.zoo.cards import size_text
+    from hypvision.zoo.export import SUFFIXES, export_model
+    from hypvision.zoo.loading import parse_arguments
+
+    name = find(args.name)[1].name if args.model is None else Path(args.name).stem
+    middle = "" if args.part == "whole" else f".{args.part}"
+    out = check_output(args.out or f"{name}{middle}{SUFFIXES[args.format]}")
+    kind = {"onnx": "ONNX", "torchexport": "torch.export"}[args.format]
+    print(f"Exporting {name} to {kind}, which can take a minute or two ...", flush=True)
+    report = export_model(
+        args.name,
+        args.format,
+        out,
+        dynamic_size=not args.fixed_size,
+        part=args.part,
+        model=args.model,
+        arguments=parse_arguments(args.model_args),
+        size=args.size,
+    )
+    print(f"Wrote {out} ({size_text(out.stat().st_size)}).")
+    print(report)

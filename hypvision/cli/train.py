@@ -1,0 +1,92 @@
+"""``hypvision train`` and ``hypvision test``."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+from hypvision.cli.arguments import Parser
+
+__all__ = ["add_test_arguments", "add_train_arguments", "run_test", "run_train"]
+
+
+def _add_common_arguments(parser: Parser) -> None:
+    text = "folder of checkpoints and logs (default: work_dirs/CONFIG)"
+    parser.add_output("--work-dir", what="folder", metavar="DIR", help=text)
+    parser.add_argument(
+        "--cfg-options",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="changes of the config, e.g. train_dataloader.batch_size=64; data_root=DIR moves all data sets",
+    )
+    parser.add_argument(
+        "--launcher", choices=["none", "pytorch", "slurm", "mpi"], default="none", help="what started the processes"
+    )
+    parser.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by some launchers; not used")
+
+
+def add_train_arguments(parser: Parser) -> None:
+    """The arguments of ``train``."""
+    parser.add_argument("config", metavar="CONFIG", help="config file")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="auto",
+        metavar="CHECKPOINT",
+        help="go on from this checkpoint, or from the newest complete one in the work dir",
+    )
+    parser.add_argument("--amp", action="store_true", help="mixed precision")
+    _add_common_arguments(parser)
+
+
+def run_train(args: Namespace) -> None:
+    """``train`` from parsed arguments."""
+    from hypvision.engine.checks import readable_errors
+    from hypvision.engine.config import leave_processes, parse_options
+    from hypvision.engine.run import train
+
+    with readable_errors():
+        options = parse_options(args.cfg_options)
+        train(args.config, args.work_dir, args.resume, args.amp, options, args.launcher)
+        leave_processes()
+
+
+def add_test_arguments(parser: Parser) -> None:
+    """The arguments of ``test``."""
+    parser.add_argument("config", metavar="CONFIG", help="config file")
+    parser.add_argument("weights", metavar="WEIGHTS", help="checkpoint file, or zoo:NAME (hypvision models lists them)")
+    text = "write predictions: a .json file, or a folder for label maps"
+    parser.add_output("--out", what="either", metavar="PATH", help=text)
+    parser.add_output(
+        "--show-dir",
+        what="folder",
+        metavar="DIR",
+        help="write images with the predictions painted in (of a classifier 200, taken evenly from the data)",
+    )
+    parser.add_argument(
+        "--tta", action="store_true", help="test-time augmentation: the config's views, or mirror images"
+    )
+    parser.add_argument(
+        "--allow-nonfinite", action="store_true", help="measure weights with NaN or infinite values all the same"
+    )
+    _add_common_arguments(parser)
+
+
+def run_test(args: Namespace) -> None:
+    """``test`` from parsed arguments; prints the metrics as one line of JSON."""
+    from hypvision.engine.checks import readable_errors
+    from hypvision.engine.config import leave_processes, parse_options
+    from hypvision.engine.run import test
+
+    with readable_errors():
+        options = parse_options(args.cfg_options)
+        metrics = test(
+            args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options, args.launcher,
+            args.allow_nonfinite,
+        )  # fmt: skip
+        from mmengine.dist import is_main_process
+
+        if is_main_process():
+            print(json.dumps({name: round(float(value), 4) for name, value in metrics.items()}))
+        leave_processes()

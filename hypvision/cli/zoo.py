@@ -1,0 +1,225 @@
+"""The commands of the zoo: ``models``, ``download``, ``verify``, ``cache``, ``card`` and ``push``."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+from hypvision.cli.arguments import Parser
+from hypvision.errors import HypvisionError
+
+__all__ = [
+    "TASKS",
+    "add_cache_arguments",
+    "add_card_arguments",
+    "add_download_arguments",
+    "add_models_arguments",
+    "add_push_arguments",
+    "add_verify_arguments",
+    "run_cache",
+    "run_card",
+    "run_download",
+    "run_models",
+    "run_push",
+    "run_verify",
+]
+
+# Those of hypvision.checkpoints.records.
+TASKS = ("classification", "segmentation", "detection", "zero-shot")
+_NAME_HELP = "name as `hypvision models` lists it, or a release, ADDRESS#NAME (https://, file://, hf-hub:USER/REPO)"
+
+
+# models
+
+
+def add_models_arguments(parser: Parser) -> None:
+    """The arguments of ``models``."""
+    parser.add_argument(
+        "pattern", nargs="?", metavar="PATTERN", help="part of the name, or a pattern such as '*.cifar10'"
+    )
+    parser.add_argument("--task", choices=TASKS, help="of this task only")
+    parser.add_argument("--json", action="store_true", help="whole records, as JSON")
+    parser.add_output("--write-readme", metavar="FILE", help="render the table of the zoo into this file")
+
+
+def run_models(args: Namespace) -> None:
+    """``models``: what there is."""
+    from hypvision.checkpoints.index import builtin_index
+    from hypvision.files import write_text
+    from hypvision.zoo.cache import whereabouts
+    from hypvision.zoo.cards import listing, readme
+
+    index = builtin_index()
+    if args.write_readme:
+        write_text(args.write_readme, readme(index))
+        print(f"Wrote {args.write_readme}.")
+        return
+    records = index.select(args.pattern, args.task)
+    if args.json:
+        rows = [{**record.to_dict(), "where": whereabouts(index, record)} for record in records]
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    if not records:
+        there = ", ".join(index.records) or "none (this installation has no index)"
+        raise HypvisionError(f"No weights match. There are: {there}.")
+    print(listing(records, [whereabouts(index, record) for record in records]))
+
+
+# download
+
+
+def add_download_arguments(parser: Parser) -> None:
+    """The arguments of ``download``."""
+    parser.add_argument("names", nargs="+", metavar="NAME", help=_NAME_HELP)
+    parser.add_output("--to", what="folder", metavar="DIR", help="copy the files there; such a folder can be a mirror")
+
+
+def run_download(args: Namespace) -> None:
+    """``download``: makes sure that weights are on this machine, and prints where."""
+    from hypvision.checkpoints.download import SourceError, copy_verified
+    from hypvision.checkpoints.sources import find, resolve
+
+    for name in args.names:
+        index, record = find(name)
+        path = resolve(record, index)
+        if args.to:
+            target = Path(args.to, record.filename)
+            try:
+                copy_verified(path, target, record.file.sha256, record.file.bytes)
+            except SourceError as error:
+                raise HypvisionError(f"'{target}' cannot be written: {error}.") from error
+            path = target
+        print(path)
+
+
+# verify
+
+
+def add_verify_arguments(parser: Parser) -> None:
+    """The arguments of ``verify``."""
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"{_NAME_HELP}; default: everything that is on this machine"
+    )
+
+
+def run_verify(args: Namespace) -> None:
+    """``verify``: checks packaged and cached files; fails if one is wrong, or a named one is not there."""
+    from hypvision.checkpoints.sources import find
+    from hypvision.zoo.cache import check_files, records_here
+
+    wrong, missing, checked = [], [], 0
+    for name, index, record in [(name, *find(name)) for name in args.names] or records_here():
+        results = check_files(index, record)
+        if not results:
+            missing.append(name)
+        for path, problem in results.items():
+            checked += 1
+            print(f"WRONG    {record.name}  {path}: {problem}" if problem else f"ok       {record.name}  {path}")
+            wrong += [str(path)] if problem else []
+    for name in missing:
+        print(f"missing  {name}  not on this machine")
+    if wrong:
+        raise HypvisionError(
+            f"{len(wrong)} of {checked} files are not what the index says: {', '.join(wrong)}. Remove them; "
+            "`hypvision download NAME` fetches them again (in a checkout: git checkout model_zoo)."
+        )
+    if missing and args.names:
+        raise HypvisionError(f"Not on this machine: {', '.join(missing)}. Run: hypvision download {' '.join(missing)}")
+
+
+# cache
+
+
+def add_cache_arguments(parser: Parser) -> None:
+    """The arguments of ``cache``."""
+    parser.add_argument("action", nargs="?", choices=["list", "clean"], default="list", help="default: list")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="clean the files of these records")
+    parser.add_argument(
+        "--all", action="store_true", help="clean everything; default: unfinished downloads and files of no record"
+    )
+
+
+def run_cache(args: Namespace) -> None:
+    """``cache``: what lies there; ``cache clean`` removes."""
+    from hypvision.checkpoints.index import builtin_index
+    from hypvision.checkpoints.sources import cache_folder
+    from hypvision.zoo.cache import clean, list_cache
+    from hypvision.zoo.cards import size_text, table
+
+    index = builtin_index()
+    if args.action == "list":
+        if args.names or args.all:
+            raise HypvisionError("Names and --all belong to: hypvision cache clean")
+        files = list_cache(index)
+        print(cache_folder())
+        rows = [
+            {
+                "name": file.record or "(no record)",
+                "size": size_text(file.bytes),
+                "state": "unfinished" if file.partial else "complete",
+                "file": file.path.name,
+            }
+            for file in files
+        ]
+        print(table(rows) if rows else "empty")
+        return
+    removed = clean(index, args.names, args.all)
+    print(f"Removed {len(removed)} file{'s' * (len(removed) != 1)}, {size_text(sum(file.bytes for file in removed))}.")
+
+
+# card
+
+
+def add_card_arguments(parser: Parser) -> None:
+    """The arguments of ``card``."""
+    parser.add_argument("name", metavar="NAME", help=_NAME_HELP)
+    parser.add_output("--out", metavar="FILE", help="write it there instead of printing it")
+
+
+def run_card(args: Namespace) -> None:
+    """``card``: the model card."""
+    from hypvision.checkpoints.sources import find
+    from hypvision.files import write_text
+    from hypvision.zoo.cards import model_card
+
+    _, record = find(args.name)
+    text = model_card(record)
+    if args.out:
+        write_text(args.out, text)
+        print(f"Wrote {args.out}.")
+    else:
+        print(text, end="")
+
+
+# push
+
+
+def add_push_arguments(parser: Parser) -> None:
+    """The arguments of ``push``."""
+    parser.add_argument("names", nargs="+", metavar="NAME", help="names as `hypvision models` lists them")
+    place = parser.add_mutually_exclusive_group(required=True)
+    text = "make a release folder for a web server; it must be new or empty"
+    place.add_argument("--to", metavar="DIR", help=text)
+    place.add_argument("--hub", metavar="USER/REPO", help="upload to a repository on the Hugging Face hub (one name)")
+    parser.add_argument("--private", action="store_true", help="make a new hub repository private")
+
+
+def run_push(args: Namespace) -> None:
+    """``push``: a release folder, or a hub repository."""
+    from hypvision.checkpoints.index import builtin_index
+    from hypvision.zoo.release import push_to_folder, push_to_hub
+
+    index = builtin_index()
+    records = [index.get(name.removeprefix("zoo:")) for name in dict.fromkeys(args.names)]
+    if args.to:
+        if args.private:
+            raise HypvisionError("--private belongs to --hub.")
+        folder = push_to_folder(index, records, args.to)
+        print(f"Wrote {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}.")
+        print(f'Use: hypvision.load("{folder.as_uri()}#{records[0].name}"), or serve the folder over https.')
+        return
+    if len(records) != 1:
+        raise HypvisionError(f"A hub repository holds one model, but {len(records)} names are given.")
+    address = push_to_hub(index, records[0], args.hub, args.private)
+    print(f'Pushed {records[0].name}. Use: hypvision.load("{address}")')

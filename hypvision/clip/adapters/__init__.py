@@ -1,0 +1,37 @@
+"""Adapters of CLIP: a few trained parameters on a frozen model, all of one contract (:mod:`.base`)."""
+
+from hypvision.clip.adapters import hyperclip  # a method is registered by importing it
+from hypvision.clip.adapters.base import (
+    ADAPTERS,
+    Adapter,
+    AdapterConfig,
+    adapter_of,
+    adapter_state_dict,
+    inject,
+    is_injected,
+    load,
+    merge,
+    register,
+    remove,
+    save,
+    summary,
+    trainable_parameters,
+)
+
+__all__ = [
+    "ADAPTERS",
+    "Adapter",
+    "AdapterConfig",
+    "adapter_of",
+    "adapter_state_dict",
+    "hyperclip",
+    "inject",
+    "is_injected",
+    "load",
+    "merge",
+    "register",
+    "remove",
+    "save",
+    "summary",
+    "trainable_parameters",
+]

@@ -1,0 +1,397 @@
+"""The contract of adapters: what a few trained parameters on a frozen CLIP answer to, whatever the method.
+
+>>> model = adapters.inject(model, "hyperclip", block=64)        # or a config: HyperCLIPConfig(block=64)
+>>> optimizer = torch.optim.AdamW(adapters.trainable_parameters(model), lr=1.5e-5)
+>>> adapters.save(model, "adapter.safetensors")                  # what was learned, and nothing else
+>>> adapters.load(fresh_model, "adapter.safetensors")            # onto the base model that it was trained on
+>>> adapters.merge(model)                                        # plain open_clip weights; or remove(model)
+
+A method is a folder: ``config.py`` (a dataclass, :class:`AdapterConfig`), ``layer.py`` (the mathematics), ``model.py``
+(where it is put: a subclass of :class:`Adapter`, marked by :func:`register`). A model may carry one adapter of each
+method; where it carries several, ``name`` says which is meant.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+from hypvision.checkpoints.renamed import current_names
+from hypvision.clip.towers import Tower, find_towers
+from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.files import replacing
+
+__all__ = [
+    "ADAPTERS",
+    "Adapter",
+    "AdapterConfig",
+    "adapter_of",
+    "adapter_state_dict",
+    "inject",
+    "is_injected",
+    "load",
+    "merge",
+    "register",
+    "remove",
+    "save",
+    "summary",
+    "trainable_parameters",
+]
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """Base of the configs of adapters: frozen dataclasses whose fields have defaults."""
+
+    renamed: ClassVar[dict[str, str]] = {}
+    """Options of earlier versions, which are still taken, and what they are called now."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Any:
+        """A config from options by name.
+
+        Raises:
+            HypvisionError: there is no such option.
+        """
+        options = {cls.renamed.get(name, name): value for name, value in options.items()}
+        known = [field.name for field in fields(cls)]
+        method = cls.__name__.removesuffix("Config")
+        if unknown := sorted(set(options) - set(known)):
+            hint = did_you_mean(unknown[0], known, 2, cutoff=0.6)
+            raise HypvisionError(
+                f"{method} has no option {', '.join(unknown)}.{hint} Known: {', '.join(sorted(known))}."
+            )
+        return cls(**options)
+
+
+class Adapter(ABC):
+    """One method on one model. It is made by :func:`inject` and kept in ``model.adapters``.
+
+    The modules that it adds are registered under its :attr:`name` (``model.NAME``, ``...BLOCK.NAME``), so that its
+    entries of the model's state dict are those with this word in their names.
+
+    Args:
+        model: an open_clip model, not changed yet.
+        config: of :attr:`Config`.
+
+    Raises:
+        HypvisionError: the model has nothing that the method could adapt, or the config does not fit it.
+    """
+
+    name: ClassVar[str]
+    Config: ClassVar[type[AdapterConfig]]
+
+    def __init__(self, model: nn.Module, config: Any):
+        self.model, self.config = model, config
+
+    @abstractmethod
+    def attach(self) -> None:
+        """Change the model; its outputs stay those of the base model, or begin where the method says."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """Undo :meth:`attach`: the base model again, to the bit."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What is adapted, in a part of a sentence."""
+
+    def merge(self) -> None:
+        """Write what was learned into the base weights, before :meth:`detach`.
+
+        Raises:
+            HypvisionError: plain weights cannot express it; says what can be done.
+        """
+        raise HypvisionError(
+            f"An adapter '{self.name}' cannot be merged: plain CLIP weights cannot express it. Keep it on the model, "
+            "and save it by adapters.save."
+        )
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What is learned, in the order of the model's parameters."""
+        return [value for name, value in self.model.named_parameters() if self.name in name.split(".")]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The adapter's entries of the model's state dict."""
+        return {name: value for name, value in self.model.state_dict().items() if self.name in name.split(".")}
+
+    def freeze_unused(self) -> None:  # noqa: B027 - most have nothing to freeze
+        """Stop the gradients of what a dense prediction never meets; distributed training needs that."""
+
+    def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:
+        """The towers that it belongs to, and the numbers of their blocks; by them a saved one knows its base model."""
+        return [(tower, range(len(tower.blocks))) for tower in find_towers(self.model)]
+
+    @torch.no_grad()
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells one base model from another: sizes, the mean size of the packed projections, and some of them
+        (two random initialisations have the same mean size)."""
+        found = {}
+        for tower, numbers in self.acts_on():
+            weights = [tower.frozen(tower.blocks[number]).float() for number in numbers]
+            some = weights[0].flatten()
+            found[tower.kind] = dict(
+                width=tower.width,
+                depth=len(tower.blocks),
+                mean_abs=float(torch.stack([weight.abs().mean() for weight in weights]).mean()),
+                sample=some[:: len(some) // 16][:16].tolist(),
+            )
+        return found
+
+
+ADAPTERS: dict[str, type[Adapter]] = {}
+"""Methods by name, as configs call them: ``adapter=dict(type="hyperclip", ...)``."""
+
+
+def register(method: type[Adapter]) -> type[Adapter]:
+    """Class decorator: make a method known by its name."""
+    ADAPTERS[method.name] = method
+    return method
+
+
+def _method(name: str) -> type[Adapter]:
+    if name not in ADAPTERS:
+        raise HypvisionError(f"There is no adapter '{name}'. Known: {', '.join(sorted(ADAPTERS))}.")
+    return ADAPTERS[name]
+
+
+def _carried(model: nn.Module) -> dict[str, Adapter]:
+    return model.__dict__.get("adapters", {})
+
+
+def is_injected(model: nn.Module, name: str | None = None) -> bool:
+    """Whether a model carries an adapter, or that of a name."""
+    return bool(_carried(model)) if name is None else name in _carried(model)
+
+
+def adapter_of(model: nn.Module, name: str | None = None) -> Adapter:
+    """The adapter that a model carries.
+
+    Raises:
+        HypvisionError: it carries none, not that one, or several and no name is given.
+    """
+    carried = _carried(model)
+    if name is None and len(carried) == 1:
+        return next(iter(carried.values()))
+    if name in carried:
+        return carried[name]
+    if not carried:
+        raise HypvisionError("The model carries no adapter. Call adapters.inject(model) or adapters.load(model, path).")
+    raise HypvisionError(f"The model carries {', '.join(carried)}; say which is meant, not {name!r}.")
+
+
+def inject(
+    model: nn.Module, config: AdapterConfig | str | Mapping[str, Any] = "hyperclip", freeze: bool = True, **options: Any
+) -> nn.Module:
+    """Put an adapter on an open_clip model, in place.
+
+    Args:
+        model: an open_clip model.
+        config: what is adapted and how: a config of a method; its name, with the config's fields as ``options``; or a
+            dict of both, ``dict(type="hyperclip", block=64)``, without a type one of HyperCLIP.
+        freeze: stop the gradients of everything else but other adapters.
+
+    Returns:
+        The same model. Its state dict has the names of the base model and those of what the adapter adds.
+
+    Raises:
+        HypvisionError: it carries one of this method already, or the method does not fit the model.
+    """
+    if isinstance(config, AdapterConfig):
+        if options:
+            raise HypvisionError("Give an adapter a config or its fields, not both.")
+        method = next(method for method in ADAPTERS.values() if isinstance(config, method.Config))
+    else:
+        if not isinstance(config, str):
+            options = {**config, **options}
+            config = options.pop("type", "hyperclip")
+        method = _method(config)
+        config = method.Config.from_options(options)
+    if is_injected(model, method.name):
+        raise HypvisionError(
+            f"The model carries an adapter '{method.name}' already. Call adapters.remove(model) or merge(model) first."
+        )
+    adapter = method(model, config)
+    if freeze:
+        others = {id(parameter) for other in _carried(model).values() for parameter in other.parameters()}
+        for parameter in model.parameters():
+            parameter.requires_grad_(parameter.requires_grad and id(parameter) in others)
+    adapter.attach()
+    model.adapters = {**_carried(model), method.name: adapter}
+    return model
+
+
+def trainable_parameters(model: nn.Module, name: str | None = None) -> list[nn.Parameter]:
+    """What the adapter of a model learns, or what all of them do, for an optimiser.
+
+    Raises:
+        HypvisionError: the model carries none.
+    """
+    chosen = _carried(model).values() if name is None and is_injected(model) else [adapter_of(model, name)]
+    return [parameter for adapter in chosen for parameter in adapter.parameters()]
+
+
+def adapter_state_dict(model: nn.Module, name: str | None = None) -> dict[str, Tensor]:
+    """The adapter's own entries of the model's state dict.
+
+    Raises:
+        HypvisionError: the model carries none.
+    """
+    return adapter_of(model, name).state_dict()
+
+
+def summary(model: nn.Module, name: str | None = None) -> str:
+    """What is trained, in one line.
+
+    Raises:
+        HypvisionError: the model carries no adapter.
+    """
+    adapter = adapter_of(model, name)
+    own = {id(parameter) for parameter in adapter.parameters()}
+    count = sum(parameter.numel() for parameter in adapter.parameters())
+    total = sum(parameter.numel() for parameter in model.parameters())
+    others = sum(p.numel() for p in model.parameters() if p.requires_grad and id(p) not in own)
+    text = f"{count:,} of {total:,} parameters ({100 * count / total:.2g} %), {adapter.describe()}"
+    return text + (f"; {others:,} others train, too" if others else "")
+
+
+def merge(model: nn.Module, name: str | None = None) -> nn.Module:
+    """Write what was learned into the base weights and take the adapter off: a plain open_clip model, in place.
+
+    Raises:
+        HypvisionError: the model carries no adapter, or one that plain weights cannot express.
+    """
+    adapter_of(model, name).merge()
+    return remove(model, name)
+
+
+def remove(model: nn.Module, name: str | None = None) -> nn.Module:
+    """Take the adapter off, in place; the model is the base model again.
+
+    Raises:
+        HypvisionError: the model carries none.
+    """
+    adapter = adapter_of(model, name)
+    adapter.detach()
+    model.adapters = {key: other for key, other in _carried(model).items() if other is not adapter}
+    if not model.adapters:
+        del model.adapters
+    return model
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def save(model: nn.Module, path: str | Path, name: str | None = None) -> Path:
+    """Write what was learned and its configuration into one small safetensors file, moved into place when complete.
+
+    Raises:
+        HypvisionError: no adapter, another suffix than .safetensors, or the place is not writable.
+    """
+    path = Path(path).expanduser()
+    if path.suffix != ".safetensors":
+        raise HypvisionError(f"An adapter is written as .safetensors, got '{path}'.")
+    adapter = adapter_of(model, name)
+    weights = {key: value.detach().cpu().contiguous() for key, value in adapter.state_dict().items()}
+    about = dict(type=adapter.name, config=asdict(adapter.config), base=adapter.fingerprint())
+    with replacing(path) as temporary:
+        temporary.write_bytes(to_bytes(weights, metadata={"format": "pt", "adapter": json.dumps(about)}))
+    return path
+
+
+def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
+    """Put a saved adapter onto a fresh base model, in place.
+
+    Args:
+        model: the base model, without an adapter of this method.
+        path: a file of :func:`save`, of an earlier version, too.
+        strict: refuse a base model whose weights are not those that the adapter was trained on.
+
+    Raises:
+        HypvisionError: no such file, not an adapter, or one of another model.
+    """
+    path = Path(path).expanduser()
+    config, base, weights = _read(path)
+    _check_sizes(model, base, path)
+    inject(model, config)
+    name = next(name for name, method in ADAPTERS.items() if isinstance(config, method.Config))
+    adapter = adapter_of(model, name)
+    try:
+        if strict:
+            _check_base(adapter.fingerprint(), base, path)
+        own = adapter.state_dict()
+        wrong = [key for key in {*own, *weights} if key not in own or key not in weights
+                 or own[key].shape != weights[key].shape]  # fmt: skip
+        if wrong:
+            raise HypvisionError(f"The adapter '{path}' does not fit: {', '.join(sorted(wrong)[:3])} differ.")
+    except HypvisionError:
+        remove(model, name)
+        raise
+    model.load_state_dict(weights, strict=False)
+    return model
+
+
+def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, Any], dict[str, Tensor]]:
+    """Config, fingerprint of the base model, and weights of a file."""
+    if not path.is_file():
+        raise HypvisionError(f"There is no adapter '{path}'. Check the path.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            # Earlier versions had one method, named by the entry.
+            about = json.loads(header.get("adapter") or header.get("hyperclip") or "null")
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, ValueError) as error:
+        advice = "Copy it again."
+        if path.suffix in (".pth", ".pt"):
+            advice = (
+                "A checkpoint of a training is none: load it by clip.load_segmenter, and save the adapter of its clip."
+            )
+        raise HypvisionError(f"The adapter '{path}' cannot be read: {error}. {advice}") from error
+    try:
+        config = _method(about.get("type", "hyperclip")).Config.from_options(about["config"])
+        base = {kind: dict(found) for kind, found in about["base"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError, HypvisionError) as error:
+        raise HypvisionError(
+            f"'{path}' is not an adapter: it lacks its configuration, or has one of another version ({error}). Use "
+            "adapters.save."
+        ) from error
+    return config, base, current_names(weights)
+
+
+def _check_sizes(model: nn.Module, base: Mapping[str, Any], path: Path) -> None:
+    own = {tower.kind: (tower.width, len(tower.blocks)) for tower in find_towers(model)}
+    for kind, found in base.items():
+        if own.get(kind) != (found["width"], found["depth"]):
+            width, depth = own.get(kind, (0, 0))
+            raise HypvisionError(
+                f"The adapter '{path}' is of another model: its {kind} tower has {found['depth']} blocks of width "
+                f"{found['width']}, this one's {depth} of {width}. Load it onto the model that it was trained on."
+            )
+
+
+def _check_base(own: Mapping[str, Any], base: Mapping[str, Any], path: Path) -> None:
+    for kind, found in base.items():
+        if not math.isclose(own[kind]["mean_abs"], found["mean_abs"], rel_tol=1e-2):
+            raise HypvisionError(
+                f"The adapter '{path}' was trained on other weights: the {kind} projections of its base model have a "
+                f"mean size of {found['mean_abs']:.5f}, this model's {own[kind]['mean_abs']:.5f}. Load the same "
+                "pretrained weights first, or pass strict=False."
+            )
+        # As exact as bfloat16, in which either model may be.
+        sample = torch.tensor(found.get("sample", own[kind]["sample"]))
+        if not torch.allclose(torch.tensor(own[kind]["sample"]), sample, rtol=1e-2, atol=1e-2 * found["mean_abs"]):
+            raise HypvisionError(
+                f"The adapter '{path}' was trained on other weights: the {kind} projections of its base model begin "
+                "differently. Load the same pretrained weights first, or pass strict=False."
+            )

@@ -1,0 +1,101 @@
+"""What HyperCLIP adapts, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hypvision.clip.adapters.base import AdapterConfig
+from hypvision.errors import HypvisionError
+
+__all__ = ["HyperCLIPConfig"]
+
+
+@dataclass(frozen=True)
+class HyperCLIPConfig(AdapterConfig):
+    """What is adapted and how. The defaults are the paper's (Peng et al., CVPR 2025).
+
+    Attributes:
+        block: side n of a block (Table 4: 128); it must divide the width of both towers. 1 is a diagonal.
+        text, vision: which towers (Table 6: both).
+        c_text, c_vision: curvatures (Sec. 4: 0.01 for both).
+        projections: which of q, k, v, as a string (Sec. 3.3: all).
+        text_layers, vision_layers: numbers of the adapted blocks from 0; None for all (Sec. 3.3).
+        shared: one block for all K of a projection (an option of the official code; it never uses it).
+        form: ``"weight"``: rows of the weights (the official code); ``"feature"``: the tokens after ln_1 (Eq. 7 as it
+            is worded; the weight form with S transposed, apart from the clip). Only the weight form can be merged.
+        geometry: ``"hyperbolic"``, or ``"euclidean"``: the same without a clip (an ablation of ours).
+        mobius: False: plain matrix product on the ball (Table 7 as we read it), see
+            :func:`hypvision.clip.adapters.hyperclip.layer.map_rows`.
+        fused: False: the reference implementation, step by step, instead of the closed form.
+        official_text_curvature: c = 1 in the text tower, as the official code has it.
+        official_dense_only: the last image block is adapted on the dense path only, as in the official code.
+        official_twelve_layers: of the image blocks the first 11 and the last, as the official code does for any depth.
+    """
+
+    block: int = 128
+    text: bool = True
+    vision: bool = True
+    c_text: float = 0.01
+    c_vision: float = 0.01
+    projections: str = "qkv"
+    text_layers: tuple[int, ...] | None = None
+    vision_layers: tuple[int, ...] | None = None
+    shared: bool = False
+    form: str = "weight"
+    geometry: str = "hyperbolic"
+    mobius: bool = True
+    fused: bool = True
+    official_text_curvature: bool = False
+    official_dense_only: bool = False
+    official_twelve_layers: bool = False
+
+    renamed: ClassVar[dict[str, str]] = {
+        "official_cls_quirk": "official_dense_only",
+        "official_layer_quirk": "official_twelve_layers",
+    }
+
+    def __post_init__(self):
+        for name, allowed in (("form", ("weight", "feature")), ("geometry", ("hyperbolic", "euclidean"))):
+            if getattr(self, name) not in allowed:
+                raise HypvisionError(f"HyperCLIP: {name} is {getattr(self, name)!r}; use one of {', '.join(allowed)}.")
+        letters = self.projections
+        if not letters or set(letters) - set("qkv") or len(set(letters)) < len(letters):
+            raise HypvisionError(f"HyperCLIP: projections is {letters!r}; use some of the letters q, k, v.")
+        if not (self.text or self.vision):
+            raise HypvisionError("HyperCLIP: with text=False and vision=False nothing would be adapted.")
+        for name in ("c_text", "c_vision"):
+            if not getattr(self, name) > 0:
+                raise HypvisionError(
+                    f"HyperCLIP: {name} is {getattr(self, name)}; a curvature is above 0. For none use "
+                    "geometry='euclidean'."
+                )
+        for name in ("text_layers", "vision_layers"):
+            value = getattr(self, name)
+            if value is not None:
+                value = (value,) if isinstance(value, int) else tuple(value)
+                object.__setattr__(self, name, value)
+
+    def curvature(self, kind: str) -> float:
+        """Of the tower ``"text"`` or ``"vision"``."""
+        if kind == "text":
+            return 1.0 if self.official_text_curvature else self.c_text
+        return self.c_vision
+
+    def layers(self, kind: str, depth: int) -> tuple[int, ...]:
+        """Numbers of the adapted blocks of a tower of ``depth`` blocks.
+
+        Raises:
+            HypvisionError: a number out of range.
+        """
+        given = self.text_layers if kind == "text" else self.vision_layers
+        if given is None:
+            if kind == "vision" and self.official_twelve_layers:
+                return tuple(range(min(11, depth - 1))) + (depth - 1,)
+            return tuple(range(depth))
+        wrong = [number for number in given if not 0 <= number < depth]
+        if wrong or len(set(given)) < len(given):
+            raise HypvisionError(
+                f"HyperCLIP: {kind}_layers is {given}, but the {kind} tower has blocks 0 to {depth - 1}."
+            )
+        return tuple(sorted(given))

@@ -1,0 +1,342 @@
+r"""The map of HyperCLIP: rows times a block-diagonal matrix on the Poincare ball, and its closed form.
+
+HyperCLIP (Peng et al., CVPR 2025) sends a vector :math:`w` to :math:`\log_0(S \otimes_c \exp_0(w))` with
+:math:`S = \mathrm{diag}(S_1, ..., S_K)`. The Moebius product is :math:`\exp_0 \circ S \circ \log_0`, so the curvature
+cancels and the map is linear, except where the official code clamps. With all its clamps it is, exactly,
+
+.. math:: w' = S w \cdot \min\left(1, \frac{A_0}{\sqrt c\,|w|}, \frac{A_1}{\sqrt c\,|S w|}\right),
+          \quad A_0 = \mathrm{artanh}(1 - 10^{-5}), \; A_1 = \mathrm{artanh}(1 - 10^{-3}):
+
+a linear map, clipped to the radius :math:`A_1 / \sqrt c` (38 for c = 0.01, 3.8 for c = 1). :func:`map_rows` computes
+that; :func:`map_rows_reference` is the reference implementation, the chain step by step; :func:`map_packed` is
+:func:`map_rows` of a packed q, k, v projection, fast. :class:`BlockMaps` holds the blocks of one attention block.
+
+Shapes: rows ``(..., d)``; ``s`` is ``(K, n, n)`` with ``K * n = d``, or ``(n, n)``: one block for all K. A row of
+weights ``w`` becomes ``S w``, so a matrix W becomes ``W S^T``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
+from hypvision.clip.memo import Memo
+from hypvision.errors import HypvisionError
+from hypvision.geometry.numerics import exact, tanhc
+
+__all__ = ["BlockMaps", "CLIP_RADIUS", "block_product", "map_packed", "map_rows", "map_rows_reference"]
+
+_EPS_ARTANH = 1e-5  # official: artanh's argument stays in +-(1 - 1e-5)
+_EPS_BALL = 1e-3  # official: points are projected to the radius (1 - 1e-3) / sqrt(c)
+_MIN_NORM = 1e-5
+_TANH_LIMIT = 15.0
+CLIP_RADIUS = math.atanh(1 - _EPS_BALL)
+"""Times 1/sqrt(c): the largest norm of a mapped row, :math:`A_1`."""
+_INPUT_RADIUS = math.atanh(1 - _EPS_ARTANH)
+
+
+def block_product(x: Tensor, s: Tensor) -> Tensor:
+    """``x`` times the transposed block-diagonal matrix, which is never built: ``(..., d) -> (..., d)``."""
+    n = s.shape[-1]
+    if n == 1:
+        return x * s.reshape(-1)
+    blocks = x.unflatten(-1, (-1, n))
+    if s.dim() == 2:
+        return (blocks @ s.T).flatten(-2)
+    return torch.einsum("...kn,kmn->...km", blocks, s).flatten(-2)
+
+
+def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
+    r"""The closed form of :func:`map_rows_reference`: finite with finite gradients for every finite input.
+
+    Args:
+        x: rows ``(..., d)``.
+        s: blocks ``(K, n, n)`` or one ``(n, n)``.
+        c: curvature ``c > 0``.
+        mobius: False: :math:`\log_0(S \exp_0(w))`, the plain matrix product on the ball (Table 7 as we read it).
+
+    Returns:
+        ``(..., d)``, in the dtype of ``x``; computed in float32 at least.
+    """
+    dtype = torch.promote_types(torch.promote_types(x.dtype, s.dtype), torch.float32)
+    with exact(x.device):
+        u, s = x.to(dtype), s.to(dtype)
+        root, tiny = math.sqrt(c), torch.finfo(dtype).tiny
+        y = block_product(u, s)
+        a, mapped = root * _norm(u, tiny), root * _norm(y, tiny)
+        if mobius:  # divisors are clamped where the quotient is 1: an infinite one would make the gradient NaN
+            first = _INPUT_RADIUS / a.clamp(min=_INPUT_RADIUS)
+            return (y * torch.minimum(first, CLIP_RADIUS / mapped.clamp(min=CLIP_RADIUS))).to(x.dtype)
+        # exp0 shortens w by tanh(a)/a; S is linear, so it commutes with that; log0 lengthens again.
+        shortened = tanhc(a)
+        inside, limit = mapped * shortened, 1 - _EPS_BALL
+        lengthened = _atanhc(inside.clamp(max=limit)) * shortened
+        return (y * torch.where(inside < limit, lengthened, CLIP_RADIUS / mapped.clamp(min=limit))).to(x.dtype)
+
+
+def _atanhc(z: Tensor) -> Tensor:
+    """artanh(z) / z for 0 <= z < 1."""
+    small = z < 1e-2  # the next term of the series is below 1e-16
+    large = torch.where(small, 0.5, z)
+    q = z.square()
+    return torch.where(small, 1 + q * (1 / 3 + q * (1 / 5 + q * (1 / 7 + q / 9))), torch.atanh(large) / large)
+
+
+def _norm(x: Tensor, tiny: float) -> Tensor:
+    # The derivative of the norm at 0 is not a number; of the clamped square it is 0.
+    largest = x.detach().abs().amax(-1, keepdim=True).clamp(min=tiny)
+    return (x / largest).square().sum(-1, keepdim=True).clamp(min=1e-30).sqrt() * largest
+
+
+def map_rows_reference(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
+    """The official chain exp0, Moebius product, projection, log0, with its constants. Arguments as for
+    :func:`map_rows`.
+
+    Its gradient for a row of zeros is NaN where the official one is (0/0 behind a ``where``), and in float32 it loses
+    accuracy for short rows: 4e-4 at a norm of 1e-3, 3 % below 1e-5 for c = 0.01.
+    """
+    root = math.sqrt(c)
+
+    def norm(v: Tensor) -> Tensor:
+        return v.norm(dim=-1, keepdim=True)
+
+    def artanh(v: Tensor) -> Tensor:
+        v = _Clamp.apply(v, 1 - _EPS_ARTANH)
+        return 0.5 * (torch.log(1 + v) - torch.log(1 - v))
+
+    n = norm(x).clamp(min=_MIN_NORM)
+    point = torch.tanh((root * n).clamp(max=_TANH_LIMIT)) * x / (root * n)
+    product = block_product(point, s)
+    if mobius:
+        pn, mn = norm(point).clamp(min=_MIN_NORM), norm(product)
+        moved = torch.tanh((mn / pn * artanh(root * pn)).clamp(max=_TANH_LIMIT)) * product / (mn * root)
+        product = torch.where((product == 0).all(-1, keepdim=True), torch.zeros_like(moved), moved)
+    radius, limit = norm(product).clamp(min=_MIN_NORM), (1 - _EPS_BALL) / root
+    product = torch.where(radius > limit, product / radius * limit, product)
+    n = norm(product).clamp(min=_MIN_NORM)
+    return product / n / root * artanh(root * n)
+
+
+class _Clamp(torch.autograd.Function):
+    """Clamp to +-limit, passing the gradient through: the official artanh differentiates at the clamped place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, limit: float) -> Tensor:
+        return x.clamp(-limit, limit)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+# The fast map of a packed projection -------------------------------------------------------------------------------
+
+# From this side on, a CPU multiplies block by block, where the numbers lie: a batched product would first rearrange all
+# weights, and all gradients, which costs as much as the products. Smaller blocks are too many to be called singly.
+_SMALL = 32
+
+
+def _one_by_one(x: Tensor, side: int) -> bool:
+    return x.device.type == "cpu" and side >= _SMALL
+
+
+def _product(w: Tensor, s: Tensor) -> Tensor:
+    """``w`` (P, d, K * n) times the transposed blocks ``s`` (P, K, n, n)."""
+    if not _one_by_one(w, s.shape[-1]):
+        blocks = w.unflatten(-1, (s.shape[1], -1)).transpose(1, 2)
+        return torch.matmul(blocks, s.mT).transpose(1, 2).flatten(-2)
+    out = torch.empty_like(w, memory_format=torch.contiguous_format)
+    for rows, mapped, blocks in zip(w, out, s):
+        for a, b, block in zip(rows.split(s.shape[-1], 1), mapped.split(s.shape[-1], 1), blocks):
+            torch.mm(a, block.t(), out=b)
+    return out
+
+
+def _product_gradient(grad: Tensor, w: Tensor, side: int) -> Tensor:
+    """The gradient of :func:`_product` in the blocks, (P, K, n, n)."""
+    if not _one_by_one(w, side):
+        a, b = (x.unflatten(-1, (-1, side)).transpose(1, 2) for x in (grad, w))
+        return torch.matmul(a.mT, b)
+    found = grad.new_empty(len(w), w.shape[-1] // side, side, side)
+    for cotangents, rows, blocks in zip(grad, w, found):
+        for a, b, block in zip(cotangents.split(side, 1), rows.split(side, 1), blocks):
+            torch.mm(a.t(), b, out=block)
+    return found
+
+
+class _MapRows(torch.autograd.Function):
+    """:func:`map_rows` of frozen matrices; it keeps nothing for backward but them, and the output where it clips."""
+
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, w: Tensor, c: float | None) -> Tensor:
+        """``s`` (P, K, n, n), ``w`` (P, d, K * n) -> (P, d, K * n); without ``c`` the linear map, not clipped."""
+        out, scale = _product(w, s), None
+        if c is not None:
+            ctx.clip = CLIP_RADIUS / math.sqrt(c)
+            tiny = torch.finfo(out.dtype).tiny
+            limit = _INPUT_RADIUS / (math.sqrt(c) * torch.linalg.vector_norm(w, dim=-1)).clamp(min=_INPUT_RADIUS)
+            ratio = ctx.clip / torch.linalg.vector_norm(out, dim=-1).clamp(min=tiny)
+            scale = torch.minimum(limit, ratio)
+            if out.device.type != "cpu" or (scale < 1).any():  # to ask a GPU would be to wait for it
+                out.mul_(scale[..., None])
+                scale = torch.where(ratio < limit, -scale, scale)  # the sign tells where the radial clip acts
+            else:
+                scale = None
+        ctx.side = s.shape[-1]
+        ctx.save_for_backward(w, None if scale is None else out, scale)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        w, out, scale = ctx.saved_tensors
+        if scale is not None:  # to before the rows were scaled: of one that the radial clip met, the part across it
+            radial = torch.where(scale < 0, (grad * out).sum(-1) / ctx.clip**2, 0)
+            grad = torch.addcmul(grad, out, radial[..., None], value=-1).mul_(scale.abs()[..., None])
+        return _product_gradient(grad, w, ctx.side), None, None
+
+
+def map_packed(packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ...] = (0, 1, 2)) -> Tensor:
+    """:func:`map_rows` of a frozen packed projection.
+
+    Args:
+        packed: q, k, v projections one below the other, ``(3d, d)``.
+        s: blocks ``(P, K, n, n)`` of the mapped ones.
+        c: curvature; None for the Euclidean map, which is not clipped.
+        thirds: which of the three are mapped, P of them.
+
+    Returns:
+        ``(3d, d)`` in the dtype of ``packed``, differentiable in ``s`` alone; computed in float32 at least.
+    """
+    dtype = torch.promote_types(packed.dtype, torch.float32)
+    with exact(packed.device):
+        rows = packed.detach().unflatten(0, (3, -1))
+        every = thirds == (0, 1, 2)
+        mapped = _MapRows.apply(s.to(dtype), (rows if every else rows[list(thirds)]).to(dtype), c).to(packed.dtype)
+        if every:
+            return mapped.flatten(0, 1)
+        return torch.cat([mapped[thirds.index(i)] if i in thirds else rows[i] for i in range(3)])
+
+
+class BlockMaps(nn.Module):
+    """The trainable blocks of one attention block, ``q``, ``k`` and ``v`` or some of them; the identity at first.
+
+    Called with the packed projection it gives the adapted one. What it computed without gradients is kept while nothing
+    changes; with gradients it computes once in each forward pass of the attention, between :meth:`begin` and
+    :meth:`end`, which are hooks of the module that holds the projection.
+
+    Args:
+        dim: length of a row.
+        config: what is adapted and how.
+        c: curvature of the tower.
+        dense_only: the attention itself runs unadapted; only who asks for the projection from outside gets the adapted.
+
+    Raises:
+        HypvisionError: the side of a block does not divide ``dim``.
+    """
+
+    def __init__(self, dim: int, config: HyperCLIPConfig, c: float, dense_only: bool = False):
+        super().__init__()
+        n = config.block
+        if not isinstance(n, int) or n < 1 or dim % n:
+            near = ", ".join(str(i) for i in range(1, dim + 1) if dim % i == 0 and i >= 8)
+            raise HypvisionError(f"A block of {n} does not divide the width {dim}. Use one of {near}.")
+        self.dim, self.config, self.c, self.dense_only = dim, config, float(c), dense_only
+        eye = torch.eye(n)
+        for letter in config.projections:
+            self.register_parameter(letter, nn.Parameter(eye.clone() if config.shared else eye.repeat(dim // n, 1, 1)))
+        self._kept, self._running, self._live = Memo(), False, None
+
+    def forward(self, packed: Tensor) -> Tensor:
+        """The adapted projection (3d, d) in place of the frozen ``packed``."""
+        parameters, frozen = list(self.parameters()), self.dense_only and self._running
+        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
+            if self._live is not None:
+                return self._live
+            # Gradients of zero, not none: distributed training waits for one.
+            zero = 0 * torch.stack([parameter.sum() for parameter in parameters]).sum() if frozen else None
+            found = self._adapted(packed) if zero is None else packed + zero.to(packed.dtype)
+            self._live = found if self._running else None
+            return found
+        if frozen:
+            return packed
+        return self._kept.get([*parameters, packed], lambda: self._adapted(packed))
+
+    def _adapted(self, packed: Tensor) -> Tensor:
+        config = self.config
+        if config.fused and config.mobius:
+            size = (self.dim // config.block, config.block, config.block)
+            blocks = torch.stack([getattr(self, letter).expand(size) for letter in config.projections])
+            c = None if config.geometry == "euclidean" else self.c
+            return map_packed(packed, blocks, c, tuple("qkv".index(letter) for letter in config.projections))
+        dtype = torch.promote_types(packed.dtype, torch.float32)
+        with exact(packed.device):
+            chunks = zip("qkv", packed.detach().to(dtype).chunk(3))
+            return torch.cat([self.rows(letter, chunk) for letter, chunk in chunks]).to(packed.dtype)
+
+    def rows(self, letter: str, x: Tensor) -> Tensor:
+        """Rows or tokens (..., d) mapped by the blocks of a projection; as they are where it has none."""
+        s = self._parameters.get(letter)
+        if s is None:
+            return x
+        if self.config.geometry == "euclidean":
+            return block_product(x.to(torch.promote_types(x.dtype, s.dtype)), s).to(x.dtype)
+        function = map_rows if self.config.fused else map_rows_reference
+        return function(x, s, self.c, self.config.mobius).to(x.dtype)
+
+    # Hooks of the module that holds the projection; methods, so that those of a copy belong to the copy.
+
+    def begin(self, owner: nn.Module, args: Any) -> None:
+        """Forward pre-hook: a new graph."""
+        self._running, self._live = True, None
+
+    def end(self, owner: nn.Module, args: Any, output: Any) -> None:
+        """Forward hook, after errors, too."""
+        self._running, self._live = False, None
+
+    def map_attention_inputs(self, owner: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Forward pre-hook of :class:`torch.nn.MultiheadAttention` in the feature form."""
+        query, key, value = args[:3]
+        if key is not query or value is not query:
+            raise HypvisionError("HyperCLIP's feature form adapts self-attention, this is another one.")
+        return (*(self.rows(letter, query) for letter in "qkv"), *args[3:]), kwargs
+
+    def map_linear_output(self, owner: nn.Linear, args: Any, output: Tensor) -> Tensor:
+        """Forward hook of timm's packed ``qkv`` in the feature form."""
+        bias = (None,) * 3 if owner.bias is None else owner.bias.chunk(3)
+        chunks = zip("qkv", owner.weight.chunk(3), bias)
+        return torch.cat([F.linear(self.rows(letter, args[0]), w, b) for letter, w, b in chunks], dim=-1)
+
+    def map_value_input(self, x: Tensor) -> Tensor:
+        """What the value projection sees in place of ``x`` in the feature form, for the dense path of a tower."""
+        return self.rows("v", x)
+
+    def train(self, mode: bool = True) -> BlockMaps:
+        """As of any module; weights may have been exchanged in between."""
+        if mode != self.training:
+            self._kept.clear()
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self._kept.clear()  # moved or cast
+        return super()._apply(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, c={self.c:g}, {self.config.geometry}, {self.config.form} form"
+
+
+class AdaptedWeight(nn.Module):
+    """The parametrisation of a packed projection by blocks that belong to the transformer block, not to this module."""
+
+    def __init__(self, maps: BlockMaps):
+        super().__init__()
+        self.maps = (maps,)  # in a tuple: not a submodule, else its parameters would have two names
+
+    def forward(self, packed: Tensor) -> Tensor:
+        return self.maps[0](packed)

@@ -1,0 +1,247 @@
+"""Where HyperCLIP's blocks are put: beside the attention of the blocks of open_clip's and timm's transformers."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from hypvision.checkpoints.renamed import current_names
+from hypvision.clip.adapters.base import Adapter, adapter_of, register
+from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
+from hypvision.clip.adapters.hyperclip.layer import CLIP_RADIUS, AdaptedWeight, BlockMaps, block_product
+from hypvision.clip.towers import Tower, find_towers
+from hypvision.errors import HypvisionError
+
+__all__ = ["HyperCLIP", "clip_report"]
+
+
+class _Site(NamedTuple):
+    """An adapted transformer block."""
+
+    tower: Tower
+    number: int
+    maps: BlockMaps
+
+    @property
+    def block(self) -> nn.Module:
+        return self.tower.blocks[self.number]
+
+    @property
+    def owner(self) -> nn.Module:
+        """The module that holds the packed projection."""
+        return self.tower.owner(self.block)
+
+
+@register
+class HyperCLIP(Adapter):
+    """Blocks on the attention projections of any open_clip ViT, timm ViT (SigLIP) or text transformer.
+
+    Each adapted transformer block gets a child ``hyperclip`` (:class:`.layer.BlockMaps`) with the parameters ``q``,
+    ``k``, ``v``; the packed projection becomes a parametrised weight of it. In state dicts the projection keeps the
+    name of the base model; the names of earlier versions load, too.
+    """
+
+    name = "hyperclip"
+    Config = HyperCLIPConfig
+
+    def __init__(self, model: nn.Module, config: HyperCLIPConfig):
+        super().__init__(model, config)
+        self.sites = [
+            _Site(tower, number, _make_maps(config, tower, number))
+            for tower in find_towers(model)
+            if getattr(config, tower.kind)
+            for number in config.layers(tower.kind, len(tower.blocks))
+        ]
+        if not self.sites:
+            raise HypvisionError(
+                f"{type(model).__name__} has no transformer tower that HyperCLIP could adapt with text={config.text}, "
+                f"vision={config.vision}. Use an open_clip model with a ViT image tower or a transformer text tower."
+            )
+        self.handles: list[Any] = []
+
+    def attach(self) -> None:
+        for site in self.sites:
+            block, owner, maps = site.block, site.owner, site.maps
+            block.add_module(self.name, maps)
+            if self.config.form == "weight":
+                # Beside it, not as its child: parameters keep the order of earlier versions (optimisers number them).
+                parametrize.register_parametrization(owner, site.tower.packed_name, AdaptedWeight(maps))
+                self.handles += [
+                    owner.register_forward_pre_hook(maps.begin),
+                    owner.register_forward_hook(maps.end, always_call=True),
+                ]
+            else:
+                owner.map_value_input = maps.map_value_input
+                if not maps.dense_only:
+                    self.handles.append(_register_inputs(owner, maps))
+            self.handles += [
+                block.register_state_dict_post_hook(_base_names),
+                block.register_load_state_dict_pre_hook(_own_names),
+            ]
+        self._warn_of_clip()
+
+    def detach(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+        for site in self.sites:
+            if self.config.form == "weight":
+                _remove_parametrization(site.owner, site.tower.packed_name)
+            else:
+                del site.owner.map_value_input
+            delattr(site.block, self.name)
+
+    def merge(self) -> None:
+        if self.config.form == "feature":
+            raise HypvisionError(
+                "The feature form cannot be merged: away from the clip it equals the weight form with transposed "
+                "blocks. Train with form='weight' for a mergeable adapter."
+            )
+        if any(site.maps.dense_only for site in self.sites):
+            raise HypvisionError(
+                "With official_dense_only the last image block has two sets of weights, so it cannot be merged. For "
+                "the dense path alone inject a base model without the option, load adapter_state_dict into it, and "
+                "merge that."
+            )
+        with torch.no_grad():
+            for site in self.sites:
+                frozen = site.tower.frozen(site.block)
+                frozen.copy_(site.maps(frozen))
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The blocks S: those of the text tower first."""
+        return [parameter for site in self.sites for parameter in site.maps.parameters()]
+
+    def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:
+        towers = {site.tower.kind: site.tower for site in self.sites}
+        return [(tower, [site.number for site in self.sites if site.tower.kind == kind])
+                for kind, tower in towers.items()]  # fmt: skip
+
+    def freeze_unused(self) -> None:
+        """In the feature form q and k of the last image block, whose dense path is that of v alone. In the weight form
+        theirs are zeros."""
+        for site in self.sites:
+            last = site.tower.kind == "vision" and site.number == len(site.tower.blocks) - 1
+            if last and site.tower.family == "open_clip" and self.config.form == "feature":
+                for letter in {"q", "k"} & set(self.config.projections):
+                    getattr(site.maps, letter).requires_grad_(False)
+
+    def describe(self) -> str:
+        config, towers = self.config, []
+        for tower, numbers in self.acts_on():
+            curvature = f", c = {config.curvature(tower.kind):g}" if config.geometry == "hyperbolic" else ""
+            towers.append(f"{len(numbers)} of {len(tower.blocks)} {tower.kind} blocks (width {tower.width}{curvature})")
+        return (
+            f"HyperCLIP ({config.geometry}, {config.form} form): {config.block} x {config.block} blocks on "
+            f"{', '.join(config.projections)} of {' and '.join(towers)}"
+        )
+
+    @torch.no_grad()
+    def clip_report(self) -> dict[str, dict[str, float]]:
+        """See :func:`clip_report`."""
+        report = {}
+        for tower, _ in self.acts_on():
+            radius = math.inf
+            if self.config.geometry == "hyperbolic":
+                radius = CLIP_RADIUS / math.sqrt(self.config.curvature(tower.kind))
+            before, after = [], []
+            for site in self.sites:
+                if site.tower.kind == tower.kind:
+                    for letter, rows in zip("qkv", tower.frozen(site.block).float().chunk(3)):
+                        if letter in self.config.projections:
+                            before.append(rows.norm(dim=-1))
+                            after.append(block_product(rows, getattr(site.maps, letter).to(rows.dtype)).norm(dim=-1))
+            lengths, mapped = torch.cat(before), torch.cat(after)
+            report[tower.kind] = dict(
+                largest_row=float(lengths.max()),
+                largest_mapped_row=float(mapped.max()),
+                clip_radius=radius,
+                clipped_share=float((mapped > radius).float().mean()),
+            )
+        return report
+
+    def _warn_of_clip(self) -> None:
+        for kind, found in self.clip_report().items():
+            if found["largest_row"] > found["clip_radius"]:
+                warnings.warn(
+                    f"HyperCLIP: rows of the {kind} tower are as long as {found['largest_row']:.2f}, beyond the radius "
+                    f"{found['clip_radius']:.2f} at which the map clips, so that the outputs differ from the base "
+                    f"model's from the start. Use a smaller curvature c_{kind}.",
+                    stacklevel=4,
+                )
+
+
+def clip_report(model: nn.Module) -> dict[str, dict[str, float]]:
+    """How far the rows are from the radial clip, inside which the map is exactly linear.
+
+    Returns:
+        For each adapted tower: ``largest_row`` (of the frozen weights), ``largest_mapped_row``, ``clip_radius``
+        (infinite for the Euclidean form) and ``clipped_share`` (of all adapted rows).
+
+    Raises:
+        HypvisionError: the model carries no HyperCLIP.
+    """
+    return adapter_of(model, HyperCLIP.name).clip_report()  # type: ignore[attr-defined]
+
+
+def _make_maps(config: HyperCLIPConfig, tower: Tower, number: int) -> BlockMaps:
+    owner = tower.owner(tower.blocks[number])
+    packed = getattr(owner, tower.packed_name, None)
+    if not isinstance(packed, nn.Parameter):
+        raise HypvisionError(
+            f"HyperCLIP adapts packed q, k, v projections, which {type(owner).__name__} does not have. Use a ViT tower."
+        )
+    if packed.shape[0] != 3 * packed.shape[1]:
+        raise HypvisionError(
+            f"The {tower.kind} tower has a projection of shape {tuple(packed.shape)}; HyperCLIP needs q, k and v "
+            "packed into (3 * width, width)."
+        )
+    if config.form == "feature" and not isinstance(owner, (nn.MultiheadAttention, nn.Linear)):
+        raise HypvisionError(
+            f"HyperCLIP's feature form does not reach inside {type(owner).__name__}. Use form='weight'."
+        )
+    last = tower.kind == "vision" and number == len(tower.blocks) - 1
+    maps = BlockMaps(packed.shape[1], config, config.curvature(tower.kind), config.official_dense_only and last)
+    return maps.train(owner.training).to(packed.device, torch.promote_types(packed.dtype, torch.float32))
+
+
+def _register_inputs(owner: nn.Module, maps: BlockMaps) -> Any:
+    if isinstance(owner, nn.MultiheadAttention):
+        return owner.register_forward_pre_hook(maps.map_attention_inputs, with_kwargs=True)
+    return owner.register_forward_hook(maps.map_linear_output)
+
+
+def _remove_parametrization(owner: nn.Module, name: str) -> None:
+    kind = type(owner)
+    managed = kind.__dict__[name]
+    parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
+    setattr(kind, name, managed)  # copies of the module share the class, which would lose the projection
+    for other in [other for other in owner._parameters if other != name]:  # the projection comes first again
+        owner._parameters[other] = owner._parameters.pop(other)
+
+
+# Names in state dicts -------------------------------------------------------------------------------------------------
+
+_ORIGINALS = ("attn.in_proj_weight", "attn.qkv.weight")
+_PARAMETRISED = {name: ".parametrizations.".join(name.rsplit(".", 1)) + ".original" for name in _ORIGINALS}
+
+
+def _base_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:
+    """After ``block.state_dict()``: the frozen projection has the name that it has in the base model."""
+    for name, parametrised in _PARAMETRISED.items():
+        if prefix + parametrised in state_dict:
+            state_dict[prefix + name] = state_dict.pop(prefix + parametrised)
+
+
+def _own_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Before ``block.load_state_dict()``: from the names in files, of any version, to those of the modules."""
+    own = _PARAMETRISED if block.hyperclip.config.form == "weight" else {}
+    for given in [name for name in state_dict if name.startswith(prefix)]:
+        (name,) = current_names({given.removeprefix(prefix): None})
+        state_dict[prefix + own.get(name, name)] = state_dict.pop(given)

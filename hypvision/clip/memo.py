@@ -1,0 +1,61 @@
+"""A value that is kept while the tensors it was computed from stay what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Memo"]
+
+
+class Memo:
+    """Keeps one value. A copy, pickled or not, begins empty.
+
+    It notices tensors that were replaced, or changed in place by anything that autograd counts: optimisers,
+    ``copy_``, ``load_state_dict``. It cannot see a change through ``.data``: what moves, casts or swaps weights that
+    way calls :meth:`clear` (modules do so in ``_apply`` and when they go from training to evaluation).
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the value."""
+        self._key: tuple[Any, list[tuple[Tensor, int]]] | None = None
+        self._value: Any = None
+
+    def get(self, tensors: Sequence[Tensor], make: Callable[[], Any], key: Any = None) -> Any:
+        """The kept value, or that of ``make()``, which runs without gradients.
+
+        Args:
+            tensors: what the value depends on; they are held, so that no other can be taken for one of them.
+            make: computes the value.
+            key: what else it depends on, compared by ``==``.
+        """
+        if self._key is None or not self._holds(tensors, key):
+            # Not an inference tensor: it may be used under no_grad later.
+            with torch.inference_mode(False), torch.no_grad():
+                self._value = make()
+            self._key = (key, [(tensor, _version(tensor)) for tensor in tensors])
+        return self._value
+
+    def _holds(self, tensors: Sequence[Tensor], key: Any) -> bool:
+        own, held = self._key  # type: ignore[misc]
+        return (
+            own == key
+            and len(held) == len(tensors)
+            and all(a is b and version == _version(b) for (a, version), b in zip(held, tensors))
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Memo:
+        return Memo()
+
+    def __reduce__(self) -> tuple[type[Memo], tuple[()]]:
+        return Memo, ()
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version  # inference tensors do not count

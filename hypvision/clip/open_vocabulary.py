@@ -1,0 +1,244 @@
+"""CLIP with its adapter and its words: what every open-vocabulary model is built on.
+
+:class:`OpenVocabularyCLIP` makes the model, chooses what of it trains, and turns class names into embeddings that are
+kept while neither names nor weights change. Segmentation, detection and panoptic segmentation add their heads to it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.clip import adapters
+from hypvision.clip.classes import TEMPLATES, load_classes, prompts
+from hypvision.clip.memo import Memo
+from hypvision.clip.models import CLIPBundle, create_clip
+from hypvision.clip.towers import encode_text, find_towers
+from hypvision.errors import HypvisionError
+
+__all__ = ["TUNING", "OpenVocabularyCLIP", "set_tuning"]
+
+TUNING = ("adapter", "attention", "text", "image", "full", "frozen")
+"""What of CLIP trains: its adapters; queries and values (CAT-Seg); one of its towers; everything; nothing."""
+
+_FORMER = {"hyperbolic": "adapter"}  # as configs of earlier versions say it
+
+
+def set_tuning(model: nn.Module, mode: str) -> None:
+    """Choose what of a CLIP model trains.
+
+    Args:
+        model: an open_clip model; for ``"adapter"`` one that carries an adapter.
+        mode: one of :data:`TUNING`. ``"attention"`` trains the query and value rows of every packed projection; the key
+            rows get no gradient.
+
+    Raises:
+        HypvisionError: unknown mode, or ``"adapter"`` without one.
+    """
+    mode = _FORMER.get(mode, mode)
+    if mode not in TUNING:
+        raise HypvisionError(f"There is no tuning '{mode}'. Use one of {', '.join(TUNING)}.")
+    model.requires_grad_(mode == "full")
+    if mode in ("text", "image"):
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.startswith("visual.") == (mode == "image") and not name.startswith("logit_"))
+    for parameter in model.parameters():
+        if (hook := parameter.__dict__.pop("frozen_keys", None)) is not None:
+            hook.remove()  # of an earlier "attention"
+    if mode == "adapter":
+        for parameter in adapters.trainable_parameters(model):
+            parameter.requires_grad_(True)
+    if mode == "attention":
+        for tower in find_towers(model):
+            for block in tower.blocks:
+                weight = tower.frozen(block)
+                weight.requires_grad_(True)
+                weight.frozen_keys = weight.register_hook(_without_keys)
+
+
+def _without_keys(grad: Tensor) -> Tensor:
+    third = len(grad) // 3
+    grad = grad.clone()
+    grad[third : 2 * third] = 0
+    return grad
+
+
+class OpenVocabularyCLIP(nn.Module):
+    """A CLIP model with its adapter, and a list of class names; see :meth:`build_clip`. A mix-in of models."""
+
+    clip: nn.Module
+
+    def build_clip(
+        self,
+        clip: dict[str, Any] | CLIPBundle | nn.Module | None = None,
+        adapter: dict[str, Any] | None = None,
+        tune: str = "adapter",
+        classes: str | Path | Sequence[str] | None = None,
+        templates: str | Sequence[str] = "catseg",
+        synonyms: str = "first",
+        tokenizer: Any = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        dense: bool = True,
+    ) -> None:
+        """Make CLIP, its adapter and its texts; called once by the constructors.
+
+        Args:
+            clip: arguments of :func:`~hypvision.clip.models.create_clip`, what it returns, or an open_clip model (then
+                with ``tokenizer``, ``mean`` and ``std``).
+            adapter: a config of :func:`~hypvision.clip.adapters.inject`: ``dict(type="hyperclip", block=64)``, without
+                a type options of :class:`~hypvision.clip.adapters.hyperclip.HyperCLIPConfig`.
+            tune: what of CLIP trains, see :data:`TUNING`; only ``"adapter"`` has one.
+            classes: what is looked for.
+            templates: a name in :data:`~hypvision.clip.classes.TEMPLATES`, a template, or several.
+            synonyms: ``"first"`` or ``"mean"``, see :func:`~hypvision.clip.classes.prompts`.
+            tokenizer, mean, std: for a ready model.
+            dense: only dense embeddings and texts are used: what these do not need is frozen, because a parameter
+                without a gradient stops distributed training.
+
+        Raises:
+            HypvisionError: options that do not go together.
+        """
+        if clip is None or isinstance(clip, dict):
+            clip = create_clip(**(clip or {}))
+        if isinstance(clip, CLIPBundle):
+            self.clip, tokenizer = clip.model, tokenizer or clip.tokenizer
+            mean, std = mean or clip.mean, std or clip.std
+        else:
+            self.clip = clip
+            if tokenizer is None or mean is None or std is None:
+                raise HypvisionError("With a ready CLIP model give its tokenizer, mean and std, too (see create_clip).")
+        if synonyms not in ("first", "mean"):
+            raise HypvisionError(f"synonyms is {synonyms!r}; use 'first' or 'mean'.")
+        self.tokenizer = tokenizer
+        tune = _FORMER.get(tune, tune)
+        if adapter is not None or tune == "adapter":
+            if tune != "adapter":
+                raise HypvisionError(f"An adapter trains with tune='adapter', got '{tune}'. Leave out one of the two.")
+            adapters.inject(self.clip, adapter or {})
+        set_tuning(self.clip, tune)
+        for unused in (getattr(self.clip, "logit_scale", None), getattr(self.clip, "logit_bias", None)):
+            if dense and unused is not None:
+                unused.requires_grad_(False)
+        if dense and tune == "adapter":
+            adapters.adapter_of(self.clip).freeze_unused()
+        self.templates, self.synonyms = _templates(templates), synonyms
+        self.register_buffer("mean", torch.tensor(tuple(mean))[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(tuple(std))[:, None, None], persistent=False)
+        self.classes: tuple[str, ...] = ()
+        self._text = Memo()
+        if classes is not None:
+            self.set_classes(classes)
+
+    @property
+    def embedding_size(self) -> int:
+        """Length of an embedding: both towers end in the same space; the text tower says its size without running."""
+        text = getattr(self.clip, "text", self.clip)
+        projection = text.text_projection
+        if isinstance(projection, nn.Linear):
+            return projection.out_features
+        return text.ln_final.weight.shape[0] if projection is None else projection.shape[1]
+
+    @property
+    def trains_clip(self) -> bool:
+        """Whether any parameter of CLIP trains."""
+        return any(parameter.requires_grad for parameter in self.clip.parameters())
+
+    def set_classes(self, classes: str | Path | Sequence[str]) -> None:
+        """Change what is looked for; anything that :func:`~hypvision.clip.classes.load_classes` takes.
+
+        Raises:
+            HypvisionError: no classes, or one twice.
+        """
+        self.classes = load_classes(classes)
+
+    def encode_classes(self, classes: Sequence[str] | None = None) -> Tensor:
+        """Unit embeddings (T, P, E) of class names; kept while neither names nor weights change.
+
+        Raises:
+            HypvisionError: there are no classes.
+        """
+        names = self.classes if classes is None else load_classes(classes)
+        if not names:
+            raise HypvisionError("The class list is empty. Call set_classes(['cat', 'dog', ...]) first.")
+        text = getattr(self.clip, "text", None)
+        parameters = [p for n, p in self.clip.named_parameters() if text is not None or not n.startswith("visual.")]
+        training = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)
+        if training:
+            return self._encode_classes(names)
+
+        def encode() -> Tensor:
+            text = self._encode_classes(names)
+            _warn_of_equal(names, text)
+            return text
+
+        return self._text.get(parameters, encode, (names, self.templates, self.synonyms))
+
+    def _encode_classes(self, names: Sequence[str]) -> Tensor:
+        sentences, owner = [], []
+        for number, name in enumerate(names):
+            for synonym in prompts(name, self.templates, self.synonyms):
+                sentences += synonym
+                owner.append(number)
+        tokens = self.tokenizer(sentences).to(self.mean.device)
+        if torch.is_grad_enabled():
+            text = encode_text(self.clip, tokens)
+        else:
+            # Texts of similar length together, so that each chunk is cut as short as it can be.
+            order = (tokens != 0).sum(-1).argsort(stable=True)
+            text = torch.cat([encode_text(self.clip, chunk) for chunk in tokens[order].split(256)])
+            text = torch.empty_like(text).index_copy(0, order, text)
+        text = F.normalize(text, dim=-1).unflatten(0, (len(owner), len(self.templates)))
+        if len(owner) == len(names):
+            return text
+        index = torch.tensor(owner, device=text.device)
+        total = text.new_zeros(len(names), *text.shape[1:]).index_add(0, index, text)
+        return F.normalize(total, dim=-1)
+
+    def train(self, mode: bool = True) -> OpenVocabularyCLIP:
+        """As of any module; weights may have been exchanged in between."""
+        if mode != self.training:
+            self._text.clear()
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self._text.clear()  # moved or cast
+        return super()._apply(*args, **kwargs)
+
+
+def _warn_of_equal(names: Sequence[str], text: Tensor) -> None:
+    mean = F.normalize(text.float().mean(1), dim=-1)
+    first, second = torch.nonzero((mean @ mean.T > 1 - 1e-6).triu(1), as_tuple=True)
+    if len(first):
+        pair = f"'{names[int(first[0])]}' from '{names[int(second[0])]}'"
+        warnings.warn(
+            f"CLIP cannot tell {pair}: their texts have the same embedding ({len(first)} such pairs). They are the "
+            "same word, or words that it was never taught, as most are for 'shapes-s8', which knows drawn shapes only.",
+            stacklevel=3,
+        )
+
+
+def _templates(templates: str | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(templates, str):
+        if templates not in TEMPLATES:
+            if "{}" not in templates:
+                known = ", ".join(TEMPLATES)
+                raise HypvisionError(f"There are no prompt templates '{templates}'. Use {known}, or a text with {{}}.")
+            return _templates([templates])
+        return TEMPLATES[templates]
+    found = tuple(templates)
+    if not found or not all(_takes_a_name(template) for template in found):
+        raise HypvisionError(
+            f"Every prompt template needs one {{}} for the class name and no other braces, got {list(found)}."
+        )
+    return found
+
+
+def _takes_a_name(template: str) -> bool:
+    return template.count("{}") == 1 and not set("{}") & set(template.replace("{}", ""))

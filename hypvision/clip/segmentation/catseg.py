@@ -1,0 +1,401 @@
+"""CAT-Seg's cost aggregation: from similarities of patches and class names to a mask for each class.
+
+Cho et al., "CAT-Seg: Cost Aggregation for Open-Vocabulary Semantic Segmentation", CVPR 2024; the head that HyperCLIP is
+trained with. Parameters have the official names, so official checkpoints load as they are.
+
+What the official code repeats for every class or every place is computed once here: a linear map of [x, guidance] is
+the sum of two, and the part of the guidance is shared; so are the class attention's up to 255 padding tokens, which are
+all alike. Any grid and any number of classes; maps are kept channels-last, (B, T, H, W, C), between the layers.
+
+B: images, T: classes, P: prompt templates, E: size of the embeddings.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from hypvision.errors import HypvisionError
+from hypvision.geometry.numerics import exact
+
+__all__ = ["ABSENT", "CATSegHead"]
+
+ABSENT = -100.0
+"""Logit of a class that the head did not look at, because more than ``pad_len`` were given."""
+
+
+class WindowAttention(nn.Module):
+    """Attention in windows; queries and keys see the guidance, too. No position bias."""
+
+    def __init__(self, dim: int, guidance_dim: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(dim + guidance_dim, dim)
+        self.k = nn.Linear(dim + guidance_dim, dim)
+        self.v = nn.Linear(dim, dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, guidance: Tensor | None, window: int, shift: int) -> Tensor:
+        """``x`` (B, T, H, W, C), ``guidance`` (B, 1, H, W, G) -> (B, T, H, W, C)."""
+        b, t, h, w, c = x.shape
+        q, k = (_joint_linear(layer, x, guidance) for layer in (self.q, self.k))
+        packed = torch.stack([q, k, self.v(x)])
+        pad = (-h % window, -w % window)
+        if any(pad):
+            packed = F.pad(packed, (0, 0, 0, pad[1], 0, pad[0]))
+        rows, columns = h + pad[0], w + pad[1]
+        if shift:
+            packed = packed.roll((-shift, -shift), (3, 4))
+        packed = packed.reshape(3, b * t, rows // window, window, columns // window, window, self.heads, -1)
+        packed = packed.permute(0, 1, 2, 4, 6, 3, 5, 7).reshape(3, b * t, -1, window**2, c // self.heads)
+        mask = _window_mask((h, w), (rows, columns), window, shift, x.device)
+        if mask is not None:
+            mask = mask.repeat_interleave(self.heads, 0).to(packed.dtype)
+        y = F.scaled_dot_product_attention(*packed.unbind(0), attn_mask=mask)
+        y = y.reshape(b * t, rows // window, columns // window, self.heads, window, window, -1)
+        y = y.permute(0, 1, 4, 2, 5, 3, 6).reshape(b, t, rows, columns, c)
+        if shift:
+            y = y.roll((shift, shift), (2, 3))
+        return self.proj(y[:, :, :h, :w])
+
+
+def _joint_linear(layer: nn.Linear, x: Tensor, guidance: Tensor | None) -> Tensor:
+    """``layer`` of [x, guidance], where guidance has size 1 along the dimensions that it is the same for."""
+    if guidance is None:
+        return layer(x)
+    c = x.shape[-1]
+    return F.linear(x, layer.weight[:, :c], layer.bias) + F.linear(guidance, layer.weight[:, c:])
+
+
+def _in_compute_dtype(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _window_mask(
+    size: tuple[int, int], padded: tuple[int, int], window: int, shift: int, device: torch.device
+) -> Tensor | None:
+    """Additive mask (windows, N, N): -100 between what the shift or the padding has put side by side."""
+    if not shift and size == padded:
+        return None
+    region = torch.zeros(padded, device=device)
+    if shift:
+        number = 0
+        for rows in (slice(0, -window), slice(-window, -shift), slice(-shift, None)):
+            for columns in (slice(0, -window), slice(-window, -shift), slice(-shift, None)):
+                region[rows, columns] = number
+                number += 1
+    if size != padded:
+        outside = torch.ones(padded, device=device)
+        outside[: size[0], : size[1]] = 0
+        region = region + 100 * (outside.roll((-shift, -shift), (0, 1)) if shift else outside)
+    region = region.reshape(padded[0] // window, window, padded[1] // window, window)
+    region = region.permute(0, 2, 1, 3).reshape(-1, window**2)
+    return (region[:, None] != region[:, :, None]).float() * -100.0
+
+
+class Mlp(nn.Module):
+    def __init__(self, dim: int, hidden: int):
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden)
+        self.fc2 = nn.Linear(hidden, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class SwinBlock(nn.Module):
+    def __init__(self, dim: int, guidance_dim: int, heads: int, window: int, shifted: bool):
+        super().__init__()
+        self.window, self.shifted = window, shifted
+        self.norm1 = nn.LayerNorm(dim)
+        self.attn = WindowAttention(dim, guidance_dim, heads)
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = Mlp(dim, 4 * dim)
+
+    def forward(self, x: Tensor, guidance: Tensor | None) -> Tensor:
+        window = min(self.window, *x.shape[2:4])
+        shift = self.window // 2 if self.shifted and window == self.window and min(x.shape[2:4]) > window else 0
+        x = x + self.attn(self.norm1(x), guidance, window, shift)
+        return x + self.mlp(self.norm2(x))
+
+
+class SpatialAggregation(nn.Module):
+    """Two Swin blocks over the places of each class."""
+
+    def __init__(self, dim: int, guidance_dim: int, heads: int, window: int):
+        super().__init__()
+        self.block_1 = SwinBlock(dim, guidance_dim, heads, window, False)
+        self.block_2 = SwinBlock(dim, guidance_dim, heads, window, True)
+        self.guidance_norm = nn.LayerNorm(guidance_dim) if guidance_dim else None
+
+    def forward(self, x: Tensor, guidance: Tensor | None) -> Tensor:
+        """``x`` (B, T, H, W, C), ``guidance`` (B, H, W, G)."""
+        if guidance is not None:
+            guidance = self.guidance_norm(guidance)[:, None]
+        return self.block_2(self.block_1(x, guidance), guidance)
+
+
+class ClassAttention(nn.Module):
+    """Attention over classes at each place, linear or full; without an output projection."""
+
+    def __init__(self, dim: int, guidance_dim: int, heads: int, attention: str):
+        super().__init__()
+        self.heads, self.attention = heads, attention
+        self.q = nn.Linear(dim + guidance_dim, dim)
+        self.k = nn.Linear(dim + guidance_dim, dim)
+        self.v = nn.Linear(dim, dim)
+
+    def forward(
+        self, x: Tensor, guidance: Tensor | None, pad: Tensor, pad_guidance: Tensor | None, pads: int
+    ) -> Tensor:
+        """``x`` (B, T, h, w, C) with ``pads`` more classes, all equal to ``pad`` (1, 1, 1, 1, C)."""
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1))
+            for part in (_joint_linear(self.q, x, guidance), _joint_linear(self.k, x, guidance), self.v(x))
+        )
+        if pads:
+            pad_k = _joint_linear(self.k, pad, pad_guidance).unflatten(-1, (self.heads, -1))
+            pad_v = self.v(pad).unflatten(-1, (self.heads, -1))
+        if self.attention == "linear":
+            # In float32: sums over classes of products of positive numbers.
+            with exact(x.device):
+                q, k, v = F.elu(_in_compute_dtype(q)) + 1, F.elu(_in_compute_dtype(k)) + 1, _in_compute_dtype(v)
+                weighted, total = torch.einsum("bthwnd,bthwne->bhwnde", k, v), k.sum(1)
+                if pads:
+                    pad_k, pad_v = F.elu(_in_compute_dtype(pad_k)) + 1, _in_compute_dtype(pad_v)
+                    weighted = weighted + pads * torch.einsum("bthwnd,bthwne->bhwnde", pad_k, pad_v)
+                    total = total + pads * pad_k.sum(1)
+                found = torch.einsum("bthwnd,bhwnde->bthwne", q, weighted)
+                scale = torch.einsum("bthwnd,bhwnd->bthwn", q, total) + 1e-6
+                found = found / scale[..., None]
+            return found.flatten(-2).to(x.dtype)
+        q, k, v = (part.permute(0, 2, 3, 4, 1, 5) for part in (q, k, v))  # (B, h, w, heads, T, d)
+        bias = None
+        if pads:  # equal keys: one of them with the logarithm of their number
+            t = k.shape[-2]
+            size = (*k.shape[:-2], 1, k.shape[-1])
+            k = torch.cat([k, pad_k.permute(0, 2, 3, 4, 1, 5).expand(size)], -2)
+            v = torch.cat([v, pad_v.permute(0, 2, 3, 4, 1, 5).expand(size)], -2)
+            bias = torch.zeros(t, t + 1, device=x.device, dtype=q.dtype)
+            bias[:, -1] = math.log(pads)
+        found = F.scaled_dot_product_attention(
+            q.flatten(0, 2), k.flatten(0, 2), v.flatten(0, 2), attn_mask=bias
+        ).unflatten(0, q.shape[:3])  # fmt: skip
+        return found.permute(0, 4, 1, 2, 3, 5).flatten(-2)
+
+
+class ClassAggregation(nn.Module):
+    """Mixes the classes at every place, on a coarser grid in training."""
+
+    def __init__(self, dim: int, guidance_dim: int, heads: int, attention: str, pad_len: int):
+        super().__init__()
+        self.pad_len = pad_len
+        if pad_len:
+            self.padding_tokens = nn.Parameter(torch.zeros(1, 1, dim))
+            self.padding_guidance = nn.Parameter(torch.zeros(1, 1, guidance_dim)) if guidance_dim else None
+        self.attention = ClassAttention(dim, guidance_dim, heads, attention)
+        self.MLP = nn.Sequential(nn.Linear(dim, 4 * dim), nn.ReLU(), nn.Linear(4 * dim, dim))
+        self.norm1 = nn.LayerNorm(dim)
+        self.norm2 = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor, guidance: Tensor | None, pool: tuple[int, int]) -> Tensor:
+        """``x`` (B, T, H, W, C), ``guidance`` (B or 1, T, G)."""
+        b, t, h, w, _ = x.shape
+        y, pool = x, (min(pool[0], h), min(pool[1], w))
+        if pool != (1, 1):
+            y = F.avg_pool2d(x.flatten(0, 1).permute(0, 3, 1, 2), pool).permute(0, 2, 3, 1).unflatten(0, (b, t))
+        pads = max(0, self.pad_len - t)
+        pad = pad_guidance = None
+        if pads:
+            pad = self.norm1(self.padding_tokens)[:, :, None, None]
+            if guidance is not None:
+                pad_guidance = self.padding_guidance[:, :, None, None]
+        if guidance is not None:
+            guidance = guidance[:, :, None, None]
+        y = y + self.attention(self.norm1(y), guidance, pad, pad_guidance, pads)
+        y = y + self.MLP(self.norm2(y))
+        if pool != (1, 1):
+            y = y.flatten(0, 1).permute(0, 3, 1, 2)
+            y = F.interpolate(y, (h, w), mode="bilinear", align_corners=True).permute(0, 2, 3, 1).unflatten(0, (b, t))
+        return x + y
+
+
+class AggregatorLayer(nn.Module):
+    def __init__(self, dim: int, guidance_dim: int, text_dim: int, heads: int, window: int, attention: str, pad: int):
+        super().__init__()
+        self.swin_block = SpatialAggregation(dim, guidance_dim, heads, window)
+        self.attention = ClassAggregation(dim, text_dim, heads, attention, pad)
+
+    def forward(self, x: Tensor, guidance: Tensor | None, text: Tensor | None, pool: tuple[int, int]) -> Tensor:
+        return self.attention(self.swin_block(x, guidance), text, pool)
+
+
+class DoubleConv(nn.Module):
+    def __init__(self, in_channels: int, channels: int):
+        super().__init__()
+        groups = max(1, channels // 16)
+        self.double_conv = nn.Sequential(
+            nn.Conv2d(in_channels, channels, 3, padding=1, bias=False),
+            nn.GroupNorm(groups, channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.GroupNorm(groups, channels),
+            nn.ReLU(),
+        )
+
+    def forward(self, x: Tensor, guidance: Tensor | None, classes: int) -> Tensor:
+        """``x`` (B * T, C, H, W), ``guidance`` (B, G, H, W) of each image."""
+        first, c = self.double_conv[0], x.shape[1]
+        y = F.conv2d(x, first.weight[:, :c], padding=1)
+        if guidance is not None:
+            of_image = F.conv2d(guidance, first.weight[:, c:], padding=1)
+            y = (y.unflatten(0, (-1, classes)) + of_image[:, None]).flatten(0, 1)
+        for layer in self.double_conv[1:]:
+            y = layer(y)
+        return y
+
+
+class Up(nn.Module):
+    def __init__(self, in_channels: int, channels: int, guidance: int):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(in_channels, in_channels - guidance, kernel_size=2, stride=2)
+        self.conv = DoubleConv(in_channels, channels)
+
+    def forward(self, x: Tensor, guidance: Tensor | None, classes: int) -> Tensor:
+        return self.conv(self.up(x), guidance, classes)
+
+
+class CATSegHead(nn.Module):
+    """The aggregator.
+
+    Args:
+        embed_dim: E.
+        prompts: P, number of templates.
+        hidden: channels of the cost maps.
+        layers: number of aggregator layers.
+        heads: attention heads of ``hidden / heads`` channels.
+        window: side of the attention windows.
+        pool: pooling of the class attention in training; at test it is (1, 1).
+        guidance: channels of the projected patch embeddings; 0 for no guidance by them.
+        text_guidance: channels of the projected class embeddings; 0 for none.
+        decoder: channels of the two decoder stages.
+        decoder_in: channels of the two maps that guide the decoder; zeros for none.
+        decoder_guidance: their channels after projection.
+        attention: ``"linear"`` or ``"full"``, over classes.
+        pad_len: classes are padded to this number by learned tokens, and cut to the best this many; 0 for neither.
+        class_chunk: the decoder takes this many classes at a time when nothing is trained.
+
+    Raises:
+        HypvisionError: numbers that do not go together.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int = 512,
+        prompts: int = 1,
+        hidden: int = 128,
+        layers: int = 2,
+        heads: int = 4,
+        window: int = 12,
+        pool: tuple[int, int] = (2, 2),
+        guidance: int = 128,
+        text_guidance: int = 128,
+        decoder: tuple[int, int] = (64, 32),
+        decoder_in: tuple[int, int] = (256, 128),
+        decoder_guidance: tuple[int, int] = (32, 16),
+        attention: str = "linear",
+        pad_len: int = 256,
+        class_chunk: int = 128,
+    ):
+        super().__init__()
+        if hidden % heads:
+            raise HypvisionError(f"CATSegHead: hidden={hidden} is not divisible by heads={heads}.")
+        if attention not in ("linear", "full"):
+            raise HypvisionError(f"CATSegHead: attention is {attention!r}; use 'linear' or 'full'.")
+        self.pool, self.pad_len, self.class_chunk, self.prompts = tuple(pool), pad_len, class_chunk, prompts
+        self.checkpointing = False
+        self.conv1 = nn.Conv2d(prompts, hidden, kernel_size=7, padding=3)
+        self.guidance_projection = self.text_guidance_projection = None
+        if guidance:
+            self.guidance_projection = nn.Sequential(nn.Conv2d(embed_dim, guidance, 3, padding=1), nn.ReLU())
+        if text_guidance:
+            self.text_guidance_projection = nn.Sequential(nn.Linear(embed_dim, text_guidance), nn.ReLU())
+        if not any(decoder_in):
+            decoder_guidance = (0, 0)
+        self.decoder_guidance_projection = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(given, wanted, 3, padding=1), nn.ReLU())
+            for given, wanted in zip(decoder_in, decoder_guidance)
+            if given
+        )
+        self.layers = nn.ModuleList(
+            AggregatorLayer(hidden, guidance, text_guidance, heads, window, attention, pad_len) for _ in range(layers)
+        )
+        self.decoder1 = Up(hidden, decoder[0], decoder_guidance[0])
+        self.decoder2 = Up(decoder[0], decoder[1], decoder_guidance[1])
+        self.head = nn.Conv2d(decoder[1], 1, 3, padding=1)
+
+    def forward(self, features: Tensor, text: Tensor, maps: tuple[Tensor, ...] = ()) -> Tensor:
+        """Logits of each class.
+
+        Args:
+            features: patch embeddings (B, E, H, W), of any length.
+            text: class embeddings (T, P, E), of unit length.
+            maps: what guides the decoder: (B, ., 2 H, 2 W) and (B, ., 4 H, 4 W).
+
+        Returns:
+            (B, T, 4 H, 4 W); :data:`ABSENT` for classes beyond the ``pad_len`` best of an image.
+        """
+        if text.dim() != 3 or text.shape[1] != self.prompts:
+            raise HypvisionError(
+                f"The head was made for {self.prompts} prompt template(s), but the text embeddings have the shape "
+                f"{tuple(text.shape)} instead of (classes, {self.prompts}, size)."
+            )
+        count, kept = text.shape[0], None
+        units = F.normalize(_in_compute_dtype(features), dim=1)
+        text = text.to(units.dtype)[None]
+        if self.pad_len and count > self.pad_len:
+            with torch.no_grad():
+                best = torch.einsum("behw,tpe->btphw", units, text[0]).flatten(2).amax(-1)
+                kept = best.topk(self.pad_len, dim=1).indices
+            text = text[0][kept]  # (B, pad_len, P, E)
+        corr = torch.einsum("behw,btpe->btphw", units, text.expand(len(units), -1, -1, -1))
+        b, t = corr.shape[:2]
+        x = self.conv1(corr.flatten(0, 1).to(self.conv1.weight.dtype)).permute(0, 2, 3, 1).unflatten(0, (b, t))
+
+        guidance = words = None
+        if self.guidance_projection is not None:
+            guidance = self.guidance_projection(features).permute(0, 2, 3, 1)
+        if self.text_guidance_projection is not None:
+            mean = F.normalize(text.mean(2), dim=-1).to(self.conv1.weight.dtype)
+            words = self.text_guidance_projection(mean)
+        pool = self.pool if self.training else (1, 1)
+        for layer in self.layers:
+            if self.checkpointing and torch.is_grad_enabled():
+                x = checkpoint(layer, x, guidance, words, pool, use_reentrant=False)
+            else:
+                x = layer(x, guidance, words, pool)
+        guides = [project(given) for project, given in zip(self.decoder_guidance_projection, maps)]
+        if len(guides) < len(self.decoder_guidance_projection):
+            raise HypvisionError(f"The head needs {len(self.decoder_guidance_projection)} maps, got {len(maps)}.")
+        chunk = t if torch.is_grad_enabled() else self.class_chunk
+        logits = torch.cat([self._decode(part, guides) for part in x.split(chunk, dim=1)], dim=1)
+        if kept is None:
+            return logits
+        full = logits.new_full((b, count, *logits.shape[2:]), ABSENT)
+        return full.scatter(1, kept[..., None, None].expand_as(logits), logits)
+
+    def _decode(self, x: Tensor, guides: list[Tensor]) -> Tensor:
+        b, t = x.shape[:2]
+        y = x.flatten(0, 1).permute(0, 3, 1, 2)
+        for number, stage in enumerate((self.decoder1, self.decoder2)):
+            guide = guides[number] if guides else None
+            if self.checkpointing and torch.is_grad_enabled():
+                y = checkpoint(stage, y, guide, t, use_reentrant=False)
+            else:
+                y = stage(y, guide, t)
+        return self.head(y).unflatten(0, (b, t))[:, :, 0]

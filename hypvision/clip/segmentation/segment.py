@@ -1,0 +1,165 @@
+"""Segment any image by any class names.
+
+>>> found = segment("street.jpg", ["car", "road", "sky"])
+>>> hypvision.viz.draw_segmentation(found.image, found.labels, found.classes).show()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+from hypvision.checkpoints.match import load_into
+from hypvision.checkpoints.read import network_weights, read
+from hypvision.clip.classes import CLASS_LISTS, load_classes
+from hypvision.clip.models import pretrained_tags
+from hypvision.clip.segmentation.official import (
+    is_official_catseg,
+    is_official_hyperclip,
+    segmenter_from_official,
+    segmenter_variant,
+)
+from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
+from hypvision.errors import HypvisionError
+from hypvision.images import open_image
+
+__all__ = ["Segmentation", "clip_options", "load_segmenter", "parse_classes", "segment"]
+
+SHIPPED = "zoo:shapes-s8.captions"
+
+_OFFICIAL: dict[str, dict[str, Any]] = {
+    "vitb16": dict(clip=dict(name="ViT-B-16", force_quick_gelu=True)),
+    "vitl14-336": dict(clip=dict(name="ViT-L-14-336", force_quick_gelu=True), resolution=336),
+}
+
+
+class Segmentation(NamedTuple):
+    """What :func:`segment` finds; :func:`hypvision.viz.draw_segmentation` paints it.
+
+    Attributes:
+        labels: int64 array (H, W), numbers of classes.
+        classes: their names.
+        image: the image, RGB.
+    """
+
+    labels: np.ndarray
+    classes: tuple[str, ...]
+    image: Image.Image
+
+    def label_image(self) -> Image.Image:
+        """The class numbers as a picture of 8 bits, or 16 with more than 255 classes."""
+        return Image.fromarray(self.labels.astype(np.uint8 if len(self.classes) <= 255 else np.uint16))
+
+
+def clip_options(text: str) -> dict[str, str]:
+    """``NAME:PRETRAINED`` as arguments of :func:`~hypvision.clip.models.create_clip`.
+
+    Raises:
+        HypvisionError: it does not say which weights, and none ship.
+    """
+    name, _, tag = text.partition(":")
+    pretrained = tag or (SHIPPED if name == "shapes-s8" else None)
+    if pretrained is None:
+        tags = pretrained_tags(name)
+        if not tags:
+            raise HypvisionError(f"'{name}' has no published weights. Give a file: --clip {name}:FILE.")
+        raise HypvisionError(f"Say which weights of '{name}' to use: --clip {name}:TAG, with one of {', '.join(tags)}.")
+    return dict(name=name, pretrained=pretrained)
+
+
+def load_segmenter(
+    weights: str | Path | None = None, config: Mapping[str, Any] | None = None, clip: str | None = None
+) -> OpenVocabSegmenter:
+    """A segmenter from a checkpoint, or straight from a CLIP model.
+
+    Args:
+        weights: a converted or trained checkpoint of the whole segmenter. None: the head of two parameters, which needs
+            no training, on a plain CLIP.
+        config: ``model`` of the config that it was trained with, ``load_config(FILE).model`` of
+            :mod:`hypvision.engine.config`; not needed for converted official checkpoints.
+        clip: without weights: name of a CLIP model, ``NAME`` or ``NAME:PRETRAINED``; default ``ViT-B-16:openai``.
+            ``shapes-s8`` ships with the project and knows drawn shapes only.
+
+    Raises:
+        HypvisionError: files that are missing or do not fit; weights that cannot be downloaded.
+    """
+    if weights is None:
+        clip = clip or "ViT-B-16:openai"
+        options: dict[str, Any] = dict(clip=clip_options(clip), head=dict(type="similarity"))
+        if options["clip"]["name"] == "shapes-s8":
+            options.update(resolution=96, crop=96, slide=96)
+        return OpenVocabSegmenter(tune="frozen", **options).eval()
+    if clip is not None:
+        raise HypvisionError("--clip is for segmenting without --weights. Leave out one of the two.")
+    found = network_weights(read(weights), part=None)
+    if is_official_catseg(found) or is_official_hyperclip(found):
+        found = segmenter_from_official(found)
+    if config is not None:
+        options = _options_of(config)
+    else:
+        variant = segmenter_variant(found)[0]
+        family, _, size = variant.partition("-")
+        if size not in _OFFICIAL:
+            raise HypvisionError(f"'{weights}' is of another size ({variant}). Give its config with --config.")
+        options = dict(_OFFICIAL[size], tune="hyperbolic" if family == "hyperclip" else "frozen")
+    options["clip"] = {k: v for k, v in options.get("clip", {}).items() if k != "pretrained"}  # they are in the file
+    model = OpenVocabSegmenter(**options)
+    advice = "Give the --config that it was trained with."
+    load_into(model, found, weights, "the segmenter", advice, extra=True)
+    return model.eval()
+
+
+def _options_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    model = dict(config)
+    if model.pop("type", None) != "HyperCLIPSegmentor":
+        raise HypvisionError("The config is not one of a HyperCLIPSegmentor, which open-vocabulary segmentation needs.")
+    for name in ("train_classes", "test_classes", "background_from", "ignore_index", "data_preprocessor", "init_cfg"):
+        model.pop(name, None)
+    return model
+
+
+@lru_cache(maxsize=1)
+def _default(weights: str | None, clip: str | None) -> OpenVocabSegmenter:
+    return load_segmenter(weights, clip=clip)
+
+
+def segment(
+    image: str | Path | Image.Image | np.ndarray,
+    classes: str | Path | Sequence[str],
+    model: OpenVocabSegmenter | None = None,
+    weights: str | Path | None = None,
+    clip: str | None = None,
+) -> Segmentation:
+    """Segment a picture by class names.
+
+    Args:
+        image: a path, a PIL image, or an RGB array uint8 (H, W, 3).
+        classes: names, or anything that :func:`~hypvision.clip.classes.load_classes` takes.
+        model: a segmenter; otherwise it is made by :func:`load_segmenter` from the other arguments, and kept.
+        weights, clip: see :func:`load_segmenter`.
+
+    Raises:
+        HypvisionError: no picture, no classes, or no model.
+    """
+    name = f"The picture '{image}'" if isinstance(image, (str, Path)) else "The picture"
+    image = open_image(image)
+    names = load_classes(classes)
+    if model is None:
+        model = _default(*(None if value is None else str(value) for value in (weights, clip)))
+    model.check_size(image.size[::-1], name)
+    model.set_classes(names)
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    return Segmentation(model.predict([pixels])[0].cpu().numpy(), names, image)
+
+
+def parse_classes(text: str) -> str | list[str]:
+    """``"cat, dog"`` as a list; the name of a known list or a file as it is."""
+    if text in CLASS_LISTS or Path(text).suffix.lower() in (".txt", ".json"):
+        return text
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,0 +1,331 @@
+"""Open-vocabulary segmentation: CLIP, HyperCLIP's adapter and CAT-Seg's head; any image, any class names.
+
+>>> model = OpenVocabSegmenter(clip=dict(name="ViT-B-16", pretrained="openai"), classes=["cat", "grass"])
+>>> model.predict([image])[0]                       # (H, W) numbers of classes
+
+:class:`SegmenterBase` is what the plain module and the one for mmseg share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.clip.open_vocabulary import TUNING, OpenVocabularyCLIP, set_tuning
+from hypvision.clip.segmentation.catseg import CATSegHead
+from hypvision.clip.towers import encode_dense, patch_size, vision_tower
+from hypvision.errors import HypvisionError
+
+__all__ = ["TUNING", "OpenVocabSegmenter", "SegmenterBase", "SimilarityHead", "segmentation_loss", "set_tuning"]
+
+
+def segmentation_loss(logits: Tensor, labels: Tensor, ignore: int = 255, mask_ignored: bool = False) -> Tensor:
+    """Mean binary cross-entropy over pixels and classes, without one-hot targets.
+
+    Args:
+        logits: (B, T, h, w); resized to the labels.
+        labels: (B, H, W) class numbers.
+        ignore: pixels with this label are negative for every class, as in the official code, ...
+        mask_ignored: ... or left out.
+
+    Raises:
+        HypvisionError: a label that is neither a class nor ``ignore``.
+    """
+    valid = labels != ignore
+    count = logits.shape[1]
+    if valid.any():
+        low, high = labels[valid].aminmax()
+        if low < 0 or high >= count:
+            wrong = int(low if low < 0 else high)
+            raise HypvisionError(
+                f"A label map has the label {wrong}, but there are {count} classes (0 to {count - 1}) and {ignore} for "
+                "ignored pixels. Correct the label maps, the class list, or the data set's mapping."
+            )
+    logits = F.interpolate(logits.float(), labels.shape[-2:], mode="bilinear", align_corners=False)
+    target = torch.where(valid, labels, 0)[:, None].long()
+    negative = F.softplus(logits)
+    positive = logits.gather(1, target)[:, 0] * valid
+    if mask_ignored:
+        return ((negative * valid[:, None]).sum() - positive.sum()) / (valid.sum().clamp(min=1) * count)
+    return (negative.sum() - positive.sum()) / logits.numel()
+
+
+class SimilarityHead(nn.Module):
+    """The plainest head: a logit is the cosine of a patch and a class, times a learned scale plus a learned bias.
+
+    It has two parameters, so what is learned is learned by CLIP. Ours, for small data and for comparing adapters.
+    """
+
+    checkpointing = False
+
+    def __init__(self, scale: float = 20.0, bias: float = -10.0):
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
+        self.bias = nn.Parameter(torch.tensor(bias))
+
+    def forward(self, features: Tensor, text: Tensor, maps: tuple[Tensor, ...] = ()) -> Tensor:
+        """``features`` (B, E, h, w), ``text`` (T, P, E) -> (B, T, h, w)."""
+        mean = F.normalize(text.float().mean(1), dim=-1)
+        cosine = torch.einsum("behw,te->bthw", F.normalize(features.float(), dim=1), mean)
+        return self.log_scale.exp() * cosine + self.bias
+
+
+class SegmenterBase(OpenVocabularyCLIP):
+    """CLIP, head and inference; see :class:`OpenVocabSegmenter` for the arguments. A mix-in of models."""
+
+    head: CATSegHead | SimilarityHead
+
+    def build(
+        self,
+        clip: dict[str, Any] | nn.Module | None = None,
+        adapter: dict[str, Any] | None = None,
+        tune: str = "adapter",
+        head: dict[str, Any] | None = None,
+        classes: str | Path | Sequence[str] | None = None,
+        templates: str | Sequence[str] = "catseg",
+        synonyms: str = "first",
+        resolution: int = 384,
+        crop: int = 384,
+        slide: int = 640,
+        overlap: float = 0.333,
+        inference: str = "slide",
+        squash: bool = True,
+        hooks: tuple[int, int] | None = None,
+        upsample: tuple[int, int] = (256, 128),
+        checkpointing: bool = False,
+        mask_ignored: bool = False,
+        official_whole_padding: bool = False,
+        official_whole_quirk: bool | None = None,
+        tokenizer: Any = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> None:
+        """Make CLIP and the head; called once by the constructors."""
+        if official_whole_quirk is not None:
+            official_whole_padding = official_whole_quirk
+        self.build_clip(clip, adapter, tune, classes, templates, synonyms, tokenizer, mean, std)
+        if inference not in ("slide", "whole"):
+            raise HypvisionError(f"inference is {inference!r}; use 'slide' or 'whole'.")
+        if not 0 <= overlap < 1:
+            raise HypvisionError(f"overlap={overlap} is the share that windows have in common: from 0 to below 1.")
+        for option, pixels in dict(resolution=resolution, crop=crop, slide=slide).items():
+            if pixels < 1:
+                raise HypvisionError(f"{option}={pixels} is a number of pixels; give at least 1.")
+        tower = vision_tower(self.clip)
+        patch = patch_size(self.clip)
+        if resolution % patch[0] or resolution % patch[1]:
+            good = math.lcm(*patch)
+            raise HypvisionError(
+                f"resolution={resolution} is no multiple of the patch of {patch[0]} x {patch[1]} pixels. Use "
+                f"{max(good, resolution // good * good)}."
+            )
+        depth = len(tower.blocks)
+        self.hooks = tuple(hooks) if hooks is not None else (max(0, depth // 3 - 1), max(0, 2 * depth // 3 - 1))
+        for option, pair in dict(hooks=self.hooks, upsample=upsample).items():
+            if len(pair) != 2 or (option == "upsample" and any(pair) != all(pair)):
+                raise HypvisionError(f"{option}={tuple(pair)}: give two numbers, for the shallower map and the deeper.")
+        options = dict(head or {})
+        kind = options.pop("type", "catseg")
+        if kind not in ("catseg", "similarity"):
+            raise HypvisionError(f"There is no head '{kind}'. Use 'catseg' or 'similarity'.")
+        guided = any(upsample) and kind == "catseg"
+        self.upsample1 = nn.ConvTranspose2d(tower.width, upsample[0], 2, 2) if guided else None
+        self.upsample2 = nn.ConvTranspose2d(tower.width, upsample[1], 4, 4) if guided else None
+        if kind == "similarity":
+            self.head = SimilarityHead(**options)
+        else:
+            options.setdefault("decoder_in", tuple(upsample) if guided else (0, 0))
+            self.head = CATSegHead(self.embedding_size, len(self.templates), **options)
+        self.head.checkpointing = checkpointing
+        self.resolution, self.crop, self.slide, self.overlap = resolution, crop, slide, overlap
+        self.inference, self.squash, self.checkpointing = inference, squash, checkpointing
+        self.mask_ignored, self.official_whole_padding = mask_ignored, official_whole_padding
+
+    # Images
+
+    def logits(self, images: Tensor, classes: Sequence[str] | None = None) -> Tensor:
+        """Logits (B, T, 4 h, 4 w) of images (B, 3, H, W) with RGB from 0 to 255, resized to the model's resolution.
+
+        Raises:
+            HypvisionError: an image smaller than a patch; no classes.
+        """
+        self.check_size(images.shape[-2:])
+        x = (images.float() - self.mean) / self.std
+        size = (self.resolution, self.resolution)
+        if x.shape[-2:] != size:
+            x = F.interpolate(x, size, mode="bilinear", align_corners=False)
+        return self._normalised_logits(x, self.encode_classes(classes))
+
+    def check_size(self, size: Sequence[int], name: str = "An image") -> None:
+        """Complain of an image of another (height, width) than CLIP can see anything in.
+
+        Raises:
+            HypvisionError: a side is shorter than a patch.
+        """
+        rows, columns = patch_size(self.clip)
+        if size[0] < rows or size[1] < columns:
+            raise HypvisionError(
+                f"{name} has {size[0]} x {size[1]} pixels, less than one patch of {rows} x {columns}. Give a larger "
+                "one."
+            )
+
+    def _normalised_logits(self, x: Tensor, text: Tensor) -> Tensor:
+        guided = self.upsample1 is not None
+        features, maps, _ = encode_dense(self.clip, x, self.hooks if guided else (), self.checkpointing)
+        guides: tuple[Tensor, ...] = ()
+        if guided:
+            guides = (self.upsample1(maps[0]), self.upsample2(maps[1]))
+        return self.head(features, text, guides)
+
+    def segmentation_loss(self, images: Tensor, labels: Tensor, ignore: int = 255) -> Tensor:
+        """Loss of images (B, 3, H, W), RGB from 0 to 255, and labels (B, H, W)."""
+        return segmentation_loss(self.logits(images), labels, ignore, self.mask_ignored)
+
+    @torch.no_grad()
+    def predict_labels(
+        self, images: Sequence[Tensor], sizes: Sequence[tuple[int, int]] | None = None, scores: bool = False
+    ) -> list[Tensor] | list[tuple[Tensor, Tensor]]:
+        """Label maps.
+
+        Args:
+            images: each (3, H, W), RGB from 0 to 255, of any sizes.
+            sizes: (height, width) of the result for each; default: its own.
+            scores: return the probabilities of all classes (T, H, W), too.
+
+        Returns:
+            For each image int64 (H, W); with ``scores`` pairs.
+
+        Raises:
+            HypvisionError: an image smaller than a patch; no classes.
+        """
+        text = self.encode_classes()
+        found: list[Any] = []
+        for number, image in enumerate(images):
+            self.check_size(image.shape[-2:])
+            image = image.to(self.mean.device).float()
+            size = tuple(sizes[number]) if sizes is not None else tuple(image.shape[-2:])
+            chunks = self._slide(image, text) if self.inference == "slide" else self._whole(image, text)
+            best: Tensor | None = None
+            label: Tensor | None = None
+            kept, first = [], 0
+            for part in chunks:  # of classes: never all of them at full size
+                part = F.interpolate(part[None], size, mode="bilinear", align_corners=False)[0]
+                value, index = part.max(0)
+                if best is None:
+                    best, label = value, index
+                else:
+                    label = torch.where(value > best, index + first, label)
+                    best = torch.maximum(best, value)
+                first += len(part)
+                if scores:
+                    kept.append(part)
+            found.append((label, torch.cat(kept)) if scores else label)
+        return found
+
+    def _windows(self, size: tuple[int, int]) -> list[tuple[int, int]]:
+        stride = int(self.crop * (1 - self.overlap))
+        starts = []
+        for side in size:
+            last = max(0, side - self.crop)
+            found = list(range(0, last + 1, stride))
+            if found[-1] < last:
+                found.append(last)
+            starts.append(found)
+        return [(top, left) for top in starts[0] for left in starts[1]]
+
+    def _slide(self, image: Tensor, text: Tensor) -> Iterator[Tensor]:
+        """Probabilities (t, h, w) of some classes at a time: windows of the enlarged image and the image as a whole."""
+        size = (self.slide, self.slide)
+        if not self.squash:
+            scale = self.slide / min(image.shape[-2:])
+            size = tuple(max(self.slide, round(scale * side)) for side in image.shape[-2:])
+        large = F.interpolate(image[None], size, mode="bilinear", align_corners=False)
+        places = self._windows(size)
+        crop = (min(self.crop, size[0]), min(self.crop, size[1]))
+        windows = [large[..., top : top + crop[0], left : left + crop[1]] for top, left in places]
+        whole = F.interpolate(image[None], crop, mode="bilinear", align_corners=False)
+        batch = (torch.cat([*windows, whole]) - self.mean) / self.std
+        target = (self.resolution, self.resolution)
+        if batch.shape[-2:] != target:
+            batch = F.interpolate(batch, target, mode="bilinear", align_corners=False)
+        # A few windows at a time bound the memory of the head.
+        logits = torch.cat([self._normalised_logits(part, text) for part in batch.split(5)])
+        weight = large.new_zeros(size)
+        for top, left in places:
+            weight[top : top + crop[0], left : left + crop[1]] += 1
+        for part in logits.split(32, dim=1):
+            # crop -> resolution -> logits at the resolution's grid; back to the crop
+            part = F.interpolate(part.float(), crop, mode="bilinear", align_corners=False).sigmoid()
+            total = part.new_zeros(part.shape[1], *size)
+            for (top, left), window in zip(places, part):
+                total[:, top : top + crop[0], left : left + crop[1]] += window
+            overall = F.interpolate(part[-1:], size, mode="bilinear", align_corners=False)[0]
+            yield (total / weight + overall) / 2
+
+    def _whole(self, image: Tensor, text: Tensor) -> Iterator[Tensor]:
+        """Probabilities (t, h, w) from one look at the whole image."""
+        height, width = image.shape[-2:]
+        x = (image[None] - self.mean) / self.std
+        padded = F.pad(x, (0, -width % 32, 0, -height % 32))
+        x = F.interpolate(padded, (self.resolution, self.resolution), mode="bilinear", align_corners=False)
+        logits = self._normalised_logits(x, text)
+        for part in logits.split(32, dim=1):
+            part = part.float().sigmoid()
+            if self.official_whole_padding:  # cut by pixel counts, which are larger than this map: nothing is cut
+                yield part[0, :, :height, :width]
+                continue
+            part = F.interpolate(part, padded.shape[-2:], mode="bilinear", align_corners=False)
+            yield part[0, :, :height, :width]
+
+
+class OpenVocabSegmenter(SegmenterBase):
+    """CLIP + adapter + head as a plain PyTorch module.
+
+    Args:
+        clip: arguments of :func:`~hypvision.clip.models.create_clip`, or an open_clip model (then with ``tokenizer``,
+            ``mean`` and ``std``).
+        adapter, tune: see :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
+        head: options of :class:`~hypvision.clip.segmentation.catseg.CATSegHead`; or ``dict(type="similarity")``, a
+            head of two parameters (:class:`SimilarityHead`).
+        classes: what is looked for; may be changed at any time.
+        templates: a name in :data:`~hypvision.clip.classes.TEMPLATES`, a template, or several.
+        synonyms: ``"first"`` or ``"mean"``, see :func:`~hypvision.clip.classes.prompts`.
+        resolution: side of CLIP's input: 384 for patches of 16, 336 for patches of 14 (both 24 x 24).
+        crop, slide, overlap: sliding inference: windows of ``crop`` pixels, overlapping by this share, on the image at
+            ``slide`` pixels.
+        inference: ``"slide"`` (windows and the whole image, averaged) or ``"whole"``.
+        squash: make the image square for sliding, as the official code does; False keeps its shape.
+        hooks: blocks that guide the decoder; default at a third and two thirds of the depth.
+        upsample: channels of the two guidance maps, the shallower first; zeros for none.
+        checkpointing: less memory in training, more work.
+        mask_ignored: leave ignored pixels out of the loss (officially they are negative for every class).
+        official_whole_padding: with ``"whole"``: do not remove the padding of the image, as the official code.
+        official_whole_quirk: the former name of that.
+        tokenizer, mean, std: for a ready model.
+
+    Raises:
+        HypvisionError: options that do not go together; each says what was expected.
+    """
+
+    def __init__(self, clip: dict[str, Any] | nn.Module | None = None, **options: Any):
+        super().__init__()
+        self.build(clip, **options)
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Logits (B, T, h, w), or the loss where labels are given."""
+        return self.logits(images) if labels is None else self.segmentation_loss(images, labels)
+
+    def predict(self, images: Sequence[Tensor], **options: Any) -> list:
+        """:meth:`predict_labels` in evaluation mode."""
+        training = self.training
+        self.eval()
+        try:
+            return self.predict_labels(images, **options)
+        finally:
+            self.train(training)

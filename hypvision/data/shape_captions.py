@@ -1,0 +1,71 @@
+"""Images of drawn shapes with a caption each, for a contrastive training of a small CLIP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.registry import DATASETS
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from hypvision.clip.classes import TEMPLATES
+from hypvision.clip.models import create_clip
+from hypvision.data.captions import _NOUNS
+from hypvision.data.shapes import TAXONOMY, make_object, make_scene
+from hypvision.data.taxonomy import KINDS
+
+__all__ = ["ShapeCaptions", "vocabulary"]
+
+(TEMPLATE,) = TEMPLATES["catseg"]
+
+
+@DATASETS.register_module()
+class ShapeCaptions(Dataset):
+    """Images of shapes with a sentence each: even samples show one object, odd ones a scene.
+
+    A single object is called by its kind, its shape, colour and shape, or all that is said of it; a scene by one of its
+    four captions, mostly the most specific.
+
+    Args:
+        split: ``train``, ``val`` or ``test``.
+        length: number of samples.
+        size: side in pixels.
+        scenes: False: single objects only, with their shape's number as ``label``.
+    """
+
+    def __init__(self, split: str = "train", length: int = 100_000, size: int = 64, scenes: bool = True):
+        self.split, self.length, self.size, self.scenes = split, length, size, scenes
+        self.metainfo = dict(classes=TAXONOMY.classes["shape"])
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: number of the shape, -1 for scenes."""
+        rng = np.random.default_rng([index, 7])
+        if self.scenes and index % 2:
+            scene = make_scene(index // 2, self.split, self.size)
+            image, label = np.asarray(scene.image), -1
+            caption = scene.captions[int(rng.choice(4, p=(0.02, 0.08, 0.2, 0.7)))]
+        else:
+            image, instance = make_object(index // 2 if self.scenes else index, self.split, self.size)
+            label = int(TAXONOMY.ancestors("shape", of="instance")[instance])
+            texture, colour, shape = TAXONOMY.instances[instance]
+            kind = next(kind for kind, shapes in KINDS.items() if shape in shapes)
+            words = (_NOUNS[kind], shape, f"{colour} {shape}", f"{texture} {colour} {shape}")
+            caption = words[int(rng.choice(4, p=(0.05, 0.25, 0.4, 0.3)))]
+            if rng.random() < 0.5:
+                caption = TEMPLATE.format(caption)
+            else:
+                caption = f"{'an' if caption[0] in 'aeiou' else 'a'} {caption}"
+        return dict(inputs=torch.from_numpy(np.array(image)).permute(2, 0, 1), caption=caption, label=label)
+
+
+def vocabulary(count: int = 8_000) -> Tensor:
+    """Numbers of the tokens in the captions of so many samples and in the prompts of the test, int64, rising."""
+    tokenizer = create_clip("shapes-s8").tokenizer
+    data = ShapeCaptions(length=count)
+    sentences = {data[i]["caption"] for i in range(count)} | {TEMPLATE.format(w) for w in ("a", "grey ground")}
+    return tokenizer(sorted(sentences)).unique()

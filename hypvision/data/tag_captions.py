@@ -1,0 +1,185 @@
+"""Images with captions made of tags: which classes a crop shows, read from its label map. Image-level words only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.registry import DATASETS
+from PIL import Image
+from torch.utils.data import Dataset
+
+from hypvision.clip.classes import load_classes
+from hypvision.errors import HypvisionError
+from hypvision.images import open_image, read_labels
+
+__all__ = ["TEMPLATES", "TagCaptions", "caption_of"]
+
+TEMPLATES = ("a photo of {}", "A photo of {} in the scene")
+
+
+def caption_of(names: Sequence[str], template: str = TEMPLATES[0]) -> str:
+    """``("road", "apple")`` -> ``"a photo of a road and an apple"``.
+
+    Raises:
+        HypvisionError: no names.
+    """
+    if not names:
+        raise HypvisionError("A caption needs at least one name.")
+    words = [f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}" for name in names]
+    listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return template.format(listed)
+
+
+@DATASETS.register_module()
+class TagCaptions(Dataset):
+    """Crops of labelled images with the names of what they show, for a contrastive training of a small CLIP.
+
+    A crop is drawn around a random pixel of a random class and keeps the shape of the image; it is then made square.
+    Its caption names the classes that cover at least ``share`` of it, the largest first; where they lie is not told.
+
+    Args:
+        data_root: folder of the images and label maps, of the layout of
+            :class:`~hypvision.openmmlab.open_vocabulary.segmentation.OpenVocabSegDataset`.
+        data_prefix: ``dict(img_path=..., seg_map_path=...)``, as in mmseg.
+        classes: names in the order of the labels; anything that :func:`hypvision.clip.classes.load_classes` takes.
+            Labels beyond the list (void) are never named.
+        length: number of samples.
+        size: side of a sample in pixels.
+        zoom: smallest and largest side of a crop as a share of the image's, drawn evenly on a logarithmic scale.
+        share: smallest part of a crop that earns a class its word; where none has as much, the class that the crop was
+            drawn for is named.
+        most: largest number of words.
+        balance: a class is drawn with the probability of its share of all pixels to this power; 0: all alike.
+        jitter: contrast and brightness, and each colour for itself, change by up to this factor; 0: never.
+        single: only crops of which one class covers more than half, with its number as ``label``; for measuring.
+        seed: of all random choices; sample i is always the same.
+
+    Raises:
+        HypvisionError: no images, a missing label map, no label of the list in any of them, settings out of range.
+    """
+
+    def __init__(
+        self,
+        data_root: str | Path,
+        data_prefix: dict[str, str],
+        classes: str | Path | Sequence[str],
+        length: int = 100_000,
+        size: int = 64,
+        zoom: tuple[float, float] = (0.15, 0.8),
+        share: float = 0.05,
+        most: int = 3,
+        balance: float = 0.5,
+        jitter: float = 0.0,
+        single: bool = False,
+        seed: int = 0,
+    ):
+        if not (0 < zoom[0] <= zoom[1] <= 1 and 0 <= share < 1 and most >= 1 and 0 <= jitter < 1):
+            raise HypvisionError(
+                f"zoom={tuple(zoom)}, share={share}, most={most}, jitter={jitter}: use 0 < zoom[0] <= zoom[1] <= 1, a "
+                "share from 0 to below 1, at least one word, and a jitter from 0 to below 1."
+            )
+        self.names = load_classes(classes)
+        self.length, self.size, self.zoom, self.share, self.most = length, size, tuple(zoom), share, most
+        self.jitter, self.single, self.seed = jitter, single, seed
+        self.metainfo = dict(classes=self.names)
+        self.files = _pairs(Path(data_root, data_prefix["img_path"]), Path(data_root, data_prefix["seg_map_path"]))
+        self._images: dict[int, np.ndarray] = {}  # decoded when first used: a small data set fits into memory
+        self._labels = [_read_labels(labels) for _, labels in self.files]
+        counts = np.stack([np.bincount(labels.ravel(), minlength=256)[: len(self.names)] for labels in self._labels])
+        if not counts.sum():
+            raise HypvisionError(
+                f"No label map in '{data_root}' has a label from 0 to {len(self.names) - 1}, so there is nothing to "
+                "name. Check data_prefix and the class list."
+            )
+        weights = np.where(counts.sum(0) > 0, (counts.sum(0) / counts.sum()).clip(1e-9) ** balance, 0.0)
+        self._chances = weights / weights.sum()
+        self._where = [np.flatnonzero(column) for column in counts.T]  # images that show the class
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: number of the class that covers most.
+
+        The label is -1 where no class covers more than half.
+        """
+        rng = np.random.default_rng([index, self.seed, int(self.single)])
+        for _ in range(1000):
+            number, drawn, box = self._crop(rng)
+            covered = self._cover(number, box)
+            label = int(covered.argmax()) if covered.max() > 0.5 else -1
+            if label >= 0 or not self.single:
+                break
+        else:
+            raise HypvisionError("No class covers more than half of any crop. Give smaller crops (zoom).")
+        shown = [k for k in np.argsort(-covered, kind="stable") if covered[k] >= self.share and covered[k] > 0]
+        shown = shown[: self.most] or [drawn]
+        caption = caption_of([self.names[k] for k in shown], TEMPLATES[int(rng.integers(len(TEMPLATES)))])
+        pixels = np.asarray(self._image(number).resize((self.size, self.size), Image.Resampling.BILINEAR, box=box))
+        if rng.random() < 0.5 and not self.single:
+            pixels = pixels[:, ::-1]
+        if self.jitter:
+            pixels = _jittered(rng, pixels, self.jitter)
+        return dict(inputs=torch.from_numpy(pixels.copy()).permute(2, 0, 1), caption=caption, label=label)
+
+    def _crop(self, rng: np.random.Generator) -> tuple[int, int, tuple[int, int, int, int]]:
+        """Number of an image, the class the crop is drawn for, and left, top, right, bottom."""
+        drawn = int(rng.choice(len(self.names), p=self._chances))
+        number = int(rng.choice(self._where[drawn]))
+        labels = self._labels[number]
+        place = int(rng.choice(np.flatnonzero(labels.ravel() == drawn)))
+        height, width = labels.shape
+        zoom = float(np.exp(rng.uniform(*np.log(self.zoom))))
+        sides = (max(1, round(zoom * height)), max(1, round(zoom * width)))
+        # The pixel lies anywhere in the crop, not in its middle, so that edges of an image are drawn, too.
+        top = int(np.clip(place // width - rng.integers(sides[0]), 0, height - sides[0]))
+        left = int(np.clip(place % width - rng.integers(sides[1]), 0, width - sides[1]))
+        return number, drawn, (left, top, left + sides[1], top + sides[0])
+
+    def _cover(self, number: int, box: tuple[int, int, int, int]) -> np.ndarray:
+        left, top, right, bottom = box
+        part = self._labels[number][top:bottom, left:right]
+        return np.bincount(part.ravel(), minlength=256)[: len(self.names)] / part.size
+
+    def _image(self, number: int) -> Image.Image:
+        if number not in self._images:
+            path = self.files[number][0]
+            pixels = np.asarray(open_image(path))
+            if pixels.shape[:2] != self._labels[number].shape:
+                raise HypvisionError(
+                    f"The image '{path}' has {pixels.shape[0]} x {pixels.shape[1]} pixels, but its label map has "
+                    f"{' x '.join(map(str, self._labels[number].shape))}. Both must be of one size."
+                )
+            self._images[number] = pixels
+        return Image.fromarray(self._images[number])
+
+
+def _jittered(rng: np.random.Generator, pixels: np.ndarray, jitter: float) -> np.ndarray:
+    contrast, brightness = rng.uniform(1 - jitter, 1 + jitter, 2)
+    colour = rng.uniform(1 - jitter / 3, 1 + jitter / 3, 3)
+    mean = pixels.mean()
+    return (((pixels - mean) * contrast + mean * brightness) * colour).clip(0, 255).astype(np.uint8)
+
+
+def _pairs(images: Path, masks: Path) -> list[tuple[Path, Path]]:
+    found = [path for path in sorted(images.glob("*")) if path.suffix.lower() in (".jpg", ".jpeg", ".png")]
+    if not found:
+        raise HypvisionError(f"There are no images (.jpg, .jpeg, .png) in '{images}'. Check data_root.")
+    pairs = [(path, masks / f"{path.stem}.png") for path in found]
+    if missing := [labels for _, labels in pairs if not labels.is_file()]:
+        raise HypvisionError(f"There is no label map '{missing[0]}'. Each image needs one of its name.")
+    return pairs
+
+
+def _read_labels(path: Path) -> np.ndarray:
+    labels = read_labels(path)
+    if labels.ndim != 2 or labels.dtype != np.uint8:
+        raise HypvisionError(
+            f"The label map '{path}' has the shape {labels.shape} and the type {labels.dtype}. One number a pixel in 8 "
+            "bits is expected (mode L or P)."
+        )
+    return labels

@@ -1,0 +1,285 @@
+"""mmengine's side of checkpoints: what its Runner loads, how it writes, and where it resumes.
+
+Reading and comparing are those of :mod:`hypvision.checkpoints`; here mmengine's log history gets its class back, and
+the loaders of ``zoo:``, ``hf-hub:`` and web addresses are registered. :class:`AtomicLocalBackend` writes to a temporary
+file beside the target and moves it into place, so that a full disk or a killed process leaves the old checkpoint as it
+was.
+
+:func:`install` makes mmengine's Runner use all of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from mmengine.dist import barrier, get_rank
+from mmengine.fileio import LocalBackend, YamlHandler, register_backend, register_handler
+from mmengine.fileio import io as mmengine_io
+from mmengine.hooks import Hook
+from mmengine.logging import HistoryBuffer, print_log
+from mmengine.registry import HOOKS
+from mmengine.runner import CheckpointLoader
+from mmengine.runner import checkpoint as mmengine_checkpoint
+from torch import nn
+
+from hypvision.checkpoints.match import compare, filtered, nonfinite_names
+from hypvision.checkpoints.read import LogHistory, network_weights, read_file
+from hypvision.checkpoints.sources import fetch, find, is_address, resolve
+from hypvision.clip.models import expand_tokens
+from hypvision.errors import HypvisionError
+from hypvision.files import replacing
+
+__all__ = [
+    "AtomicLocalBackend",
+    "EngineNamesHook",
+    "engine_names",
+    "find_resume_checkpoint",
+    "install",
+    "load",
+    "load_checkpoint_file",
+]
+
+
+# Reading
+
+
+def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
+    """:func:`hypvision.checkpoints.read.read_file`, with the log of a training as mmengine's own class.
+
+    Raises:
+        HypvisionError: no such file, a damaged one, one that would run code, or one that holds no dict.
+    """
+    checkpoint = read_file(path, map_location)
+    _restore_logs(checkpoint)
+    meta = checkpoint.get("meta")
+    if isinstance(meta, dict):
+        # Runner.resume would execute this text as Python; mmengine itself writes the config under "cfg".
+        meta.pop("config", None)
+    return checkpoint
+
+
+def _restore_logs(content: Any) -> None:
+    """Put mmengine's HistoryBuffer in the place of each :class:`LogHistory`."""
+    nodes, seen = [content], set()
+    for node in nodes:
+        if not isinstance(node, (dict, list)) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        for key, value in list(node.items() if isinstance(node, dict) else enumerate(node)):
+            if isinstance(value, LogHistory):
+                node[key] = HistoryBuffer(value.log_history, value.count_history, value.max_length)
+            else:
+                nodes.append(value)
+
+
+def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
+    """mmengine's loader of every name that a checkpoint can have (:func:`hypvision.checkpoints.sources.fetch`).
+
+    Returns:
+        What the file holds; of weights of the zoo ``state_dict``, with the names that the engine's models have, and
+        ``meta`` with the classes.
+
+    Raises:
+        HypvisionError: it cannot be fetched or read.
+    """
+    # None would put each tensor on the GPU that it was saved from, which may not be there.
+    device = "cpu" if map_location is None else map_location
+    if is_address(source):
+        index, record = find(str(source))
+        weights = read_file(resolve(record, index), device)  # a lock lets one of the processes on a machine download
+        if record.task == "zero-shot":
+            weights = {f"clip.{name}": value for name, value in expand_tokens(weights).items()}
+        if record.task == "classification":
+            weights = {f"backbone.{name}": value for name, value in weights.items()}
+        return {"state_dict": weights, "meta": {"dataset_meta": {"classes": record.classes}}}
+    if get_rank() == 0:
+        fetch(source)
+    barrier()
+    return load_checkpoint_file(fetch(source), device)  # again for processes on machines with a cache of their own
+
+
+def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A checkpoint whose weights have the names of a model of the engine, if they can be brought to them.
+
+    Files of the network alone (official ones, timm's, converted ones) lack the name of the ``backbone`` that a
+    classifier or learner keeps it in.
+
+    Returns:
+        The checkpoint itself, or one with other weights in ``state_dict``.
+    """
+    given, backbone = checkpoint.get("state_dict", checkpoint), getattr(model, "backbone", None)
+    prefixed = any(str(name).removeprefix("module.").startswith("backbone.") for name in given)
+    if backbone is None or prefixed or hasattr(backbone, "load_pretrained"):  # a TimmBackbone finds its part itself
+        return checkpoint
+    weights = filtered(backbone, network_weights(checkpoint))
+    if compare(backbone.state_dict(), weights).share < 0.5:
+        return checkpoint
+    return {**checkpoint, "state_dict": {f"backbone.{name}": value for name, value in weights.items()}}
+
+
+@HOOKS.register_module()
+class EngineNamesHook(Hook):
+    """Gives mmengine's Runner each checkpoint that it loads with :func:`engine_names`."""
+
+    def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
+        """Changes ``checkpoint`` in place."""
+        model = getattr(runner.model, "module", runner.model)
+        renamed = engine_names(model, checkpoint)
+        if renamed is not checkpoint:
+            checkpoint["state_dict"] = renamed["state_dict"]
+
+
+def _load_with_cache(filename: str, map_location: Any = None, model_dir: str | None = None) -> dict[str, Any]:
+    """:func:`load` with the arguments that mmengine's loaders of model names pass."""
+    return load(filename, map_location)
+
+
+def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
+    """In place of mmengine's loaders of ``s3://``, ``petrel://`` and ``pavi://``, which verify nothing."""
+    raise HypvisionError(
+        f"The checkpoint '{filename}' was not loaded: files of such a store cannot be verified. Copy it to this "
+        "machine and give its path, or give https://HOST/FILE#sha256=HEX."
+    )
+
+
+# Writing
+
+
+def _write_error(path: Path, error: OSError) -> HypvisionError:
+    """The paragraph for a file that could not be written."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return HypvisionError(
+            f"Cannot write '{path}': {error.strerror or error}. Choose a folder that you may write to, e.g. with "
+            "--work-dir."
+        )
+    if path.suffix != ".pth":
+        return HypvisionError(f"The disk is full: '{path}' was not written. Free some space, or choose another place.")
+    newest = find_resume_checkpoint(path.parent)
+    last = f"The last complete checkpoint is '{newest}'." if newest else "There is no complete checkpoint yet."
+    return HypvisionError(
+        f"The disk is full: '{path}' was not written. {last} Free some space, or use another --work-dir, and go on "
+        "with --resume."
+    )
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file so that its name always stands for complete content, the old or the new."""
+    try:
+        # A link stays a link. The temporary name is none of a checkpoint's, which --resume would look at.
+        with replacing(os.path.realpath(path), durable=True, suffix=".tmp") as temporary:
+            temporary.write_bytes(data)
+    except HypvisionError as error:
+        if isinstance(error.__cause__, OSError):
+            raise _write_error(path, error.__cause__) from error.__cause__
+        raise
+
+
+class AtomicLocalBackend(LocalBackend):
+    """mmengine's local files, written to a temporary name and moved into place.
+
+    Raises:
+        HypvisionError: the disk is full or the place not writable; the old file, if any, is as it was.
+    """
+
+    def put(self, obj: bytes, filepath: str | Path) -> None:
+        """Write ``obj``, making the folder if needed."""
+        _write(Path(filepath), bytes(obj))
+
+    def put_text(self, obj: str, filepath: str | Path, encoding: str = "utf-8") -> None:
+        """Write the text ``obj``, making the folder if needed."""
+        _write(Path(filepath), obj.encode(encoding))
+
+
+# Resuming
+
+
+def _resumable(path: Path) -> bool:
+    """Whether a checkpoint is complete and holds the place in the training that a resumed run starts from."""
+    if path.is_dir():  # sharded, as DeepSpeed and FSDP write them: their own loader checks them
+        return any(path.iterdir())
+    try:
+        checkpoint = load_checkpoint_file(path)
+    except HypvisionError as error:
+        print_log(f"Not resuming from it: {error}", logger="current", level=logging.WARNING)
+        return False
+    meta = checkpoint.get("meta")
+    if "state_dict" not in checkpoint or not isinstance(meta, Mapping) or not {"epoch", "iter"} <= meta.keys():
+        return False
+    diverged = nonfinite_names(checkpoint["state_dict"])
+    if diverged:
+        print_log(f"Not resuming from '{path}': its weight '{diverged[0]}' is not finite.", "current", logging.WARNING)
+    return not diverged
+
+
+def find_resume_checkpoint(work_dir: str | Path) -> str | None:
+    """The newest complete checkpoint of a run.
+
+    First the one that ``last_checkpoint`` names, then ``epoch_N.pth`` and ``iter_N.pth`` by falling number (the kind
+    that was written last comes first). Damaged files are passed over, with a warning.
+
+    Args:
+        work_dir: the run's folder; it may have been moved since.
+
+    Returns:
+        Its path; None if there is no checkpoint at all.
+
+    Raises:
+        HypvisionError: there are checkpoints, but none that a training can go on from.
+    """
+    folder = Path(work_dir)
+    candidates: list[Path] = []
+    pointer = folder / "last_checkpoint"
+    named = pointer.read_text(errors="replace").strip("\0 \n") if pointer.is_file() else ""
+    if named:
+        candidates += [Path(named), folder / Path(named).name]
+    kinds: dict[str, dict[int, Path]] = {"epoch": {}, "iter": {}}
+    for path in folder.glob("*.pth"):
+        if match := re.fullmatch(r"(epoch|iter)_(\d+)\.pth", path.name):
+            kinds[match[1]][int(match[2])] = path
+    groups = [group for group in kinds.values() if group]
+    groups.sort(key=lambda group: max(path.stat().st_mtime for path in group.values()), reverse=True)
+    for group in groups:
+        candidates += [group[number] for number in sorted(group, reverse=True)]
+    seen: set[Path] = set()
+    for path in candidates:
+        place = path.resolve()
+        if place not in seen and path.exists() and _resumable(path):
+            return str(path)
+        seen.add(place)
+    tried = sorted({path.name for path in candidates if path.exists()})
+    if tried:
+        raise HypvisionError(
+            f"None of the checkpoints in '{folder}' can be resumed ({', '.join(tried)}; the lines above say why). Give "
+            "an intact one, --resume CHECKPOINT; to start over, leave out --resume and choose another --work-dir."
+        )
+    return None
+
+
+class SafeYamlHandler(YamlHandler):
+    """mmengine's YAML without tags that make Python objects, by which a file could run any command."""
+
+    def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
+        return yaml.safe_load(file)
+
+
+def install() -> None:
+    """Make mmengine read and write files as above; calling it again changes nothing."""
+    register_handler(["yaml", "yml"])(SafeYamlHandler)
+    names = ("", "http://", "https://", "zoo:", "hf-hub:", "file://")
+    CheckpointLoader.register_scheme(prefixes=names, loader=load, force=True)
+    stores = (r"(\S+\:)?s3://", r"(\S+\:)?petrel://", "pavi://")
+    CheckpointLoader.register_scheme(prefixes=stores, loader=refuse_store, force=True)
+    # mmengine's loaders of torchvision://, open-mmlab:// and mmcls:// look an address up and call this name.
+    mmengine_checkpoint.load_from_http = _load_with_cache
+    register_backend("local", AtomicLocalBackend, force=True, prefixes="")
+    # mmengine keeps the backends it has made: those of the old kind would go on being used.
+    for key, backend in list(mmengine_io.backend_instances.items()):
+        if type(backend) is LocalBackend:
+            del mmengine_io.backend_instances[key]

@@ -1,0 +1,215 @@
+"""User errors of a run: found before it starts where possible, told in one paragraph where not."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hypvision.errors import HypvisionError, did_you_mean, explain_os_error
+
+__all__ = ["check_channels", "check_data", "close_configs", "explain", "readable_errors"]
+
+LAYOUT = {
+    "img_path": "the images",
+    "img": "the images",
+    "seg_map_path": "the label maps, one PNG for each image",
+    "seg": "the label maps, one PNG for each image",
+    "ann_file": "the annotation file",
+}
+
+
+def close_configs(path: str | Path) -> str:
+    """Up to three config files with names like that of ``path``, as a hint; empty if there are none."""
+    known = {file.name: str(file) for file in Path("configs").glob("*/*.py") if file.parent.name != "_base_"}
+    return did_you_mean(Path(path).name, known, show=known.get)
+
+
+def datasets_of(config: Any) -> Iterator[dict]:
+    """Every data set described in a config, also inside wrappers (RepeatDataset, ConcatDataset, ...)."""
+    if isinstance(config, dict):
+        if any(key in config for key in ("data_root", "data_prefix", "ann_file", "root")):
+            yield config
+        for key in ("dataset", "datasets"):
+            if key in config:
+                yield from datasets_of(config[key])
+    elif isinstance(config, (list, tuple)):
+        for item in config:
+            yield from datasets_of(item)
+
+
+def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test")) -> None:
+    """Check that the files and folders that data sets name are there, before anything is built.
+
+    Those of mmseg and mmdet would fail deep inside; our own check the rest themselves when they are built.
+
+    Args:
+        config: the whole configuration.
+        phases: which of the data loaders are going to be used.
+
+    Raises:
+        HypvisionError: something is missing; names it and the layout expected.
+    """
+    from hypvision.data.image_folder import check_root  # brings PyTorch, which other uses of this module do not need
+
+    for phase in phases:
+        for dataset in datasets_of(config.get(f"{phase}_dataloader")):
+            if dataset.get("type") == "ImageFolderDataset":
+                check_root(dataset["root"])
+            elif dataset.get("type") != "CIFARDataset":
+                _check_dataset(dataset, phase)
+
+
+def _check_dataset(dataset: dict, phase: str) -> None:
+    root = str(dataset.get("data_root") or "")
+    if root.startswith(("s3://", "http://", "https://", "petrel:")):
+        return
+    parts = {key: value for key, value in (dataset.get("data_prefix") or {}).items() if isinstance(value, str)}
+    if dataset.get("ann_file"):
+        parts["ann_file"] = dataset["ann_file"]
+    places = {key: Path(root, value).expanduser() for key, value in parts.items()}
+    missing = {key: place for key, place in places.items() if not place.exists()}
+    root_gone = bool(root) and not Path(root).expanduser().exists()
+    if not missing and not root_gone:
+        for place in places.values():
+            if place.is_dir() and not any(path.is_file() for path in place.rglob("*")):
+                raise HypvisionError(
+                    f"The folder '{place}' of the {phase} data ({dataset.get('type')}) is empty. Put the data there, "
+                    "or give its place with --cfg-options data_root=FOLDER (see docs/data.md)."
+                )
+        return
+    what = f"The data folder '{root}'" if root_gone else " and ".join(f"'{place}'" for place in missing.values())
+    layout = "; ".join(f"'{place}': {LAYOUT.get(key, key)}" for key, place in places.items())
+    raise HypvisionError(
+        f"{what} of the {phase} data ({dataset.get('type')}) does not exist. Expected: {layout or root}. Put the data "
+        "there, or give its place with --cfg-options data_root=FOLDER (see docs/data.md)."
+    )
+
+
+def check_channels(model: Any) -> None:
+    """Check that the neck or the decode head of a segmenter or detector expects what the backbone returns.
+
+    Raises:
+        HypvisionError: it expects other channels; gives both.
+    """
+    given = getattr(getattr(model, "backbone", None), "out_channels", None)
+    if not isinstance(given, list):
+        return
+    neck, head = getattr(model, "neck", None), getattr(model, "decode_head", None)
+    part, name, expected = neck, "model.neck", getattr(neck, "in_channels", None)
+    if neck is None:
+        part, name, expected = head, "model.decode_head", getattr(head, "in_channels", None)
+        index = getattr(head, "in_index", None)
+        if isinstance(expected, (list, tuple)) and isinstance(index, (list, tuple)) and max(index) < len(given):
+            given = [given[i] for i in index]
+    if isinstance(expected, (list, tuple)) and list(expected) != given:
+        raise HypvisionError(
+            f"{name} ({type(part).__name__}) of the config expects maps of {list(expected)} channels, but the backbone "
+            f"'{getattr(model.backbone, 'model_name', type(model.backbone).__name__)}' returns {given}. Set "
+            f"{name}.in_channels={given}."
+        )
+
+
+def explain(error: BaseException) -> str | None:
+    """The paragraph to show for an exception that the user can put right; None for one that is a bug.
+
+    Exceptions from a worker of a data loader carry a traceback in their message: its last line is what counts.
+    """
+    text = str(error)
+    if "in DataLoader worker process" in text:
+        text = re.split(r"\n[\w.]*(?:Error|Exception)[\w.]*: ", text)[-1].strip()
+    elif isinstance(error, KeyError):
+        text = str(error.args[0]) if error.args else ""
+    text = " ".join(text.split())
+    if isinstance(error, HypvisionError):
+        return text
+    if isinstance(error, OSError):
+        return explain_os_error(error)
+    if isinstance(error, KeyError) and "registry" in text:
+        return (
+            f"The config names something unknown: {text.partition(' Please check')[0]} Correct the 'type', or import "
+            "the module that registers it in custom_imports."
+        )
+    if isinstance(error, ValueError) and "need at least one array to concatenate" in text:
+        return (
+            "A data set of the config found no samples: its folders hold no files with the suffixes expected, or all "
+            "were left out by filter_cfg. Check data_prefix, img_suffix and seg_map_suffix, or ann_file, in the config "
+            "(see docs/data.md)."
+        )
+    if isinstance(error, AssertionError) and "failed to load image" in text:
+        path = text.rpartition("failed to load image:")[2].strip()
+        return f"The image '{path}' cannot be read. Replace the file by an intact copy, or remove it from the data."
+    if isinstance(error, IndexError) and (match := re.search(r"Target (-?\d+) is out of bounds", text)):
+        return (
+            f"The data has the label {match[1]}, which is out of range for the classes of the model. Correct the label "
+            "files, or num_classes and ignore_index in the config."
+        )
+    if type(error).__name__ == "OutOfMemoryError":
+        return (
+            f"The GPU has no memory left ({text.partition('.')[0]}). Use a smaller batch (--cfg-options "
+            "train_dataloader.batch_size=...), --amp, or more GPUs."
+        )
+    if isinstance(error, (TypeError, ValueError)):
+        return _explain_building(error, text)
+    return None
+
+
+def _explain_building(error: Exception, text: str) -> str | None:
+    """The paragraph for what a constructor refused while a part of the config was being built; None elsewhere."""
+    target, inside, names, trace = None, False, {}, error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_name.startswith("build_") and "mmengine" in Path(code.co_filename).parts:
+            inside = True
+            names = trace.tb_frame.f_globals
+            target = trace.tb_frame.f_locals.get("obj_cls", target)
+        trace = trace.tb_next
+    if not inside:
+        return None
+    if isinstance(error, TypeError):
+        unknown = re.search(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", text)
+        if unknown:
+            owner, key = unknown[1].removesuffix(".__init__"), unknown[2]
+            known: list[str] = []
+            kind = target if getattr(target, "__name__", "") == owner else names.get(owner)
+            if inspect.isclass(kind) and owner != "DataLoader":
+                known = [name for name in inspect.signature(kind).parameters if name not in ("args", "kwargs")]
+            elif owner == "DataLoader":
+                known = ["batch_size", "num_workers", "dataset", "sampler", "collate_fn", "drop_last", "pin_memory"]
+            hint = did_you_mean(key, known, cutoff=0.6)
+            return (
+                f"The config gives {owner} an argument '{key}', which it does not have.{hint} Correct the key in the "
+                "config or in --cfg-options."
+            )
+        lacking = re.search(r"([\w.]+)\(\) missing \d+ required [\w-]+ arguments?: (.+)", text)
+        if lacking:
+            return (
+                f"The config lacks what {lacking[1].removesuffix('.__init__')} needs: {lacking[2]}. Add it to the "
+                "config, or give it with --cfg-options."
+            )
+        return None
+    of = f" of {target.__name__}" if inspect.isclass(target) else ""
+    return (
+        f"The config has a value{of} that is out of range: {text.rstrip('.')}. Correct it in the config or in "
+        "--cfg-options."
+    )
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """Inside, whatever :func:`explain` has a paragraph for becomes a :class:`HypvisionError`; also a decorator."""
+    # A log that cannot be written (a full disk) is told by the error that follows, not by a traceback for each line.
+    verbose, logging.raiseExceptions = logging.raiseExceptions, False
+    try:
+        yield
+    except Exception as error:
+        paragraph = explain(error)
+        if paragraph is None:
+            raise
+        raise HypvisionError(paragraph) from error
+    finally:
+        logging.raiseExceptions = verbose

@@ -1,0 +1,302 @@
+"""From a config file to a config that runs on this machine.
+
+:func:`prepare` adds what every run of ours has: a seed for each epoch so that a resumed run repeats itself, averaged
+losses, a stop on NaN, a clean Ctrl-C; and on a machine without a GPU it takes gloo and bfloat16.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hypvision.engine.checks import close_configs
+from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.errors import HypvisionError, did_you_mean, require
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
+
+__all__ = ["leave_out_pretrained", "leave_processes", "load_config", "parse_options", "prepare"]
+
+PHASES = ("train", "val", "test")
+# What mmengine's Runner and this engine read from a config; its other keys are for the config's own use.
+RUN_KEYS = (
+    "model", "work_dir", "train_dataloader", "val_dataloader", "test_dataloader", "train_cfg", "val_cfg",
+    "test_cfg", "auto_scale_lr", "optim_wrapper", "param_scheduler", "val_evaluator", "test_evaluator", "default_hooks",
+    "custom_hooks", "custom_imports", "data_preprocessor", "load_from", "resume", "launcher", "env_cfg",
+    "log_processor", "log_level", "visualizer", "vis_backends", "default_scope", "randomness", "experiment_name",
+    "model_wrapper_cfg", "find_unused_parameters", "tta_model", "tta_pipeline",
+)  # fmt: skip
+
+# Modules that configs of earlier versions name in custom_imports, and where they are now.
+MOVED = {
+    "hypvision.mm": "hypvision.openmmlab",
+    "hypvision.mm.auxiliary_det": "hypvision.openmmlab.backbone_losses",
+    "hypvision.mm.auxiliary_seg": "hypvision.openmmlab.backbone_losses",
+    "hypvision.mm.det_datasets": "hypvision.openmmlab.datasets.detection",
+    "hypvision.mm.hyperclip": "hypvision.openmmlab.open_vocabulary.segmentation",
+    "hypvision.mm.openvocab_det": "hypvision.openmmlab.open_vocabulary.detection",
+    "hypvision.mm.openvocab_pan": "hypvision.openmmlab.open_vocabulary.panoptic",
+    "hypvision.mm.openvocab_pretrain": "hypvision.tasks.contrastive",
+    "hypvision.mm.openvocab_scenes": "hypvision.openmmlab.datasets.open_vocabulary_scenes",
+    "hypvision.mm.openvocab_shapes": "hypvision.openmmlab.datasets.open_vocabulary_shapes",
+    "hypvision.mm.openvocab_tags": "hypvision.data.tag_captions",
+    "hypvision.mm.pyramid": "hypvision.openmmlab.pyramid",
+    "hypvision.mm.seg_datasets": "hypvision.openmmlab.datasets.segmentation",
+    "hypvision.tasks.hyperbolic": "hypvision.engine",
+    "hypvision.tasks.retrieval": "hypvision.tasks.metric_learning",
+}
+
+
+def load_config(source: str | Path | Config, options: dict[str, Any] | None = None) -> Config:
+    """Read a config file, with changes.
+
+    Args:
+        source: path of a Python config, or a config (which is copied).
+        options: changes, with dotted keys (``"optim_wrapper.optimizer.lr"``). ``"data_root"`` moves all data sets
+            below the config's ``data_root`` to the new place.
+
+    Raises:
+        HypvisionError: no such file (close names are listed), not a valid config, or an option that does not fit.
+    """
+    require("mmengine", "mm")
+    from mmengine.config import Config
+
+    if isinstance(source, Config):
+        config = source.copy()
+        _import_modules(config)
+    else:
+        path = Path(source).expanduser()
+        if path.is_file() and path.suffix not in (".py", ".json"):  # mmengine's reader of YAML runs code from the file
+            raise HypvisionError(
+                f"The config '{path}' ends in '{path.suffix}'. Configs are Python (.py), which is run, or JSON (.json)."
+            )
+        if not path.is_file():
+            raise HypvisionError(
+                f"There is no config '{source}'.{close_configs(source)} Give the path of a config file."
+            )
+        try:
+            config = Config.fromfile(path, import_custom_modules=False)
+            _import_modules(config)
+        except SyntaxError as error:
+            raise HypvisionError(f"The config '{path}' is not valid Python: {error}.") from error
+        except FileNotFoundError as error:
+            raise HypvisionError(f"The config '{path}' has a _base_ that does not exist: {error}.") from error
+        except HypvisionError:
+            raise
+        except Exception as error:  # a config is code: it raises whatever its author let it raise
+            raise HypvisionError(f"The config '{path}' cannot be read: {type(error).__name__}: {error}.") from error
+    if "model" not in config:
+        raise HypvisionError(f"The config '{source}' has no 'model': it is a part to be used as _base_ of another one.")
+    for key in ("model", *(f"{phase}_dataloader" for phase in PHASES)):
+        if not isinstance(config.get(key) or {}, dict):
+            raise HypvisionError(f"The config '{source}' has {key} = {config[key]!r}, but a dict is expected there.")
+    options = dict(options or {})
+    if "data_root" in options and config.get("data_root"):
+        old, new = str(config.data_root).rstrip("/"), str(options["data_root"]).rstrip("/")
+        for phase in PHASES:
+            for part in ("dataloader", "evaluator"):
+                if f"{phase}_{part}" in config:
+                    config[f"{phase}_{part}"] = _move(config[f"{phase}_{part}"], old, new)
+    _check_keys(config, options)
+    try:
+        config.merge_from_dict(options)
+    except (KeyError, TypeError, AssertionError, IndexError) as error:
+        raise HypvisionError(f"The options {options} do not fit the config: {error}.") from error
+    return config
+
+
+def _import_modules(config: Config) -> None:
+    """Import what ``custom_imports`` names, in place of mmengine, which does not know of :data:`MOVED`."""
+    from mmengine.utils import import_modules_from_strings
+
+    imports = config.get("custom_imports")
+    if not imports:
+        return
+    names = imports.get("imports") or []
+    imports["imports"] = [MOVED.get(name, name) for name in ([names] if isinstance(names, str) else names)]
+    import_modules_from_strings(**imports)
+
+
+def _check_keys(config: Config, options: dict[str, Any]) -> None:
+    """Refuse options of which nothing would come: mmengine adds a key that no part of a run reads."""
+    for option in options:
+        key = option.partition(".")[0]
+        if key in config or key in RUN_KEYS:
+            continue
+        close = [path for path in _paths(config.to_dict()) if path.rpartition(".")[2] == key][:3]
+        known = [] if close else [*config.keys(), *RUN_KEYS]
+        hint = did_you_mean(key, known, cutoff=0.6, also=close)
+        raise HypvisionError(
+            f"The config has no '{key}', so the option '{option}' would change nothing.{hint} Options are dotted keys "
+            "of the config, such as optim_wrapper.optimizer.lr=0.01; what is new belongs in a config file of your own."
+        )
+
+
+def _paths(node: Any, prefix: str = "") -> Iterator[str]:
+    """The dotted keys of a config, those of shorter paths first in each part."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, (list, tuple)) else ()
+    for key, value in items:
+        yield f"{prefix}{key}"
+        yield from _paths(value, f"{prefix}{key}.")
+
+
+def _move(node: Any, old: str, new: str) -> Any:
+    """A copy of a part of a config with every path below ``old`` moved below ``new``."""
+    if isinstance(node, dict):
+        return type(node)({key: _move(value, old, new) for key, value in node.items()})
+    if isinstance(node, (list, tuple)):
+        return type(node)(_move(value, old, new) for value in node)
+    if isinstance(node, str) and (node.rstrip("/") == old or node.startswith(old + "/")):
+        return new + node[len(old) :]
+    return node
+
+
+def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none") -> Config:
+    """Fit a config to this machine and add what every run of ours has; changes and returns ``config``."""
+    import torch
+
+    stem = Path(config.filename).stem if config.filename else "run"
+    config.work_dir = str(work_dir or config.get("work_dir") or Path("work_dirs", stem))
+    config.launcher = launcher
+    config.setdefault("randomness", dict(seed=0))
+    _use_amp(config, amp)
+
+    if config.get("visualizer") is not None:
+        # A fixed name, as OpenMMLab's configs have, would make a second run in this process write into the first one's.
+        config.visualizer.name = f"{stem}-{uuid.uuid4().hex[:8]}"
+
+    environment = dict(config.get("env_cfg") or {})
+    config.env_cfg = dict(environment, dist_cfg={"backend": "nccl", **(environment.get("dist_cfg") or {})})
+    distribution = config.env_cfg.dist_cfg
+    if launcher == "pytorch":
+        _check_started_by_torchrun()
+    if not torch.cuda.is_available():
+        if distribution.get("backend", "nccl") == "nccl":
+            distribution.backend = "gloo"
+        if launcher != "none":
+            _join_cpu_processes(config, launcher)
+
+    for phase in PHASES:
+        loader = config.get(f"{phase}_dataloader")
+        if loader is None:
+            continue
+        if loader.get("num_workers", 0) == 0:
+            loader.persistent_workers = False
+            loader.pop("prefetch_factor", None)
+        if not torch.cuda.is_available():
+            loader.pop("pin_memory", None)
+    if config.get("train_dataloader") is not None:
+        # Workers that are seeded anew in each epoch, by the main process: see RepeatableSeedHook, SeekingIterTrainLoop.
+        config.train_dataloader.setdefault("worker_init_fn", dict(type="seed_worker"))
+        config.train_dataloader.persistent_workers = False
+        schedule = config.get("train_cfg") or {}
+        if schedule.get("type") == "IterBasedTrainLoop" or schedule.get("by_epoch") is False:
+            schedule.pop("by_epoch", None)
+            schedule.type = "SeekingIterTrainLoop"
+            checkpoint = config.get("default_hooks", {}).get("checkpoint") or {}
+            schedule.restart_interval = max(0, checkpoint.get("interval", 0))
+
+    # Configs dumped by earlier versions name the check of OpenMMLab's data sets in every run.
+    hooks = [hook for hook in config.get("custom_hooks") or [] if hook != dict(type="CheckSamplesHook")]
+    present = {hook.get("type") for hook in hooks if isinstance(hook, dict)}
+    config.custom_hooks = hooks + [dict(type=name) for name in RUN_HOOKS if name not in present]
+    return config
+
+
+def leave_out_pretrained(model: Any) -> None:
+    """Change the ``model`` of a config so that building it fetches no weights: a checkpoint replaces them all."""
+    if isinstance(model, (list, tuple)):
+        for part in model:
+            leave_out_pretrained(part)
+    if not isinstance(model, dict):
+        return
+    if isinstance(model.get("clip"), dict):
+        model["clip"]["load_weights"] = False
+    if isinstance(model.get("init_cfg"), dict) and str(model["init_cfg"].get("type")) == "Pretrained":
+        model["init_cfg"] = None
+    for key, without in (("pretrained", False), ("checkpoint_path", ""), ("checkpoint", None)):
+        if model.get(key):
+            model[key] = without if model[key] is True or key != "pretrained" else None
+    for key, part in model.items():
+        if key not in ("clip", "distillation"):  # a teacher is in no checkpoint
+            leave_out_pretrained(part)
+
+
+def _use_amp(config: Config, amp: bool) -> None:
+    """Mixed precision if asked for; float16 with loss scaling on GPUs, bfloat16 where there is none."""
+    import torch
+
+    wrapper = config.get("optim_wrapper")
+    if wrapper is None:
+        return
+    kind = wrapper.get("type", "OptimWrapper")
+    if amp and kind not in ("OptimWrapper", "AmpOptimWrapper", "BFloat16OptimWrapper"):
+        raise HypvisionError(f"--amp works with OptimWrapper, but the config has '{kind}'. Leave out --amp.")
+    if amp and kind == "OptimWrapper":
+        wrapper.type = kind = "AmpOptimWrapper"
+        wrapper.setdefault("loss_scale", "dynamic")
+    if kind == "AmpOptimWrapper" and not torch.cuda.is_available():
+        wrapper.type = "BFloat16OptimWrapper"
+        for key in ("loss_scale", "dtype", "use_fsdp"):
+            wrapper.pop(key, None)
+
+
+def _join_cpu_processes(config: Config, launcher: str) -> None:
+    """Set up the processes of a run without GPUs, where mmengine would ask each for its CUDA device."""
+    import torch.distributed as dist
+
+    if launcher != "pytorch":
+        raise HypvisionError(
+            f"--launcher {launcher} needs a GPU for each process. Without GPUs use tools/dist_train.sh."
+        )
+    if not dist.is_initialized():
+        dist.init_process_group(config.env_cfg.dist_cfg.backend)
+    if config.get("model_wrapper_cfg") is None:  # mmengine's own choice names CUDA devices
+        config.model_wrapper_cfg = dict(
+            type="MMDistributedDataParallel",
+            device_ids=None,
+            broadcast_buffers=False,
+            find_unused_parameters=config.get("find_unused_parameters", False),
+        )
+
+
+def _check_started_by_torchrun() -> None:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise HypvisionError(
+            f"--launcher pytorch is for processes that torchrun started, which sets {', '.join(missing)}. Use "
+            "tools/dist_train.sh CONFIG PROCESSES, or torchrun --nproc_per_node=PROCESSES tools/train.py CONFIG "
+            "--launcher pytorch, or leave out --launcher."
+        )
+
+
+def leave_processes() -> None:
+    """Wait for the other processes at the end of a run: gloo aborts those that still talk to one that has gone."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def parse_options(items: list[str]) -> dict[str, Any]:
+    """``KEY=VALUE`` words as a dict; values are numbers, booleans, lists or strings, as mmengine reads them.
+
+    Raises:
+        HypvisionError: a word without ``=``.
+    """
+    require("mmengine", "mm")
+    from mmengine.config import DictAction
+
+    wrong = [item for item in items if "=" not in item]
+    if wrong:
+        raise HypvisionError(f"--cfg-options takes KEY=VALUE, got '{wrong[0]}'.")
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("--options", nargs="*", action=DictAction, default={})
+    return parser.parse_args(["--options", *items]).options if items else {}

@@ -1,0 +1,67 @@
+"""What a task, or a library beside mmengine, tells the engine about its models.
+
+The engine knows no task: the rooms above it enter here how ``hypvision test`` writes predictions (``--out``), paints
+images (``--show-dir``) and augments at test time (``--tta``).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
+
+__all__ = ["PREDICTION_ARGUMENTS", "RUN_HOOKS", "TEST_OPTIONS", "TestOptions", "import_extensions", "test_options"]
+
+
+class TestOptions(NamedTuple):
+    """How a kind of model follows the options of ``hypvision test``; each function changes the config.
+
+    Attributes:
+        augment: ``--tta``.
+        show: ``--show-dir``, with the folder.
+    """
+
+    __test__ = False  # not a test of pytest's
+
+    augment: Callable[[Config], None]
+    show: Callable[[Config, Path], None]
+
+
+TEST_OPTIONS: dict[str, TestOptions] = {}
+"""By the ``type`` of the model, or by the ``default_scope`` of the config."""
+
+PREDICTION_ARGUMENTS: dict[str, str] = {}
+"""Metric -> its argument that names the file or folder of the predictions."""
+
+RUN_HOOKS = [
+    "RepeatableSeedHook",
+    "ReduceLossHook",
+    "StopOnNaNHook",
+    "CheckClassesHook",
+    "InterruptHook",
+    "EngineNamesHook",
+]
+"""Hooks that every run gets."""
+
+# Modules that enter themselves above when they are imported.
+_TASKS = "hypvision.tasks"
+_SCOPES = {"mmseg": "hypvision.openmmlab", "mmdet": "hypvision.openmmlab"}
+
+
+def import_extensions(config: Config) -> None:
+    """Import what stands for the tasks, and for the config's ``default_scope``."""
+    for name in ("hypvision", _TASKS, _SCOPES.get(config.get("default_scope"))):
+        if name is not None:
+            importlib.import_module(name)
+
+
+def test_options(config: Config) -> TestOptions | None:
+    """The entry for the model of a config; None if there is none."""
+    return TEST_OPTIONS.get(config.model.get("type")) or TEST_OPTIONS.get(config.get("default_scope"))
+
+
+test_options.__test__ = False

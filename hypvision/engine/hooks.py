@@ -1,0 +1,278 @@
+"""Hooks that make a training safe to leave alone: repeatable, interruptible, and stopped when it has gone wrong.
+
+:mod:`hypvision.engine.run` adds :class:`RepeatableSeedHook`, :class:`ReduceLossHook`, :class:`StopOnNaNHook`,
+:class:`CheckClassesHook` and :class:`InterruptHook` to every run.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.dist import all_reduce, get_rank, get_world_size, is_main_process
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.registry import FUNCTIONS, HOOKS
+from mmengine.runner import EpochBasedTrainLoop, Runner
+
+from hypvision.checkpoints.match import nonfinite_names
+from hypvision.engine.checkpoint import find_resume_checkpoint
+from hypvision.errors import HypvisionError
+from hypvision.geometry import CurvatureParameter
+
+__all__ = [
+    "CheckClassesHook",
+    "CurvatureHook",
+    "InterruptHook",
+    "ReduceLossHook",
+    "RepeatableSeedHook",
+    "StopOnNaNHook",
+    "TrainingInterrupted",
+    "last_checkpoint",
+    "seed_everything",
+    "seed_worker",
+]
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """SIGINT or SIGTERM was received and the state is on disk; the message says how to go on."""
+
+
+def last_checkpoint(work_dir: str | Path) -> Path | None:
+    """The newest ``epoch_N.pth`` or ``iter_N.pth`` of a run, by its number."""
+    numbered = [(re.fullmatch(r"(?:epoch|iter)_(\d+)\.pth", path.name), path) for path in Path(work_dir).glob("*.pth")]
+    return max(((int(match[1]), path) for match, path in numbered if match), default=(0, None))[1]
+
+
+@FUNCTIONS.register_module()
+def seed_worker(worker_id: int) -> None:
+    """``worker_init_fn`` of the training data: seeds the generators of a worker from (main process, worker, rank).
+
+    PyTorch draws a new seed for the workers from the main process each time they start; mmengine's default gives them
+    the same one in every epoch, and so repeats the augmentations. Ctrl-C is left to the main process, which still wants
+    the current batch.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    seed = int(np.random.SeedSequence([torch.initial_seed(), get_rank()]).generate_state(1)[0])
+    seed_everything(seed)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of random, NumPy and torch."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+@HOOKS.register_module()
+class RepeatableSeedHook(Hook):
+    """Makes the random numbers of a run a function of (seed, rank, epoch), so that a resumed run repeats them.
+
+    In an epoch-based run the generators of torch, NumPy and random are seeded at the start of each epoch; the workers
+    of the data loader, which are started anew for each epoch (the engine sees to it), derive theirs from them. In an
+    iteration-based run they are seeded in each iteration; the data is the part of
+    :class:`~hypvision.engine.loops.SeekingIterTrainLoop`.
+    """
+
+    priority = "HIGHEST"
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        self._seed(runner, runner.epoch)
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
+        if not isinstance(runner.train_loop, EpochBasedTrainLoop):
+            self._seed(runner, runner.iter)
+
+    @staticmethod
+    def _seed(runner: Runner, step: int) -> None:
+        seed = int(np.random.SeedSequence([runner.seed, get_rank(), step]).generate_state(1)[0])
+        seed_everything(seed)
+
+
+@HOOKS.register_module()
+class ReduceLossHook(Hook):
+    """Averages the logged losses over the processes; mmengine logs those of the first process alone.
+
+    One all-reduce of a small vector an iteration, after backward. It comes before the hooks that log or check.
+    """
+
+    priority = "HIGHEST"
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
+    ) -> None:
+        if get_world_size() == 1 or not outputs:
+            return
+        names = [name for name in sorted(outputs) if isinstance(outputs[name], torch.Tensor)]
+        values = torch.stack([outputs[name].detach().float().mean() for name in names])
+        all_reduce(values, op="mean")
+        for name, value in zip(names, values):
+            outputs[name] = value
+
+
+@HOOKS.register_module()
+class StopOnNaNHook(Hook):
+    """Ends a training whose loss is not finite, before a checkpoint of it can be written.
+
+    Raises:
+        HypvisionError: the loss is NaN or infinite; names the iteration, the last good checkpoint and what to try.
+    """
+
+    priority = "HIGHEST"  # registered after ReduceLossHook, so every process sees the same value and stops
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
+    ) -> None:
+        # No cost: the logging that follows reads the same value from the device.
+        loss = torch.as_tensor((outputs or {}).get("loss", 0.0)).detach().item()
+        if math.isfinite(loss):
+            return
+        last = self._last_good(runner)
+        rates = ", ".join(f"{rate:.3g}" for rate in sorted(set(sum(runner.optim_wrapper.get_lr().values(), []))))
+        raise HypvisionError(
+            f"The loss became {loss} in iteration {runner.iter + 1} (epoch {runner.epoch + 1}, learning rate {rates}). "
+            f"{last}. Try a lower learning rate (--cfg-options optim_wrapper.optimizer.lr=...), gradient clipping "
+            "(--cfg-options optim_wrapper.clip_grad.max_norm=1.0), or no --amp; then go on with --resume."
+        )
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """The last step may have spoilt the weights after a loss that was finite."""
+        names = nonfinite_names(checkpoint.get("state_dict") or {})
+        if names:
+            raise HypvisionError(
+                f"The weight '{names[0]}' is not finite after iteration {runner.iter + 1}; no checkpoint was "
+                f"written. {self._last_good(runner)}. Try a lower learning rate or gradient clipping, then go on with "
+                "--resume."
+            )
+
+    @staticmethod
+    def _last_good(runner: Runner) -> str:
+        try:
+            checkpoint = find_resume_checkpoint(runner.work_dir)
+        except HypvisionError:
+            checkpoint = None
+        return (
+            f"The last good checkpoint is '{checkpoint}'"
+            if checkpoint
+            else "No checkpoint without such values was written yet"
+        )
+
+
+@HOOKS.register_module()
+class CheckClassesHook(Hook):
+    """Compares the classes of the data with those of a classifier before the first batch.
+
+    Raises:
+        HypvisionError: the data has labels that the model cannot predict.
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        self._check(runner, runner.train_dataloader.dataset)
+
+    def before_val(self, runner: Runner) -> None:
+        self._check(runner, runner.val_dataloader.dataset)
+
+    def before_test(self, runner: Runner) -> None:
+        self._check(runner, runner.test_dataloader.dataset)
+
+    @staticmethod
+    def _check(runner: Runner, dataset: Any) -> None:
+        model = getattr(runner.model, "module", runner.model)
+        known = getattr(model, "num_classes", None)
+        labels, classes = getattr(dataset, "labels", None), (getattr(dataset, "metainfo", None) or {}).get("classes")
+        if known is None or labels is None or classes is None:
+            return  # not a classification run
+        where = getattr(dataset, "root", None) or getattr(dataset, "place", type(dataset).__name__)
+        if len(classes) > known:
+            raise HypvisionError(
+                f"The data in '{where}' has {len(classes)} classes, but the model predicts {known}: label "
+                f"{len(classes) - 1} ('{classes[-1]}') is out of range. Set --cfg-options "
+                f"model.backbone.num_classes={len(classes)}, or correct the data."
+            )
+        if len(classes) < known:
+            runner.logger.warning(f"The data in '{where}' has {len(classes)} classes, the model predicts {known}.")
+
+
+@HOOKS.register_module()
+class InterruptHook(Hook):
+    """Turns SIGINT and SIGTERM into an orderly end between two iterations.
+
+    An iteration-based run writes a checkpoint there. An epoch-based run keeps that of its last epoch, because a resumed
+    epoch begins at its beginning. A second signal ends the process at once.
+
+    Raises:
+        TrainingInterrupted: after the state is safe.
+    """
+
+    priority = "LOWEST"  # after CheckpointHook and EMAHook
+
+    def __init__(self) -> None:
+        self._received: signal.Signals | None = None
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def before_train(self, runner: Runner) -> None:
+        self._previous = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def _note(self, number: int, frame: Any) -> None:
+        self._received = signal.Signals(number)
+        self.restore()
+
+    def restore(self) -> None:
+        """Give SIGINT and SIGTERM back to those who handled them before."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
+    ) -> None:
+        stop = self._received is not None
+        if get_world_size() > 1:
+            # All processes stop in the same iteration, or those that go on would wait for the others for ever.
+            flag = torch.tensor(float(stop), device=next(runner.model.parameters()).device)
+            all_reduce(flag, op="max")
+            stop = bool(flag.item())
+        if stop:
+            self._stop(runner)
+
+    def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        if self._received is not None and get_world_size() == 1:
+            raise TrainingInterrupted(self._advice(runner))
+
+    def _stop(self, runner: Runner) -> None:
+        if not isinstance(runner.train_loop, EpochBasedTrainLoop):
+            name = f"iter_{runner.iter + 1}.pth"
+            runner.save_checkpoint(runner.work_dir, filename=name, by_epoch=False, meta=dict(iter=runner.iter + 1))
+            if is_main_process():
+                (Path(runner.work_dir) / "last_checkpoint").write_text(str(Path(runner.work_dir) / name))
+        raise TrainingInterrupted(self._advice(runner))
+
+    @staticmethod
+    def _advice(runner: Runner) -> str:
+        checkpoint = last_checkpoint(runner.work_dir)
+        if checkpoint is None:
+            return "Interrupted before the first checkpoint: start again with the same command."
+        return f"Interrupted. '{checkpoint}' is complete: run the same command with --resume to go on from it."
+
+
+@HOOKS.register_module()
+class CurvatureHook(Hook):
+    """Logs the learned curvatures ``c`` after every epoch, as ``curvature/NAME``."""
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        curvatures = {
+            name.removesuffix(".log_c"): parameter.detach().exp().item()
+            for name, parameter in model.named_parameters()
+            if isinstance(parameter, CurvatureParameter)
+        }
+        for name, value in curvatures.items():
+            runner.message_hub.update_scalar(f"train/curvature/{name}", value)
+        if curvatures:
+            runner.logger.info("Curvature c: " + ", ".join(f"{name} {value:.4g}" for name, value in curvatures.items()))

@@ -1,0 +1,65 @@
+"""The iteration-based training loop, resumed in place."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from mmengine.dataset import InfiniteSampler
+from mmengine.dist import get_rank
+from mmengine.registry import LOOPS
+from mmengine.runner import IterBasedTrainLoop
+from torch.utils.data import BatchSampler
+
+from hypvision.engine.hooks import seed_everything
+
+__all__ = ["SeekingIterTrainLoop"]
+
+
+@LOOPS.register_module()
+class SeekingIterTrainLoop(IterBasedTrainLoop):
+    """mmengine's iteration-based loop, but a resumed run goes straight to its place in the data.
+
+    mmengine loads and augments everything again that was used before the checkpoint, which takes hours at the end of a
+    long training. Here the sampler skips. For the same augmentations as in an uninterrupted run, every run starts its
+    data workers anew, with seeds made from (seed, rank, iteration), after each ``restart_interval`` iterations; with
+    the interval of the checkpoints, which the engine takes, a resumed run repeats the uninterrupted one exactly.
+
+    It needs mmengine's ``InfiniteSampler`` and no special batch sampler; with others it does as mmengine.
+
+    Args:
+        restart_interval: iterations between two restarts of the workers; none by default.
+        args, kwargs: see :class:`mmengine.runner.IterBasedTrainLoop`.
+    """
+
+    def __init__(self, *args: Any, restart_interval: int = 0, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if isinstance(self.dataloader.sampler, InfiniteSampler) and type(self.dataloader.batch_sampler) is BatchSampler:
+            self.dataloader_iterator = _SeekingIterator(self, restart_interval)
+
+
+class _SeekingIterator:
+    """Batches for a loop, which asks for as many as it has done before when it resumes: those are not loaded."""
+
+    def __init__(self, loop: SeekingIterTrainLoop, restart_interval: int):
+        self.loop = loop
+        self.restart_interval = restart_interval
+        self.position = 0
+        self.batches = None
+
+    def __next__(self) -> Any:
+        if self.position < self.loop.iter:
+            self.position += 1
+            return None
+        if self.batches is None or (self.restart_interval > 0 and self.position % self.restart_interval == 0):
+            self._open()
+        self.position += 1
+        return next(self.batches)
+
+    def _open(self) -> None:
+        self.batches = None  # ends the old workers before the new ones start
+        loader, seed = self.loop.dataloader, self.loop.runner.seed
+        loader.sampler.indices = islice(loader.sampler._indices_of_rank(), self.position * loader.batch_size, None)
+        seed_everything(int(np.random.SeedSequence([seed, get_rank(), self.position]).generate_state(1)[0]))
+        self.batches = iter(loader)

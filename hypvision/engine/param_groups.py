@@ -1,0 +1,231 @@
+"""Parameter groups of the engine's configs: timm's, and those of models with points on a manifold.
+
+A constructor builds the optimiser from the config:
+``optim_wrapper=dict(constructor="TimmParamGroups", optimizer=dict(type="AdamW", lr=1e-3), paramwise_cfg=dict(...))``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from mmengine.model import is_model_wrapper
+from mmengine.optim import OptimWrapper
+from mmengine.optim.scheduler import MultiStepLR
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS
+from timm.optim import Muon, param_groups_layer_decay, param_groups_weight_decay
+from torch import nn
+from torch.optim import Optimizer
+
+from hypvision.errors import HypvisionError
+from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, param_groups
+
+__all__ = ["GroupMultiStepLR", "ParamGroups", "RiemannianParamGroups", "TimmParamGroups"]
+
+for _optimizer in (RiemannianSGD, RiemannianAdam, RiemannianAdamW):
+    OPTIMIZERS.register_module(module=_optimizer, force=True)
+
+# timm's Muon (Jordan et al., 2024) steps along orthogonalised gradients for weight matrices and kernels, and is AdamW
+# for all else; :class:`TimmParamGroups` leaves tables of embeddings to AdamW, too. PyTorch has one of the same name,
+# for matrices alone.
+OPTIMIZERS.register_module("TimmMuon", module=Muon)
+
+
+class ParamGroups:
+    """Base of the constructors: checks the options, builds optimiser and wrapper from the groups of a sub-class.
+
+    Args:
+        optim_wrapper_cfg: ``type`` and arguments of the wrapper, with ``optimizer``.
+        paramwise_cfg: options of the sub-class, see its ``defaults``.
+
+    Raises:
+        HypvisionError: an unknown option, or a value that the optimiser refuses.
+    """
+
+    defaults: Mapping[str, Any] = {}
+
+    def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None):
+        self.optim_wrapper_cfg = {"type": "OptimWrapper", **optim_wrapper_cfg}
+        self.optimizer_cfg = dict(self.optim_wrapper_cfg.pop("optimizer"))
+        self.options = {**self.defaults, **(paramwise_cfg or {})}
+        unknown = sorted(set(self.options) - set(self.defaults))
+        if unknown:
+            raise HypvisionError(
+                f"optim_wrapper.paramwise_cfg has {', '.join(map(repr, unknown))}, but {type(self).__name__} knows "
+                f"{', '.join(self.defaults)}. Correct the config."
+            )
+
+    def __call__(self, model: nn.Module) -> OptimWrapper:
+        """The wrapper with the optimiser for a model."""
+        groups = self.groups(model.module if is_model_wrapper(model) else model)
+        try:
+            optimizer = OPTIMIZERS.build(dict(self.optimizer_cfg, params=groups))
+        except (TypeError, ValueError) as error:
+            raise HypvisionError(f"optim_wrapper.optimizer of the config: {str(error).rstrip('.')}.") from error
+        self.check(optimizer)
+        return OPTIM_WRAPPERS.build(self.optim_wrapper_cfg, default_args=dict(optimizer=optimizer))
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Parameter groups, as optimisers take them."""
+        raise NotImplementedError
+
+    def check(self, optimizer: Optimizer) -> None:
+        """Refuse an optimiser that the groups are not for."""
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class TimmParamGroups(ParamGroups):
+    """timm's parameter groups.
+
+    One-dimensional parameters (biases, norms, layer scales) and those that the model names in ``no_weight_decay()`` get
+    no weight decay. With ``layer_decay`` the learning rate falls by that factor from one layer of the timm backbone to
+    the one before it; what a task adds (heads, necks) has the full rate. With ``lr_mult`` modules have a rate of their
+    own, e.g. what fine-tuning adds to a pretrained network.
+
+    Options: ``layer_decay`` in (0, 1], default none; ``lr_mult``, factors by the name of a module, e.g.
+    ``{"backbone.mapper": 10.0}``.
+
+    Raises:
+        HypvisionError: an unknown key, ``layer_decay`` for a model without a timm backbone, or a name in ``lr_mult``
+            that the model does not have.
+    """
+
+    defaults = dict(layer_decay=None, lr_mult=None)
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        groups = self._decay_groups(model)
+        if self.options["lr_mult"]:
+            groups = self._scaled(groups, model, dict(self.options["lr_mult"]))
+        if self.optimizer_cfg["type"] in ("TimmMuon", Muon):
+            groups = _embeddings_apart(groups, model)
+        return groups
+
+    def _decay_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        decay, layer_decay = self.optimizer_cfg.get("weight_decay", 0.0), self.options["layer_decay"]
+        if layer_decay is None:
+            return param_groups_weight_decay(model, decay, no_weight_decay_list=_no_weight_decay(model))
+        backbone = next((module for module in model.modules() if hasattr(module, "group_matcher")), None)
+        if backbone is None:
+            raise HypvisionError(
+                "optim_wrapper.paramwise_cfg.layer_decay needs a timm model that groups its layers (one with "
+                "'group_matcher'), which this config does not have. Remove 'layer_decay'."
+            )
+        base_lr = self.optimizer_cfg["lr"]
+        groups = param_groups_layer_decay(
+            backbone, decay, no_weight_decay_list=_no_weight_decay(backbone), layer_decay=layer_decay
+        )
+        for group in groups:
+            # mmengine's schedulers scale each group's own rate, where timm's expect lr_scale.
+            group["lr"] = base_lr * group.pop("lr_scale")
+        inside = {id(parameter) for parameter in backbone.parameters()}
+        rest = [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) not in inside]
+        # timm asks a model for its named_parameters() and for nothing else.
+        return groups + param_groups_weight_decay(
+            SimpleNamespace(named_parameters=lambda: rest), decay, no_weight_decay_list=_no_weight_decay(model)
+        )
+
+    def _scaled(
+        self, groups: list[dict[str, Any]], model: nn.Module, lr_mult: Mapping[str, float]
+    ) -> list[dict[str, Any]]:
+        """Each group cut into those of equal factor of the learning rate."""
+        factors: dict[int, float] = {}
+        for module, factor in lr_mult.items():
+            inside = [p for name, p in model.named_parameters() if f"{name}.".startswith(f"{module}.")]
+            if not inside:
+                raise HypvisionError(
+                    f"optim_wrapper.paramwise_cfg.lr_mult names '{module}', but the model has no parameter in a module "
+                    f"of that name. It has {', '.join(name for name, _ in model.named_children())}, ... Correct it."
+                )
+            factors.update((id(p), factor) for p in inside)
+        base, scaled = self.optimizer_cfg["lr"], []
+        for group in groups:
+            params = list(group["params"])
+            for factor in sorted({factors.get(id(p), 1.0) for p in params}):
+                part = [p for p in params if factors.get(id(p), 1.0) == factor]
+                scaled.append({**group, "params": part, "lr": group.get("lr", base) * factor})
+        return scaled
+
+
+def _embeddings_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
+    """The groups with embeddings (of tokens, of positions) in groups of their own, which Muon steps by AdamW.
+
+    Rows of a table are vectors of their own, most of them without a gradient: there is no matrix to orthogonalise.
+    """
+    tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters(recurse=False)}
+    ends = ("positional_embedding", "pos_embed")
+    tables |= {id(p) for name, p in model.named_parameters() if name.rpartition(".")[2] in ends}
+    separated = []
+    for group in groups:
+        for apart in (False, True):
+            part = [p for p in group["params"] if (id(p) in tables) == apart]
+            if part:
+                separated.append({**group, "params": part, **({"use_fallback": True} if apart else {})})
+    return separated
+
+
+def _no_weight_decay(model: nn.Module) -> set[str]:
+    """Names that any module inside exempts through ``no_weight_decay()``, made relative to ``model``."""
+    names: set[str] = set()
+    for prefix, module in model.named_modules():
+        method = getattr(module, "no_weight_decay", None)
+        if callable(method):
+            names |= {f"{prefix}.{name}" if prefix else name for name in method()}
+    return names
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class RiemannianParamGroups(ParamGroups):
+    """The groups of :func:`hypvision.optim.param_groups`.
+
+    Options: ``manifold_lr_scale``, ``manifold_weight_decay``, ``curvature_lr``, ``curvature_lr_scale``; and
+    ``decay_all`` (False): biases, norms and other parameters without weight decay get it, too, as in the official code
+    of HCNN. Curvatures never do.
+
+    Raises:
+        HypvisionError: an unknown key, or a value that the optimiser refuses.
+    """
+
+    defaults = dict(
+        manifold_lr_scale=None, manifold_weight_decay=None, curvature_lr=None, curvature_lr_scale=None, decay_all=False
+    )
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        rate, decay = self.optimizer_cfg["lr"], self.optimizer_cfg.get("weight_decay", 0.0)
+        options = {name: value for name, value in self.options.items() if value is not None}
+        decay_all = options.pop("decay_all")
+        groups = param_groups(model, rate, decay, **options)
+        for group in groups:
+            if decay_all and group["name"] == "no_weight_decay":
+                group["weight_decay"] = decay
+        return groups
+
+
+@PARAM_SCHEDULERS.register_module()
+class GroupMultiStepLR(MultiStepLR):
+    """mmengine's ``MultiStepLR`` for a part of the parameter groups.
+
+    In the recipe of HCNN the points, whose rate is that of the weights divided by 5, leave out the first of its drops.
+
+    Args:
+        optimizer: the optimiser or its wrapper; its groups have a ``name``.
+        leave_out: names of groups that keep their rate. A group may be absent: not every model has points.
+        args, kwargs: those of ``MultiStepLR``: ``milestones``, ``gamma``, ...
+
+    Raises:
+        HypvisionError: the groups have no names.
+    """
+
+    def __init__(self, optimizer: Any, *args: Any, leave_out: Sequence[str] = (), **kwargs: Any):
+        self.leave_out = tuple(leave_out)
+        # not all: mmengine's wrapper adds a group without parameters, for the rate in the log
+        if self.leave_out and not any("name" in group for group in optimizer.param_groups):
+            raise HypvisionError(
+                "param_scheduler has 'leave_out', but the parameter groups of the optimiser have no names. Set "
+                "optim_wrapper.constructor to RiemannianParamGroups."
+            )
+        super().__init__(optimizer, *args, **kwargs)
+
+    def _get_value(self) -> list[float]:
+        pairs = zip(super()._get_value(), self.optimizer.param_groups)
+        return [g[self.param_name] if g.get("name") in self.leave_out else value for value, g in pairs]

@@ -1,0 +1,230 @@
+"""Training and testing of every task, from a config file to a result, on mmengine's Runner.
+
+``hypvision train`` and ``hypvision test`` are thin shells around :func:`train` and :func:`test`. What is added to a
+config on the way is in :mod:`hypvision.engine.config`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.sources import is_address
+from hypvision.engine.checkpoint import engine_names, find_resume_checkpoint, load
+from hypvision.engine.checks import check_channels, check_data, datasets_of
+from hypvision.engine.config import leave_out_pretrained, load_config, prepare
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS, import_extensions, test_options
+from hypvision.engine.hooks import InterruptHook
+from hypvision.engine.work_dir import lock_work_dir
+from hypvision.errors import HypvisionError
+from hypvision.files import check_output, check_output_folder, protecting
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
+    from mmengine.runner import Runner
+
+__all__ = ["test", "train"]
+
+
+def _build_runner(config: Config) -> Runner:
+    from mmengine.registry import RUNNERS
+    from mmengine.runner import Runner
+
+    runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
+    model = getattr(runner.model, "module", runner.model)
+    check_channels(getattr(model, "module", model))
+    return runner
+
+
+def train(
+    config: str | Path | Config,
+    work_dir: str | Path | None = None,
+    resume: str | Path | None = None,
+    amp: bool = False,
+    cfg_options: dict[str, Any] | None = None,
+    launcher: str = "none",
+) -> Runner:
+    """Train what a config describes.
+
+    Args:
+        config: path of a config file, or a config.
+        work_dir: folder of checkpoints and logs; default ``work_dirs/CONFIG_NAME``.
+        resume: ``"auto"`` to go on from the newest complete checkpoint in ``work_dir`` (from the beginning if there is
+            none), or the path of a checkpoint.
+        amp: mixed precision.
+        cfg_options: changes of the config, see :func:`load_config`.
+        launcher: ``"none"``, ``"pytorch"`` (torchrun), ``"slurm"`` or ``"mpi"``.
+
+    Returns:
+        The runner at the end of its work.
+
+    Raises:
+        HypvisionError: a mistake in the config, the data or the checkpoint; the loss became NaN.
+    """
+    config = load_config(config, cfg_options)
+    import_extensions(config)
+    config = prepare(config, work_dir, amp, launcher)
+    if "train_dataloader" not in config:
+        raise HypvisionError(f"The config '{config.filename}' has no train_dataloader: it can be tested only.")
+    check_data(config, ("train", "val"))
+    if resume is not None:
+        path = find_resume_checkpoint(config.work_dir) if str(resume) == "auto" else str(resume)
+        if path is not None and not Path(path).exists():
+            raise HypvisionError(f"There is no checkpoint '{path}' to resume. Give the path of a .pth file.")
+        config.resume, config.load_from = path is not None, None if path is None else str(path)
+    if config.get("resume"):
+        leave_out_pretrained(config.model)
+    with lock_work_dir(config.work_dir):
+        return _train(config)
+
+
+def _train(config: Config) -> Runner:
+    runner = _build_runner(config)
+    if config.get("load_from"):
+        _check_weights(runner, config.load_from, resume=bool(config.get("resume")), exact=bool(config.get("resume")))
+    try:
+        runner.train()
+    finally:
+        for hook in runner.hooks:
+            if isinstance(hook, InterruptHook):
+                hook.restore()
+    return runner
+
+
+def _check_weights(
+    runner: Runner, path: str, resume: bool = False, exact: bool = True, allow_nonfinite: bool = True
+) -> None:
+    """Refuse a checkpoint of another architecture before it is loaded."""
+    known = path.startswith(("http://", "https://")) or is_address(path)
+    if Path(path).is_dir() or ("://" in path and not known):  # sharded, or elsewhere on the net: their loaders check it
+        return
+    checkpoint = load(path)  # of an address from the cache, when the Runner asks again
+    if resume and "optimizer" not in checkpoint:
+        raise HypvisionError(
+            f"'{path}' holds weights only, without the state of a training, so it cannot be resumed. To start from "
+            f"these weights use --cfg-options load_from={path}."
+        )
+    model = getattr(runner.model, "module", runner.model)
+    checkpoint = engine_names(model, checkpoint)
+    check_compatible(model, checkpoint.get("state_dict", checkpoint), path, exact, allow_nonfinite)
+
+
+def test(
+    config: str | Path | Config,
+    weights: str | Path,
+    work_dir: str | Path | None = None,
+    out: str | Path | None = None,
+    show_dir: str | Path | None = None,
+    tta: bool = False,
+    cfg_options: dict[str, Any] | None = None,
+    launcher: str = "none",
+    allow_nonfinite: bool = False,
+) -> dict[str, float]:
+    """Measure a checkpoint on the test data of a config.
+
+    Args:
+        config: path of a config file, or a config.
+        weights: checkpoint file, ``"zoo:NAME"``, or URL with the file's sum, ``https://...#sha256=HEX``.
+        work_dir: folder of the logs; default ``work_dirs/CONFIG_NAME``.
+        out: where predictions go: for classification a JSON file with metrics and predictions; for segmentation a
+            folder of PNG label maps; for detection the prefix of COCO result files.
+        show_dir: folder for pictures with the predictions painted in.
+        tta: test-time augmentation: the config's ``tta_model`` and ``tta_pipeline``; without them, and for
+            classification, each picture and its mirror image.
+        cfg_options: changes of the config, see :func:`load_config`.
+        launcher: as for :func:`train`.
+        allow_nonfinite: measure weights that are NaN or infinite all the same.
+
+    Returns:
+        The metrics by name.
+
+    Raises:
+        HypvisionError: a mistake in the config, the data or the checkpoint; no test-time augmentation for the config.
+    """
+    config = load_config(config, cfg_options)
+    import_extensions(config)
+    config = prepare(config, work_dir, launcher=launcher)
+    if "test_dataloader" not in config:
+        raise HypvisionError(f"The config '{config.filename}' has no test_dataloader: there is nothing to measure on.")
+    address = str(weights).startswith(("http://", "https://")) or is_address(weights)
+    if not address and not Path(weights).is_file():
+        raise HypvisionError(f"There is no checkpoint '{weights}'. Give the path of a .pth file.")
+    check_data(config, ("test",))
+    # The averaged weights are those in the checkpoint's state_dict already.
+    config.custom_hooks = [hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"]
+    config.resume, config.load_from = False, str(weights)
+    leave_out_pretrained(config.model)
+    if tta:
+        _use_tta(config)
+    if out is not None:
+        with protecting(weights, *([config.filename] if config.filename else [])):
+            _write_predictions(config, Path(out))
+    if show_dir is not None:
+        _check_result_folder(config, Path(show_dir))
+        _show(config, Path(show_dir))
+    runner = _build_runner(config)
+    _check_weights(runner, str(weights), allow_nonfinite=allow_nonfinite)
+    return runner.test()
+
+
+def _use_tta(config: Config) -> None:
+    """The config's own ``tta_model`` and ``tta_pipeline`` come first; what is missing comes from the task."""
+    if "tta_model" not in config or "tta_pipeline" not in config:
+        options = test_options(config)
+        if options is None:
+            raise HypvisionError(
+                f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline, and nothing tells which to "
+                f"take for its model '{config.model.get('type')}'. Add them, or leave out --tta."
+            )
+        options.augment(config)
+    if "tta_model" in config:
+        dataset = config.test_dataloader.dataset
+        while "dataset" in dataset:
+            dataset = dataset.dataset
+        dataset.pipeline = config.tta_pipeline
+        config.model = dict(config.tta_model, module=config.model)
+
+
+def _write_predictions(config: Config, out: Path) -> None:
+    """Tell the metric of the task where to write; each has its own argument and format."""
+    evaluators = config.test_evaluator
+    evaluators = list(evaluators) if isinstance(evaluators, (list, tuple)) else [evaluators]
+    for evaluator in evaluators:
+        argument = PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
+        if argument is not None:
+            path = out.with_suffix("") if argument == "outfile_prefix" else out
+            if argument == "outfile_prefix":
+                for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them by itself
+                    check_output(f"{path}.{kind}.json")
+            elif argument == "output_dir":
+                _check_result_folder(config, path)
+            else:
+                check_output(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            evaluator[argument] = str(path)
+            return
+    types = ", ".join(str(evaluator.get("type")) for evaluator in evaluators)
+    raise HypvisionError(
+        f"--out: predictions can be written by {', '.join(PREDICTION_ARGUMENTS)}, but the config has {types}."
+    )
+
+
+def _check_result_folder(config: Config, folder: Path) -> None:
+    """Refuse to write results among the data: label maps would take the place of the true ones."""
+    check_output_folder(folder)
+    for dataset in datasets_of(config.test_dataloader):
+        root = str(dataset.get("data_root") or dataset.get("root") or "")
+        for place in (dataset.get("data_prefix") or {}).values() if root or dataset.get("data_prefix") else ():
+            data = Path(root, str(place)).expanduser().resolve()
+            if place and folder.resolve().is_relative_to(data):
+                raise HypvisionError(f"'{folder}' holds the data of the test. Give another folder for the results.")
+
+
+def _show(config: Config, folder: Path) -> None:
+    options = test_options(config)
+    if options is None:
+        raise HypvisionError(
+            f"--show-dir: nothing tells how to paint the predictions of the config '{config.filename}'. Leave it out."
+        )
+    options.show(config, folder)

@@ -1,0 +1,61 @@
+"""One training a folder: a lock on ``work_dir`` for as long as a training runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from mmengine.dist import is_main_process
+
+from hypvision.errors import HypvisionError
+from hypvision.files import replacing
+
+__all__ = ["lock_work_dir"]
+
+
+@contextmanager
+def lock_work_dir(work_dir: str | Path) -> Iterator[None]:
+    """Hold the folder of a training; the system gives the lock back when the process ends, however it ends.
+
+    Of the processes of a distributed training the first one holds it.
+
+    Raises:
+        HypvisionError: another training holds it; names its process, machine and start.
+    """
+    if not is_main_process():
+        yield
+        return
+    folder = Path(work_dir)
+    holder = folder / ".training.json"
+    lock = FileLock(folder / ".training.lock", timeout=0)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise HypvisionError(
+            f"Another training writes to '{folder}'{_who(holder)}. Two would overwrite each other's checkpoints: wait "
+            "for its end, stop it, or choose another folder with --work-dir."
+        ) from error
+    try:
+        with replacing(holder) as temporary:
+            facts = dict(pid=os.getpid(), host=socket.gethostname(), start=time.strftime("%Y-%m-%d %H:%M:%S"))
+            temporary.write_text(json.dumps(facts))
+        yield
+    finally:
+        for path in (holder, folder / ".training.lock"):
+            path.unlink(missing_ok=True)
+        lock.release()
+
+
+def _who(holder: Path) -> str:
+    try:
+        facts = json.loads(holder.read_text())
+        return f": process {facts['pid']} on {facts['host']}, since {facts['start']}"
+    except (OSError, ValueError, KeyError, TypeError):  # it has just begun, or just ended
+        return ""

@@ -1,0 +1,207 @@
+"""Finding and opening images: one way for every command, data set and function.
+
+An image file is untrusted input. It is opened with an explicit list of formats, whatever its name says (Pillow would
+start a PostScript interpreter for an EPS that is called ``.png``), only if it is a regular file, and only up to
+:data:`MAX_PIXELS`.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from hypvision.errors import HypvisionError
+
+__all__ = [
+    "FORMATS",
+    "MAX_PIXELS",
+    "SUFFIXES",
+    "find_images",
+    "image_size",
+    "images_in",
+    "is_image",
+    "open_image",
+    "output_names",
+    "read_labels",
+    "to_rgb",
+]
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # as Pillow calls them
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+MAX_PIXELS = 178_956_970  # half a GiB as RGB, where Pillow by itself refuses, too
+
+_Result = TypeVar("_Result")
+
+
+# Which files
+
+
+def is_image(path: Path) -> bool:
+    """Whether a path is a file that is called like an image."""
+    return path.suffix.lower() in SUFFIXES and path.is_file()
+
+
+def images_in(folder: str | Path) -> list[Path]:
+    """The images of a folder and of those below it, sorted.
+
+    Raises:
+        HypvisionError: there is no such folder, or no image in it.
+    """
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise HypvisionError(f"There is no folder '{folder}'. Give a folder of images.")
+    found = sorted(path for path in root.rglob("*") if is_image(path))
+    if not found:
+        raise HypvisionError(f"The folder '{folder}' has no images ({' '.join(sorted(SUFFIXES))}), also not below it.")
+    return found
+
+
+def find_images(names: Iterable[str | Path]) -> list[Path]:
+    """The files that paths, folders (their images, without sub-folders) and glob patterns name, each once.
+
+    Raises:
+        HypvisionError: one of them names nothing.
+    """
+    found: dict[Path, None] = {}
+    for name in names:
+        try:
+            found.update(dict.fromkeys(_named(Path(name).expanduser(), name)))
+        except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a NUL, of an unknown ~user
+            raise HypvisionError(f"There is no image '{name}' ({error}). Check the path.") from error
+    return list(found)
+
+
+def _named(path: Path, name: str | Path) -> list[Path]:
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if is_image(file))
+        if not files:
+            deeper = next((file for file in path.rglob("*") if is_image(file)), None)
+            advice = f"Those below it: '{path}/**/*{deeper.suffix}'" if deeper else "Give another folder or a file"
+            raise HypvisionError(f"The folder '{name}' has no images ({' '.join(sorted(SUFFIXES))}). {advice}.")
+        return files
+    if path.is_file():
+        return [path]
+    pattern = str(path)
+    matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
+    files = [Path(match) for match in matches if Path(match).is_file()]
+    if not files:
+        raise HypvisionError(f"There is no image '{name}'. Check the path.")
+    return files
+
+
+def output_names(paths: Sequence[Path]) -> list[str]:
+    """A name for the results of each image: its own without suffix, and a number where that is taken."""
+    names: dict[str, None] = {}
+    for path in paths:
+        name, number = path.stem, 2
+        while name in names:
+            name, number = f"{path.stem}-{number}", number + 1
+        names[name] = None
+    return list(names)
+
+
+# What is in them
+
+
+def open_image(source: str | Path | Image.Image | np.ndarray) -> Image.Image:
+    """An image as it is shown: RGB of 8 bits, the right way up.
+
+    Args:
+        source: path of a file, PIL image, or RGB array uint8 (H, W, 3).
+
+    Returns:
+        A PIL image of mode RGB, turned as the camera says (EXIF); 16 bits scaled to 8; transparent parts on white.
+
+    Raises:
+        HypvisionError: the file is missing, damaged, no image, or so large that it looks like an attack; a number of
+            bits whose black and white are not known; another array.
+    """
+    if isinstance(source, (str, Path)):
+        return _read(source, "image", lambda image: to_rgb(image, f"The image '{source}'"))
+    if isinstance(source, Image.Image):
+        return to_rgb(source)
+    if not isinstance(source, np.ndarray):
+        raise HypvisionError(f"An image is a path, a PIL image or an array, got {type(source).__name__}.")
+    if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
+        raise HypvisionError(f"An image array must be uint8 (H, W, 3), got {source.dtype} {source.shape}.")
+    return Image.fromarray(source)
+
+
+def read_labels(path: str | Path, what: str = "label map", mode: str | None = None) -> np.ndarray:
+    """The numbers in a label map as they are stored: (H, W), or (H, W, C) of a coloured one.
+
+    Args:
+        path: the file.
+        what: how messages call it.
+        mode: of Pillow, to convert to; None: no conversion.
+
+    Raises:
+        HypvisionError: as for the files of :func:`open_image`.
+    """
+    return _read(path, what, lambda image: np.array(image if mode is None else image.convert(mode)))
+
+
+def image_size(path: str | Path) -> tuple[int, int]:
+    """Height and width as stored, from the header alone.
+
+    Raises:
+        HypvisionError: as for the files of :func:`open_image`.
+    """
+    return _read(path, "image", lambda image: (image.height, image.width), pixels=False)
+
+
+def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pixels: bool = True) -> _Result:
+    try:
+        if not os.path.isfile(path):  # a pipe would be waited for, a device never ends
+            state = "is not a file" if os.path.lexists(path) else "does not exist"
+            raise HypvisionError(f"The {what} '{path}' {state}: there is no image to read. Check the path.")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of large images, and of tags that do not matter
+            with Image.open(path, formats=FORMATS) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,} in all")
+                if pixels:
+                    image.load()
+                return use(image)
+    except (HypvisionError, MemoryError):
+        raise
+    except PermissionError as error:
+        raise HypvisionError(f"The {what} '{path}' cannot be read: {error.strerror}.") from error
+    except Exception as error:  # Pillow's readers raise whatever the bytes make them stumble over
+        kinds = ", ".join(FORMATS)
+        empty = " (it is empty)" if os.path.exists(path) and os.path.getsize(path) == 0 else ""
+        raise HypvisionError(
+            f"The {what} '{path}' cannot be read{empty}: the file is damaged, or none of {kinds} "
+            f"({' '.join(str(error).split()) or type(error).__name__}). Replace it by an intact copy, or leave it out."
+        ) from error
+
+
+def to_rgb(image: Image.Image, name: str = "The image") -> Image.Image:
+    """A PIL image as it is shown, see :func:`open_image`; ``name`` is for the message."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return _eight_bits(image, name)
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        paper = Image.new("RGBA", image.size, "white")
+        paper.alpha_composite(image)
+        image = paper
+    return image.convert("RGB")
+
+
+def _eight_bits(image: Image.Image, name: str) -> Image.Image:
+    """Grey of 16 bits, scaled; Pillow's own conversion makes all above 255 white."""
+    values = np.array(image)
+    if image.mode == "F" or values.min(initial=0) < 0 or values.max(initial=0) > 65535:
+        raise HypvisionError(
+            f"{name} has pixels of Pillow's mode {image.mode}, whose white and black are not known. Save it with 8 or "
+            "16 bits a channel."
+        )
+    return Image.fromarray((values // 257).astype(np.uint8)).convert("RGB")

@@ -1,0 +1,68 @@
+"""What the networks of this package share: timm's contract for stages, and checkpoints of every origin.
+
+timm gives ``create_model(..., checkpoint_path=FILE)`` the names in the file as they are. :class:`AnyCheckpoint` lets
+``load_state_dict`` itself translate them, so that official files, files of trainings and the zoo's small files load by
+every door.
+"""
+
+# No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
+from typing import Any
+
+import torch
+from timm.models._features import FeatureGetterNet
+from torch import Tensor, nn
+
+from hypvision.checkpoints.match import check_kinds, filtered
+from hypvision.checkpoints.read import allow_training_files, network_weights
+
+__all__ = ["AnyCheckpoint", "FeatureMaps", "StagedModel"]
+
+allow_training_files()
+
+
+class AnyCheckpoint(nn.Module):
+    """A network whose ``load_state_dict`` takes whatever the ``checkpoint_filter_fn`` of its family takes.
+
+    The class and that function must stand in the same module.
+    """
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
+        if not prefix:
+            _replace(state_dict, filtered(self, network_weights(state_dict)), self.state_dict())
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class FeatureMaps(FeatureGetterNet):
+    """timm's network of feature maps, which loads checkpoints of the whole network too, leaving out its other parts."""
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
+        own = self.state_dict()
+        if not prefix and not state_dict.keys() <= own.keys():
+            weights = filtered(self.model, network_weights(state_dict))
+            _replace(state_dict, {f"model.{name}": v for name, v in weights.items() if f"model.{name}" in own}, own)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _replace(state_dict: dict, weights: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+    """Put weights in the place of those in a state dict; numbers of another kind than the model's are an error."""
+    check_kinds(own, weights)
+    state_dict.clear()
+    state_dict.update(weights)
+
+
+class StagedModel(AnyCheckpoint):
+    """A network of ``stages``, each with a switch ``grad_checkpointing``, and a ``head``."""
+
+    @torch.jit.ignore
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute the blocks in backward instead of keeping their activations."""
+        for stage in self.stages:
+            stage.grad_checkpointing = enable
+
+    @torch.jit.ignore
+    def get_classifier(self) -> nn.Module:
+        """The head, or an identity."""
+        return self.head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))

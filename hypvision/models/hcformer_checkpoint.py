@@ -1,0 +1,207 @@
+"""Checkpoints of HCFormers: official names to ours and back, and which model a state dict is of."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import timm
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.checkpoints.match import unknown_name
+from hypvision.checkpoints.read import network_weights
+from hypvision.errors import HypvisionError
+from hypvision.nn import ClusterMixer
+
+__all__ = [
+    "checkpoint_filter_fn",
+    "hcformer_arguments",
+    "hcformer_from_official",
+    "hcformer_to_official",
+    "hcformer_variant",
+    "is_official_hcformer",
+]
+
+# Official name -> ours, inside a block. Values: (our name, True where a 1x1 convolution becomes a linear map).
+_HCFORMER_BLOCK = {
+    "norm1.weight": ("norm1.weight", False),
+    "norm1.bias": ("norm1.bias", False),
+    "token_mixer.f.weight": ("mixer.feature.weight", True),
+    "token_mixer.f.bias": ("mixer.feature.bias", False),
+    "token_mixer.v.weight": ("mixer.value.weight", True),
+    "token_mixer.v.bias": ("mixer.value.bias", False),
+    "token_mixer.proj.weight": ("mixer.proj.weight", True),
+    "token_mixer.proj.bias": ("mixer.proj.bias", False),
+    "token_mixer.sim_alpha": ("mixer.alpha", False),
+    "token_mixer.sim_alpha2": ("mixer.window_alpha", False),
+    "token_mixer.relative_position_bias": ("mixer.bias", False),
+    "token_mixer.relative_position_bias2": ("mixer.window_bias", False),
+    "norm2.weight": ("norm2.weight", False),
+    "norm2.bias": ("norm2.bias", False),
+    "mlp.fc1.weight": ("mlp.fc1.weight", False),
+    "mlp.fc1.bias": ("mlp.fc1.bias", False),
+    "mlp.fc2.weight": ("mlp.fc2.weight", False),
+    "mlp.fc2.bias": ("mlp.fc2.bias", False),
+    "layer_scale_1": ("layer_scale1", False),
+    "layer_scale_2": ("layer_scale2", False),
+}
+_HCFORMER_BLOCK_BACK = {ours: (official, conv) for official, (ours, conv) in _HCFORMER_BLOCK.items()}
+
+
+def is_official_hcformer(state_dict: Mapping[str, Tensor]) -> bool:
+    """Whether the names are those of the official HCFormer code."""
+    return "patch_embed.proj.weight" in state_dict and any(".token_mixer." in name for name in state_dict)
+
+
+def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """State dict of :class:`hypvision.models.HCFormer` from an official one (classification or dense).
+
+    Raises:
+        HypvisionError: a name is not one of the official code's.
+    """
+    out: dict[str, Tensor] = {}
+    for name, value in state_dict.items():
+        if name.startswith("patch_embed.proj."):
+            out["stem." + name.rpartition(".")[2]] = value
+        elif match := re.fullmatch(r"network\.(\d)\.proj\.(weight|bias)", name):
+            out[f"stages.{(int(match[1]) + 1) // 2}.downsample.{match[2]}"] = value
+        elif match := re.fullmatch(r"network\.(\d)\.(\d+)\.(.+)", name):
+            if match[3] == "token_mixer.manifold.k":
+                continue  # geoopt's copy of 1 / curvature: an argument of ours, see hcformer_arguments
+            if match[3] not in _HCFORMER_BLOCK:
+                raise HypvisionError(unknown_name(name, "HCFormer"))
+            ours, conv = _HCFORMER_BLOCK[match[3]]
+            if ours in ("mixer.alpha", "mixer.window_alpha"):
+                value = value.reshape(1)
+            out[f"stages.{int(match[1]) // 2}.blocks.{match[2]}.{ours}"] = value.flatten(1) if conv else value
+        elif match := re.fullmatch(r"norm([0246])\.(weight|bias)", name):
+            out[f"feature_norms.{int(match[1]) // 2}.{match[2]}"] = value
+        elif re.fullmatch(r"(norm|head)\.(weight|bias)", name):
+            out[name] = value
+        else:
+            raise HypvisionError(unknown_name(name, "HCFormer"))
+    return out
+
+
+def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The arguments of our model that only the official names tell: ``curvature``, where it is not 1.
+
+    The official code keeps ``k = 1 / curvature`` in a buffer of each mixer with a window level.
+
+    Raises:
+        HypvisionError: the mixers have different curvatures, or one that no hyperboloid has.
+    """
+    found = {
+        name: value.double().flatten().tolist()
+        for name, value in state_dict.items()
+        if name.endswith(".token_mixer.manifold.k")
+    }
+    values = sorted({value for each in found.values() for value in each})
+    if not values:
+        return {}
+    if len(values) > 1 or not 0 < values[0] < math.inf:
+        raise HypvisionError(
+            f"The checkpoint has the values {', '.join(f'{value:g}' for value in values)} of manifold.k. Expected one "
+            "positive value, the same in all mixers: our HCFormer has one curvature, 1 / k."
+        )
+    curvature = float(f"{1 / values[0]:.6g}")  # k went through float32: no digits that it does not have
+    return {} if curvature == 1 else {"curvature": curvature}
+
+
+def hcformer_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of :func:`hcformer_from_official`, without geoopt's ``manifold.k`` buffers.
+
+    Raises:
+        HypvisionError: a name is not one of HCFormer's (the optional mixer norm has no official counterpart).
+    """
+    out: dict[str, Tensor] = {}
+    for name, value in state_dict.items():
+        name = name.removeprefix("model.")
+        if name.startswith("stem."):
+            out["patch_embed.proj." + name[5:]] = value
+        elif match := re.fullmatch(r"stages\.(\d)\.downsample\.(weight|bias)", name):
+            out[f"network.{2 * int(match[1]) - 1}.proj.{match[2]}"] = value
+        elif (match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.(.+)", name)) and match[3] in _HCFORMER_BLOCK_BACK:
+            official, conv = _HCFORMER_BLOCK_BACK[match[3]]
+            out[f"network.{2 * int(match[1])}.{match[2]}.{official}"] = value[..., None, None] if conv else value
+        elif match := re.fullmatch(r"feature_norms\.(\d)\.(weight|bias)", name):
+            out[f"norm{2 * int(match[1])}.{match[2]}"] = value
+        elif re.fullmatch(r"(norm|head)\.(weight|bias)", name):
+            out[name] = value
+        else:
+            raise HypvisionError(unknown_name(name, "hypvision HCFormer"))
+    return out
+
+
+def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+    """The timm model that a state dict of :class:`hypvision.models.HCFormer` belongs to.
+
+    Returns:
+        Name of the model, and the arguments of ``timm.create_model`` by which it differs from the default:
+        ``num_classes``, ``in_chans``, ``img_size`` and, for weights of the dense mode, ``features_only``.
+
+    Raises:
+        HypvisionError: the shapes are those of no variant.
+    """
+    stem, biases = state_dict.get("stem.weight"), state_dict.get("stages.0.blocks.0.mixer.bias")
+    if stem is None or biases is None:
+        raise HypvisionError(
+            "The file holds only a part of an HCFormer: the weights of its stem or of its first stage are missing. "
+            "Give a checkpoint of the whole model."
+        )
+    arguments: dict[str, Any] = {}
+    if stem.shape[1] != 3:
+        arguments["in_chans"] = stem.shape[1]
+    img_size = biases.shape[-1] * stem.shape[-1]
+    if img_size != 224:
+        arguments["img_size"] = img_size
+    head = state_dict.get("head.weight")
+    dense = "feature_norms.0.weight" in state_dict
+    if not dense and (head is None or head.shape[0] != 1000):
+        arguments["num_classes"] = 0 if head is None else head.shape[0]
+    for name in timm.list_models("hcformer_*"):
+        own = timm.create_model(name, device="meta", feature_norms=dense, **arguments).state_dict()
+        if dense:  # no classifier comes with it
+            own = {key: value for key, value in own.items() if not key.startswith(("norm.", "head."))}
+        given = {key: value.shape for key, value in state_dict.items()}
+        if given == {key: value.shape for key, value in own.items()}:
+            return name, {"features_only": True, **arguments} if dense else arguments
+    blocks = [len({key.split(".")[3] for key in state_dict if key.startswith(f"stages.{i}.blocks.")}) for i in range(4)]
+    raise HypvisionError(
+        f"The shapes in the file are those of no known HCFormer: it has {blocks} blocks a stage and {stem.shape[0]} "
+        f"channels in the first. Known are {', '.join(timm.list_models('hcformer_*'))}."
+    )
+
+
+def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """The weights in a checkpoint under the names of an :class:`~hypvision.models.HCFormer`.
+
+    Accepts official checkpoints, those of ``hypvision train`` (where the network is ``backbone``), the zoo's small
+    files, and position biases of another nominal size (resized bilinearly).
+
+    Raises:
+        HypvisionError: an official checkpoint has another curvature than the model.
+    """
+    weights = network_weights(state_dict)
+    if is_official_hcformer(weights):
+        curvature = hcformer_arguments(weights).get("curvature", 1.0)
+        own_curvature = next((m.curvature for m in model.modules() if isinstance(m, ClusterMixer)), curvature)
+        if own_curvature != curvature:
+            raise HypvisionError(
+                f"The official checkpoint was trained with curvature {curvature:g}, but the model has "
+                f"{own_curvature:g}. Create it with curvature={curvature:g}."
+            )
+        weights = hcformer_from_official(weights)
+    own = model.state_dict()
+    for name, value in weights.items():
+        if name.endswith("mixer.bias") and name in own and own[name].shape[-2:] != value.shape[-2:]:
+            size = own[name].shape[-2:]
+            weights[name] = F.interpolate(value.float(), size, mode="bilinear", align_corners=True).to(value.dtype)
+    # Dense models have a norm for each stage; the last one stands where the classifier's does.
+    last = max((name.split(".")[1] for name in weights if re.match(r"feature_norms\.\d\.", name)), default=None)
+    for entry in ("weight", "bias") if last is not None and "norm.weight" in own else ():
+        weights.setdefault(f"norm.{entry}", weights[f"feature_norms.{last}.{entry}"])
+    return weights

@@ -1,0 +1,163 @@
+"""Checkpoints of Hi-Mappers: official names to ours and back, and which model a state dict is of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import timm
+from torch import Tensor, nn
+
+from hypvision.checkpoints.match import unknown_name
+from hypvision.checkpoints.read import network_weights
+from hypvision.errors import HypvisionError
+
+__all__ = [
+    "checkpoint_filter_fn",
+    "himapper_from_official",
+    "himapper_to_official",
+    "himapper_variant",
+    "is_official_himapper",
+]
+
+# Official prefix -> ours; names of the backbone stand without a prefix there.
+_HIMAPPER_PARTS = {
+    "last_l.node_mean": "mapper.tree.mean",
+    "last_l.node_log_sigma": "mapper.tree.log_variance",
+    "last_l.Llinear.weight": "mapper.lift.weight",
+    "last_l.Llinear.lorentz.k": "mapper.lift.manifold.log_c",
+    "last_l.Etransformer.decoder.0.": "mapper.decomposer.layer.",
+    "last_l.Etransformer.": "mapper.decomposer.",
+    "mix_l.decoder.": "mapper.encoder.layers.",
+    "mix_l.": "mapper.encoder.",
+}
+_HIMAPPER_MLP = (("mlp.0.", "fc1."), ("mlp.3.", "fc2."))
+
+
+def is_official_himapper(state_dict: Mapping[str, Tensor]) -> bool:
+    """Whether the names are those of the official Hi-Mapper code."""
+    return "last_l.node_mean" in state_dict
+
+
+def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """State dict of :class:`hypvision.models.HiMapper` (``preset="official"``) from an official one.
+
+    Backbones of old timm are brought to the names of today: Swin's down-sampling, its head and its constant buffers.
+    """
+    out: dict[str, Tensor] = {}
+    old_swin = "layers.0.downsample.reduction.weight" in state_dict
+    for name, value in state_dict.items():
+        if name == "last_l.Llinear.bias":
+            continue  # there in some checkpoints, used in none
+        part = next((part for part in _HIMAPPER_PARTS if name.startswith(part)), None)
+        if part is not None:
+            rest = name[len(part) :]
+            for official, ours in _HIMAPPER_MLP:
+                rest = rest.replace(official, ours)
+            out[_HIMAPPER_PARTS[part] + rest] = value
+        elif name.startswith(("last_l.", "mix_l.")):
+            raise HypvisionError(unknown_name(name, "Hi-Mapper"))
+        elif old_swin and name.endswith(("relative_position_index", "attn_mask")):
+            continue
+        elif old_swin and (match := re.fullmatch(r"layers\.(\d)\.downsample\.(.+)", name)):
+            out[f"trunk.layers.{int(match[1]) + 1}.downsample.{match[2]}"] = value
+        elif old_swin and name in ("head.weight", "head.bias"):
+            out["trunk.head.fc." + name[5:]] = value
+        else:
+            out["trunk." + name] = value
+    return out
+
+
+def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of :func:`himapper_from_official`, with the backbone's names of today's timm.
+
+    Raises:
+        HypvisionError: a name is not one of Hi-Mapper's, or has no official counterpart (the scale of the lift
+            ``"exp0"``, the encoder of dense maps).
+    """
+    out: dict[str, Tensor] = {}
+    for name, value in state_dict.items():
+        if name.startswith("trunk."):
+            out[name.removeprefix("trunk.")] = value
+            continue
+        if name == "mapper.lift.scale":
+            raise HypvisionError(
+                "The checkpoint has a scale of the lift, which the official code does not know: it was trained with "
+                "lift='exp0'. Only models with preset='official' convert back."
+            )
+        back = {ours: official for official, ours in _HIMAPPER_PARTS.items()}
+        part = next((part for part in sorted(back, key=len, reverse=True) if name.startswith(part)), None)
+        if part is None:
+            raise HypvisionError(unknown_name(name, "hypvision Hi-Mapper"))
+        rest = name[len(part) :]
+        for official, ours in _HIMAPPER_MLP:
+            rest = rest.replace(ours, official)
+        out[back[part] + rest] = value
+    return out
+
+
+def himapper_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+    """The timm model that a state dict of :class:`hypvision.models.HiMapper` belongs to.
+
+    Returns:
+        Name of the model, and the arguments of ``timm.create_model``: ``preset``, and where they differ from the
+        default ``num_classes``, ``leaves``, ``levels`` and ``backbone``.
+
+    Raises:
+        HypvisionError: a part is missing, or the backbone is none of the paper's.
+    """
+    from hypvision.models.himapper import BACKBONES  # which imports this file
+
+    mean = state_dict.get("mapper.tree.mean")
+    layers = {name.split(".")[3] for name in state_dict if name.startswith("mapper.encoder.layers.")}
+    if mean is None or not layers or not any(name.startswith("trunk.") for name in state_dict):
+        raise HypvisionError(
+            "The file holds only a part of a Hi-Mapper: its tree, its encoder or its backbone is missing. Give a "
+            "checkpoint of the whole model."
+        )
+    arguments: dict[str, Any] = {} if "mapper.lift.scale" in state_dict else {"preset": "official"}
+    if (len(mean), len(layers)) != (32, 4):
+        arguments.update(leaves=len(mean), levels=len(layers))
+    given = {name.removeprefix("trunk."): v.shape for name, v in state_dict.items() if name.startswith("trunk.")}
+    heads = [shape[0] for name, shape in given.items() if name in ("head.weight", "head.fc.weight", "fc.weight",
+                                                                  "classifier.weight")]  # fmt: skip
+    classes = heads[0] if heads else 0
+    if classes != 1000:
+        arguments["num_classes"] = classes
+    distilled = [f"deit_{size}_distilled_patch16_224" for size in ("tiny", "small", "base")]
+    for backbone in (*BACKBONES, *distilled):
+        own = timm.create_model(backbone, device="meta", num_classes=classes).state_dict()
+        if given == {name: value.shape for name, value in own.items()}:
+            if backbone in BACKBONES:
+                return f"himapper_{backbone}", arguments
+            return "himapper", {"backbone": backbone, **arguments}
+    raise HypvisionError(
+        f"The backbone in the file is none of those that Hi-Mapper was published with ({', '.join(BACKBONES)}); its "
+        f"weights begin with {', '.join(list(given)[:3])}. Create "
+        "timm.create_model('himapper', backbone=NAME) and load them there."
+    )
+
+
+def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """The weights in a checkpoint under the names of a :class:`~hypvision.models.HiMapper`.
+
+    Accepts official checkpoints, those of ``hypvision train``, the zoo's small files, and weights of the backbone alone
+    (the mapper and, for another number of classes, the head then keep their values).
+    """
+    weights = network_weights(state_dict)
+    own = model.state_dict()
+    if is_official_himapper(weights):
+        weights = himapper_from_official(weights)
+    elif not weights.keys() <= own.keys() and not any(name.startswith(("trunk.", "mapper.")) for name in weights):
+        weights = {f"trunk.{name}": value for name, value in weights.items()}
+        heads = model.head_names()
+        kept = {n: v for n, v in own.items() if not n.startswith("trunk.") or n in heads}
+        # Counters of batches are not in older files.
+        kept |= {n: v for n, v in own.items() if n.endswith(".num_batches_tracked")}
+        other = {n for n in heads if n in weights and weights[n].shape != own[n].shape}
+        weights = {**kept, **{n: v for n, v in weights.items() if n not in other}}
+    # What only one preset has, and what no classifier has.
+    extra = {name: v for name, v in own.items() if name.startswith(("mapper.lift.scale", "mapper.dense."))}
+    weights = {**extra, **weights}
+    return {name: value for name, value in weights.items() if name in own or not name.startswith("mapper.")}

@@ -1,0 +1,208 @@
+"""Checkpoints of kschwethelm/HyperbolicCV (classification) to those of Lorentz ResNets, and back.
+
+Official weights act on whole points: a convolution is a matrix ``(C' + 1, k * k * C + 1)`` over a patch whose time
+comes first and whose space is ordered by position, then channel; its first row is never used. Ours are the blocks of
+it. Every official module repeats ``manifold.k`` (``-<x, x>``); ours keep ``log c = -log k`` once, if it is not 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hypvision.checkpoints.match import unknown_name
+from hypvision.checkpoints.read import network_weights
+from hypvision.errors import HypvisionError
+
+__all__ = [
+    "checkpoint_filter_fn",
+    "hyperboliccv_from_official",
+    "hyperboliccv_to_official",
+    "hyperboliccv_variant",
+    "is_official_hyperboliccv",
+]
+
+# number in the official ``conv`` sequence -> our layer
+_PARTS = {0: "conv1", 1: "norm1", 3: "conv2", 4: "norm2", 6: "conv3", 7: "norm3"}
+_NUMBERS = {name: number for number, name in _PARTS.items()}
+_DEPTHS = {"18": (2, 2, 2, 2), "50": (3, 4, 6, 3)}
+_SHARED = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", "beta", "gamma")
+
+
+def is_official_hyperboliccv(state_dict: Mapping[str, Tensor]) -> bool:
+    """Whether the names are those of HyperbolicCV's ResNet classifiers."""
+    return any(re.match(r"(encoder\.)?conv2_x\.0\.conv\.0\.", name) for name in state_dict)
+
+
+def _curvature(state_dict: Mapping[str, Tensor], names: str) -> Tensor | None:
+    """The first ``k`` whose name matches; all copies are equal."""
+    found = [value for name, value in state_dict.items() if re.fullmatch(names, name)]
+    return found[0].detach().double().reshape(()) if found else None
+
+
+def _place(name: str) -> tuple[str, str] | None:
+    """Our layer of an official entry, and the entry's name inside of it."""
+    name = name.removeprefix("encoder.")
+    if match := re.fullmatch(r"conv1\.(?:conv\.)?([01])\.(.+)", name):
+        return ("stem.conv", "stem.norm")[int(match[1])], match[2]
+    if match := re.fullmatch(r"conv([2-5])_x\.(\d+)\.conv\.([013467])\.(.+)", name):
+        return f"stages.{int(match[1]) - 2}.blocks.{match[2]}.{_PARTS[int(match[3])]}", match[4]
+    if match := re.fullmatch(r"conv([2-5])_x\.(\d+)\.shortcut\.([01])\.(.+)", name):
+        layer = ("conv", "norm")[int(match[3])]
+        return f"stages.{int(match[1]) - 2}.blocks.{match[2]}.downsample.{layer}", match[4]
+    return None
+
+
+def _kernel(layer: str, bottleneck: bool) -> int:
+    if layer.endswith("downsample.conv"):
+        return 1
+    if layer == "stem.conv" or not bottleneck:
+        return 3
+    return 3 if layer.endswith("conv2") else 1
+
+
+def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """State dict of :class:`hypvision.models.LorentzResNet` from that of an L-ResNet or EL-ResNet classifier.
+
+    Raises:
+        HypvisionError: a name is not one of the official code's, or the network has no Lorentz head.
+    """
+    if not any(re.fullmatch(r"(decoder|predictor)\.z", name) for name in state_dict):
+        raise HypvisionError(
+            "The checkpoint has no Lorentz head (decoder.z). Convert L-ResNet or EL-ResNet classifiers; for a "
+            "Euclidean network use timm's own models."
+        )
+    bottleneck = any(".conv.6." in name for name in state_dict)
+    out: dict[str, Tensor] = {}
+    for name, value in state_dict.items():
+        if name.endswith(("manifold.k", "linearized_kernel.scale")):
+            continue
+        if match := re.fullmatch(r"(?:decoder|predictor)\.([az])", name):
+            out[{"a": "head.bias", "z": "head.weight"}[match[1]]] = value
+            continue
+        found = _place(name)
+        if found is None:
+            raise HypvisionError(unknown_name(name, "HyperbolicCV ResNet"))
+        layer, entry = found
+        if entry == "linearized_kernel.weight.weight":
+            kernel = _kernel(layer, bottleneck)
+            space = value[1:, 1:].unflatten(1, (kernel * kernel, -1)).transpose(1, 2)
+            out[f"{layer}.weight"] = space.unflatten(2, (kernel, kernel)).clone()
+            out[f"{layer}.time_weight"] = value[1:, 0].clone()
+        elif entry == "linearized_kernel.weight.bias":
+            out[f"{layer}.bias"] = value[1:].clone()
+        elif entry in _SHARED:
+            lorentz = entry == "running_mean" and name.replace("running_mean", "beta") in state_dict
+            out[f"{layer}.{entry}"] = value[1:].clone() if lorentz else value
+        else:
+            raise HypvisionError(unknown_name(name, "HyperbolicCV ResNet"))
+    inner = _curvature(state_dict, r"(enc_manifold|encoder\.manifold|encoder\..*manifold|conv.*manifold|manifold)\.k")
+    head = _curvature(state_dict, r"(dec_manifold|(decoder|predictor)\.manifold)\.k")
+    given = [k for k in (inner, head) if k is not None]
+    if any(k != 1 for k in given):
+        if "stem.conv.time_weight" in out:
+            out["manifolds.0.log_c"] = -torch.log(given[0]).float()
+        out["head_manifold.log_c"] = -torch.log(given[-1]).float()
+    return out
+
+
+def hyperboliccv_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of :func:`hyperboliccv_from_official`: dead rows are 0, and ``k`` is written for the two manifolds.
+
+    Raises:
+        HypvisionError: a name has no official counterpart, as those of the "+" components.
+    """
+    out: dict[str, Tensor] = {}
+    lorentz = "stem.conv.time_weight" in state_dict
+    for name, value in state_dict.items():
+        if name.endswith("log_c"):
+            continue
+        if name in ("head.weight", "head.bias"):
+            out["decoder.z" if name == "head.weight" else "decoder.a"] = value
+            continue
+        layer, _, entry = name.rpartition(".")
+        if match := re.fullmatch(r"stem\.(conv|norm)", layer):
+            official = f"encoder.conv1.conv.{('conv', 'norm').index(match[1])}"
+        elif match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.((?:conv|norm)[123])", layer):
+            official = f"encoder.conv{int(match[1]) + 2}_x.{match[2]}.conv.{_NUMBERS[match[3]]}"
+        elif match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.downsample\.(conv|norm)", layer):
+            place = ("conv", "norm").index(match[3])
+            official = f"encoder.conv{int(match[1]) + 2}_x.{match[2]}.shortcut.{place}"
+        else:
+            raise HypvisionError(unknown_name(name, "exact Lorentz ResNet (conv='exact')"))
+        if entry == "weight" and f"{layer}.time_weight" in state_dict:
+            space = value.permute(0, 2, 3, 1).flatten(1)
+            rows = torch.cat([state_dict[f"{layer}.time_weight"].unsqueeze(1), space], 1)
+            out[f"{official}.linearized_kernel.weight.weight"] = torch.cat([torch.zeros_like(rows[:1]), rows])
+            out[f"{official}.linearized_kernel.scale"] = value.new_tensor(2.3)
+        elif entry == "time_weight":
+            continue
+        elif entry == "bias" and f"{layer}.time_weight" in state_dict:
+            out[f"{official}.linearized_kernel.weight.bias"] = torch.cat([value.new_zeros(1), value])
+        elif entry in _SHARED:
+            points = entry == "running_mean" and f"{layer}.beta" in state_dict
+            out[f"{official}.{entry}"] = torch.cat([value.new_zeros(1), value]) if points else value
+        else:
+            raise HypvisionError(unknown_name(name, "exact Lorentz ResNet (conv='exact')"))
+    one = torch.zeros(())
+    if lorentz:
+        k = torch.exp(-state_dict.get("manifolds.0.log_c", one))
+        out["enc_manifold.k"] = out["encoder.manifold.k"] = k
+    k = torch.exp(-state_dict.get("head_manifold.log_c", one))
+    out["dec_manifold.k"] = out["decoder.manifold.k"] = k.clone()
+    return {name: value.clone() for name, value in out.items()}
+
+
+def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+    """The timm model that converted weights belong to.
+
+    Returns:
+        Name of the model, and the arguments of ``timm.create_model`` by which it differs from the default. The
+        clipping radius of hybrid networks (``clip``: 1 for CIFAR, 4 for Tiny-ImageNet as published) is in no
+        checkpoint.
+
+    Raises:
+        HypvisionError: parts of the network are missing.
+    """
+    stem, head = state_dict.get("stem.conv.weight"), state_dict.get("head.weight")
+    numbers = [re.match(r"stages\.(\d)\.blocks\.(\d+)\.", name) for name in state_dict]
+    blocks = {(int(match[1]), int(match[2])) for match in numbers if match}
+    layers = tuple(sum(stage == i for stage, _ in blocks) for i in range(4))
+    if stem is None or head is None or 0 in layers:
+        raise HypvisionError(
+            "The file holds only a part of a Lorentz ResNet: weights of its stem, of a stage or of its head are "
+            "missing. Give a checkpoint of the whole model."
+        )
+    bottleneck = "stages.0.blocks.0.conv3.weight" in state_dict
+    lorentz, depth = "stem.conv.time_weight" in state_dict, "50" if bottleneck else "18"
+    arguments: dict[str, Any] = {}
+    if head.shape[0] != 1000:
+        arguments["num_classes"] = head.shape[0]
+    if stem.shape[1] != 3:
+        arguments["in_chans"] = stem.shape[1]
+    if layers != _DEPTHS[depth]:
+        arguments["layers"] = layers
+    widths = tuple(state_dict[f"stages.{i}.blocks.0.conv1.weight"].shape[0] for i in range(4))
+    if widths != (64, 128, 256, 512):
+        arguments["widths"] = widths
+    if not lorentz:
+        arguments.update(hyperbolic_stages=(), plus=False)
+    logs = [state_dict[name] for name in ("manifolds.0.log_c", "head_manifold.log_c") if name in state_dict]
+    if logs:  # the values themselves are in the file
+        arguments.update(learn_curvature=True, curvature=round(torch.exp(logs[0]).item(), 6))
+        if len(logs) == 2:
+            arguments["head_curvature"] = round(torch.exp(logs[1]).item(), 6)
+    return f"{'hcnn' if lorentz else 'hecnn'}_resnet{depth}", arguments
+
+
+def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """The weights in a checkpoint under the names of a :class:`~hypvision.models.LorentzResNet`.
+
+    Accepts official checkpoints, those of ``hypvision train`` and the zoo's small files.
+    """
+    weights = network_weights(state_dict)
+    return hyperboliccv_from_official(weights) if is_official_hyperboliccv(weights) else weights

@@ -1,0 +1,20 @@
+"""Everything that touches mmcv, mmdet and mmseg.
+
+Importing this package makes ``mmcv.ops`` importable without a compiler (:mod:`~hypvision.openmmlab.ops`), lets configs
+name weights of the zoo (:mod:`~hypvision.openmmlab.pretrained`), and registers :class:`TimmBackbone` for the configs of
+mmdet and mmseg. These two load when something needs them.
+"""
+
+import hypvision.engine  # noqa: F401 - mmengine reads and writes checkpoints safely, or says that it is missing
+from hypvision.errors import require
+
+require("mmcv", "mm")
+
+from hypvision.openmmlab import ops  # noqa: E402 - after the check that says what to install
+
+ops.install()
+
+from hypvision.openmmlab import pretrained, sample_checks, testing  # noqa: E402 - after mmcv's operations are there
+from hypvision.openmmlab.backbone import TimmBackbone  # noqa: E402
+
+__all__ = ["TimmBackbone", "ops", "pretrained", "sample_checks", "testing"]

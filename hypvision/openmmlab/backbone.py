@@ -1,0 +1,355 @@
+"""Any timm model as the backbone of an mmseg or mmdet model.
+
+:class:`TimmBackbone` is registered once in mmengine's root registry, where the configs of both find it::
+
+    backbone = dict(
+        type="TimmBackbone",
+        model_name="hcformer_small",
+        out_indices=(0, 1, 2, 3),
+        init_cfg=dict(type="Pretrained", checkpoint="classifier.pth"),
+    )
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from sys import modules
+from typing import Any
+
+import torch.nn.functional as F
+from mmengine.logging import print_log
+from mmengine.model import BaseModule, PretrainedInit, update_init_info
+from mmengine.registry import MODELS
+from mmengine.runner import CheckpointLoader
+from timm.layers import PatchEmbed
+from timm.models._features import FeatureGetterNet
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from hypvision.checkpoints.match import compare
+from hypvision.checkpoints.read import network_weights
+from hypvision.errors import HypvisionError
+from hypvision.tasks.classification import create_backbone
+
+__all__ = ["TimmBackbone"]
+
+
+@MODELS.register_module()
+class TimmBackbone(BaseModule):
+    """A timm model that returns the maps of several levels.
+
+    The keyword arguments that timm's model constructors take (``drop_path_rate``, ``in_chans``, ``img_size``, ...) are
+    passed on. Inputs of any size work: models that are strict about it are created so that they are not, where timm can
+    do that, and inputs are padded by zeros at the bottom and on the right where the patches need it. (Networks that add
+    maps of several strides, such as HRNet, need ``pad_multiple=32``.)
+
+    Args:
+        model_name: name in :func:`timm.list_models`, after ``import hypvision``.
+        out_indices: timm's numbers of the levels to return. Transformers and ConvNeXt have four levels, of strides 4 to
+            32; classical ConvNets such as ResNet have five, and level 0 is the stem, of stride 2.
+        pretrained: load the weights of timm, or of the zoo for ``model_name="hcformer_nano.cifar10"`` and the like.
+        checkpoint_path: load the weights in this file or URL, or ``"zoo:NAME"``; see :meth:`load_pretrained`.
+        frozen_stages: -1 trains everything, 0 freezes the stem (with class tokens and position embeddings), k also the
+            first k stages (of a plain ViT, blocks). What is frozen gets no gradients and stays in eval mode. The mapper
+            of a Hi-Mapper belongs to no stage.
+        norm_eval: keep batch norms in eval mode, so that their running statistics do not change.
+        with_cp: recompute activations in backward to save memory.
+        pad_multiple: pad the sides of inputs to multiples of this; default what the patch embedding needs.
+        init_cfg: ``dict(type="Pretrained", checkpoint=..., prefix=...)`` loads weights by :meth:`load_pretrained`;
+            other types as in mmengine.
+
+    Attributes:
+        out_channels: channels of each level returned.
+        strides: input pixels for a pixel of each level returned.
+        num_stages: how many stages ``frozen_stages`` counts.
+
+    Raises:
+        HypvisionError: unknown model, levels or stages that it does not have, no support for ``with_cp``, or a
+            checkpoint that does not fit.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
+        pretrained: bool = False,
+        checkpoint_path: str = "",
+        frozen_stages: int = -1,
+        norm_eval: bool = False,
+        with_cp: bool = False,
+        pad_multiple: int | None = None,
+        init_cfg: dict | list[dict] | None = None,
+        **timm_kwargs: Any,
+    ):
+        super().__init__(init_cfg)
+        self.model_name = model_name
+        self.out_indices = tuple(out_indices)
+        self.frozen_stages = frozen_stages
+        self.norm_eval = norm_eval
+        self.timm_model = _create(model_name, self.out_indices, pretrained, timm_kwargs)
+        # mmengine would call init_weights of the models that have one, and so undo pretrained=True.
+        self.timm_model.is_init = True
+        self.channels_last = str(getattr(self.timm_model, "output_fmt", "NCHW")).endswith("NHWC")
+        self.out_channels: list[int] = self.timm_model.feature_info.channels()
+        self.strides: list[int] = self.timm_model.feature_info.reduction()
+        self.pad_multiple = _patch_size(self.timm_model) if pad_multiple is None else pad_multiple
+        self._stem_and_stages = _split(self._base, self.timm_model.feature_info.info)
+        if frozen_stages >= 0:
+            self._freeze()
+        self.train()
+        if with_cp:
+            self._use_checkpointing()
+        if checkpoint_path:
+            self.load_pretrained(checkpoint_path)
+
+    @property
+    def _base(self) -> nn.Module:
+        """The network itself, inside timm's wrappers that do not rebuild it."""
+        if isinstance(self.timm_model, FeatureGetterNet):
+            return self.timm_model.model
+        return getattr(self.timm_model, "graph_module", self.timm_model)
+
+    @property
+    def num_stages(self) -> int:
+        """How many stages ``frozen_stages`` counts."""
+        return len(self._stem_and_stages) - 1
+
+    @property
+    def feature_info(self) -> Any:
+        """timm's description of the levels."""
+        return self.timm_model.feature_info
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Maps ``(B, C_i, H_i, W_i)`` of the levels in ``out_indices`` for images ``(B, in_chans, H, W)``.
+
+        A map covers the image from its upper left corner, with the padding, if any: ``H_i = ceil(H / stride_i)`` for
+        most models, ``floor`` for those with a stem of non-overlapping convolutions, which leave out a rest.
+        """
+        right, bottom = -x.shape[3] % self.pad_multiple, -x.shape[2] % self.pad_multiple
+        if right or bottom:
+            x = F.pad(x, (0, right, 0, bottom))
+        maps = self.timm_model(x)
+        if self.channels_last:
+            maps = [level.permute(0, 3, 1, 2) for level in maps]
+        # Some networks compute channels-last; heads use view(), which needs contiguous maps.
+        return tuple(level.contiguous() for level in maps)
+
+    # Freezing
+
+    def _frozen(self) -> Iterator[nn.Module]:
+        for names in self._stem_and_stages[: self.frozen_stages + 1]:
+            for name in names:  # names, as conversions such as that to SyncBatchNorm replace modules
+                yield self._base.get_submodule(name)
+
+    def _freeze(self) -> None:
+        if not self._stem_and_stages:
+            raise HypvisionError(f"The stages of '{self.model_name}' are not known: set frozen_stages=-1.")
+        if self.frozen_stages > self.num_stages:
+            raise HypvisionError(
+                f"'{self.model_name}' with out_indices={self.out_indices} has {self.num_stages} stages: frozen_stages="
+                f"{self.frozen_stages} is too large."
+            )
+        for module in self._frozen():
+            module.requires_grad_(False)
+        # Position embeddings and class tokens lie beside the stages, in the modules that hold them.
+        paths = [name.split(".") for names in self._stem_and_stages[: self.frozen_stages + 1] for name in names]
+        for holder in {".".join(path[:depth]) for path in paths for depth in range(len(path))}:
+            for parameter in self._base.get_submodule(holder).parameters(recurse=False):
+                parameter.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> TimmBackbone:
+        """As of any module, but what is frozen, and batch norms with ``norm_eval``, stay in eval mode."""
+        super().train(mode)
+        if self.frozen_stages >= 0:
+            for module in self._frozen():
+                module.eval()
+        if self.norm_eval:
+            for module in self.modules():
+                if isinstance(module, _NormBase):
+                    module.eval()
+        return self
+
+    def _use_checkpointing(self) -> None:
+        model = self.timm_model if hasattr(self.timm_model, "set_grad_checkpointing") else self._base
+        try:
+            model.set_grad_checkpointing(True)
+        except (AttributeError, AssertionError) as error:
+            raise HypvisionError(f"'{self.model_name}' has no gradient checkpointing: set with_cp=False.") from error
+
+    # Weights
+
+    def init_weights(self) -> None:
+        """mmengine's initialisation, with checkpoints of classifiers loaded by :meth:`load_pretrained`."""
+        done, given = self.is_init, self.init_cfg
+        configs = [given] if isinstance(given, dict) else list(given or [])
+        pretrained = [config for config in configs if config["type"] in ("Pretrained", PretrainedInit)]
+        self.init_cfg = [config for config in configs if config not in pretrained]
+        super().init_weights()
+        self.init_cfg = given
+        if done:
+            return
+        for config in pretrained:
+            self.load_pretrained(config["checkpoint"], config.get("prefix"), config.get("map_location", "cpu"))
+            if hasattr(self, "_params_init_info"):  # there while a model of which this is a part initialises itself
+                update_init_info(self, init_info=f"TimmBackbone: loaded from {config['checkpoint']}")
+
+    def load_pretrained(self, checkpoint: str, prefix: str | None = None, map_location: Any = "cpu") -> None:
+        """Load the weights of a classifier, of a whole segmenter or detector, or of timm.
+
+        The part of the file that is this network is found by its names, whatever stands before them (``backbone.``,
+        ``model.``, ...). The classifier's head and final norm are left out; weights that the file lacks keep their
+        values.
+
+        Args:
+            checkpoint: file, ``"zoo:NAME"``, or URL with the file's sum (see
+                :func:`hypvision.checkpoints.sources.fetch`); weights may be inside ``state_dict`` or ``model``.
+            prefix: take names that begin with this only.
+            map_location: device to load to.
+
+        Raises:
+            HypvisionError: no such file, or it is of another architecture.
+        """
+        loaded = CheckpointLoader.load_checkpoint(str(checkpoint), map_location, "current")
+        weights = network_weights(loaded, part=None)
+        if prefix:
+            prefix = prefix.rstrip(".") + "."
+            inside = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+            if not inside:
+                raise HypvisionError(
+                    f"No weight in '{checkpoint}' has a name with the prefix '{prefix}'; there are "
+                    f"{', '.join(list(weights)[:3])}, ... Correct the prefix of init_cfg, or leave it out."
+                )
+            weights = inside
+        base = self._base
+        own = base.state_dict()
+        names = [*own, *(name.removeprefix("trunk.") for name in own)]  # of a Hi-Mapper, and of its backbone alone
+        weights = _rename(base, _strip_prefix(names, weights))
+        # What belongs to a part that this network does not have (head, later stages) does not count.
+        units = _units(base, self.timm_model.feature_info.info)
+        parts = {_flat(name) + "_" for name, module in units if any(True for _ in module.parameters())}
+        weights = {
+            name: value
+            for name, value in weights.items()
+            if name in own or any(_flat(name).startswith(part) for part in parts)
+        }
+        found = compare(own, weights)
+        if found.mismatched or found.share < 0.8:
+            raise HypvisionError(
+                f"The checkpoint '{checkpoint}' does not fit the backbone '{self.model_name}': {len(found.matched)} of "
+                f"{len(found.matched) + len(found.missing) + len(found.mismatched)} weights match. {found.describe()}. "
+                "Give a checkpoint of this architecture, or correct model_name."
+            )
+        base.load_state_dict({name: weights[name] for name in own if name in weights}, strict=False)
+        rest = found._replace(matched=[], mismatched={}).describe()
+        print_log(f"{self.model_name}: loaded {len(found.matched)} weights from {checkpoint}. {rest}", "current")
+
+
+def _create(model_name: str, out_indices: tuple[int, ...], pretrained: bool, timm_kwargs: dict[str, Any]) -> nn.Module:
+    """The timm model, made to accept inputs of any size where it has an argument for that."""
+    for flexible in ({"strict_img_size": False}, {"dynamic_img_size": True}, {}):
+        arguments = {**flexible, **timm_kwargs}
+        try:
+            return create_backbone(
+                model_name, features_only=True, out_indices=out_indices, pretrained=pretrained, **arguments
+            )
+        except HypvisionError as error:
+            if not (isinstance(error.__cause__, TypeError) and any(f"'{name}'" in str(error) for name in flexible)):
+                raise
+        except (AssertionError, IndexError) as error:
+            raise HypvisionError(
+                f"'{model_name}' cannot return the levels out_indices={out_indices}: {error or type(error).__name__}. "
+                "timm.create_model(NAME, features_only=True).feature_info lists those it has."
+            ) from error
+        except RuntimeError as error:
+            if "features_only" not in str(error) and "No pretrained weights" not in str(error):
+                raise
+            raise HypvisionError(f"'{model_name}' cannot be such a backbone: {error}") from error
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _patch_size(model: nn.Module) -> int:
+    """The multiple that the sides of the input must be of, for models that cut it into patches; else 1."""
+    sizes = [
+        max(module.patch_size)
+        for module in model.modules()
+        if isinstance(module, PatchEmbed) and not module.dynamic_img_pad
+    ]
+    return max(sizes, default=1)
+
+
+def _flat(name: str) -> str:
+    """A name in which ``stages.0`` and timm's flattened ``stages_0`` are the same."""
+    return name.replace(".", "_")
+
+
+def _units(module: nn.Module, levels: list[dict[str, Any]], name: str = "") -> list[tuple[str, nn.Module]]:
+    """The parts of a network, in the order of the computation; what holds stages, at any depth, is taken apart."""
+    children = list(module.named_children())
+    holds = not name or any(_flat(level["module"]).startswith(f"{_flat(name)}_") for level in levels)
+    if not (holds and children):
+        return [(name, module)]
+    prefix = f"{name}." if name else ""
+    return [unit for inner, child in children for unit in _units(child, levels, prefix + inner)]
+
+
+def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
+    """The names of the modules of the stem, and of each stage: those after the stage before, up to its level.
+
+    Args:
+        base: the network.
+        levels: timm's ``feature_info``, with the name of the module in which each level ends.
+
+    Returns:
+        Lists of names, first those of the stem; empty if the levels are not found.
+    """
+    units = _units(base, levels)
+    holders = [
+        index
+        for index, (_, module) in enumerate(units)
+        if any(parameter.dim() > 1 for parameter in module.parameters())
+    ]
+    parts: list[list[str]] = []
+    start = 0
+    for number, level in enumerate(levels):
+        end = _flat(level["module"])
+        inside = [
+            index
+            for index, (name, _) in enumerate(units)
+            if index >= start and (f"{end}_".startswith(f"{_flat(name)}_") or _flat(name).startswith(f"{end}_"))
+        ]
+        if not inside:
+            break  # the later levels were pruned
+        if number == 0:
+            # Level 0 is the stem if it ends in the first layer with a weight matrix, or in a norm or activation.
+            is_stem = inside[0] == holders[0] or not set(inside) & set(holders)
+            first = inside[-1] + 1 if is_stem else inside[0]
+            parts.append([name for name, _ in units[:first]])
+            start = first
+            if is_stem:
+                continue
+        parts.append([name for name, _ in units[start : inside[-1] + 1]])
+        start = inside[-1] + 1
+    return parts
+
+
+def _strip_prefix(own: Iterable[str], weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights whose names are those of the network with the same text before them, without that text."""
+    names = set(map(_flat, own))
+    counts: Counter[int | str] = Counter({"": 0})
+    for given in map(_flat, weights):
+        counts.update(given.removesuffix(name) for name in names if given.endswith(name))
+    prefix = max(
+        (prefix for prefix in counts if not prefix or prefix.endswith("_")),
+        key=lambda prefix: (counts[prefix], -len(prefix)),
+    )
+    return {name[len(prefix) :]: value for name, value in weights.items() if _flat(name).startswith(prefix)}
+
+
+def _rename(base: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights under the names that they have in the network, where it has them."""
+    convert = getattr(modules[type(base).__module__], "checkpoint_filter_fn", None)
+    if convert is not None and not type(base).__module__.startswith("timm.models._"):
+        weights = convert(weights, base)  # official names, position biases of another size
+    own = {_flat(name): name for name in base.state_dict()}
+    return {own.get(_flat(name), name): value for name, value in weights.items()}

@@ -1,0 +1,49 @@
+"""Losses that a backbone computes itself, added to those of a segmenter or detector.
+
+A Hi-Mapper with ``dense="aux"`` or ``"fuse"`` has such losses (its tree's); a backbone tells them by ``pop_losses()``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmdet.models import MaskRCNN
+from mmdet.registry import MODELS as DETECTORS
+from mmseg.models import EncoderDecoder
+from mmseg.registry import MODELS as SEGMENTORS
+from torch import Tensor, nn
+
+from hypvision.errors import HypvisionError
+
+__all__ = ["BackboneLossMaskRCNN", "BackboneLossSegmentor", "BackboneLosses", "backbone_losses"]
+
+
+def backbone_losses(backbone: nn.Module) -> dict[str, Tensor]:
+    """Losses of the last forward pass in training, under names that mmengine adds up (``loss_...``)."""
+    source = next((module for module in backbone.modules() if hasattr(module, "pop_losses")), None)
+    if source is None:
+        raise HypvisionError(
+            f"The backbone {type(backbone).__name__} has no losses of its own. Take a Hi-Mapper with dense='aux' or "
+            "'fuse', or the usual model.type."
+        )
+    return {f"loss_{name}": value for name, value in source.pop_losses().items()}
+
+
+class BackboneLosses:
+    """Mix-in for mmseg's segmenters and mmdet's detectors."""
+
+    backbone: nn.Module
+
+    def loss(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The losses of the model, and the backbone's."""
+        return {**super().loss(*args, **kwargs), **backbone_losses(self.backbone)}
+
+
+@DETECTORS.register_module()
+class BackboneLossMaskRCNN(BackboneLosses, MaskRCNN):
+    """:class:`mmdet.models.MaskRCNN` that adds what its backbone tells by ``pop_losses()``."""
+
+
+@SEGMENTORS.register_module()
+class BackboneLossSegmentor(BackboneLosses, EncoderDecoder):
+    """:class:`mmseg.models.EncoderDecoder` that adds what its backbone tells by ``pop_losses()``."""

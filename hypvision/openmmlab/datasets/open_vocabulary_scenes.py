@@ -1,0 +1,109 @@
+"""The embedded scenes for open-vocabulary detection and panoptic segmentation; drawn on the spot, some shapes held out.
+
+Importing this module imports mmdet and mmseg.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mmdet.datasets.base_det_dataset import BaseDetDataset
+from mmdet.registry import DATASETS
+from mmdet.structures.bbox import HorizontalBoxes
+from mmdet.structures.mask import BitmapMasks
+
+from hypvision.errors import HypvisionError
+from hypvision.openmmlab.datasets.open_vocabulary_shapes import BASE, CLASSES, GROUND, NOVEL, _scene
+from hypvision.viz.palette import palette
+
+__all__ = ["OpenVocabScenesDataset", "scene_classes"]
+
+
+def scene_classes(level: str = "shape", which: str = "all", ground: bool = False) -> tuple[str, ...]:
+    """Names of the drawn objects; ``which="base"`` without those held out, ``"novel"`` only those; the ground last.
+
+    Raises:
+        HypvisionError: an unknown level or choice.
+    """
+    choices = dict(all=CLASSES, base=BASE, novel=NOVEL)
+    if which not in choices or level not in CLASSES:
+        raise HypvisionError(
+            f"level={level!r}, which={which!r}: use level 'shape' or 'colour-shape' and which 'all', 'base' or 'novel'."
+        )
+    names = tuple(name for name in choices[which][level] if name != GROUND)
+    return (*names, GROUND) if ground else names
+
+
+@DATASETS.register_module()
+class OpenVocabScenesDataset(BaseDetDataset):
+    """Scenes with boxes, masks and segments; nothing is read from disk.
+
+    Args:
+        split: ``train``, ``val`` or ``test``.
+        length: number of scenes.
+        size: side in pixels.
+        level: what a class is: ``"shape"`` or ``"colour-shape"``.
+        which: ``"all"`` classes, or ``"base"``: the held-out ones have no label.
+        panoptic: the ground is a segment, too (stuff), and the last class.
+    """
+
+    def __init__(
+        self,
+        split: str = "train",
+        length: int = 1000,
+        size: int = 96,
+        level: str = "shape",
+        which: str = "all",
+        panoptic: bool = False,
+        **kwargs: Any,
+    ):
+        self.split, self.length, self.size, self.level, self.panoptic = split, length, size, level, panoptic
+        names = scene_classes(level, which, panoptic)
+        self._number = {name: number for number, name in enumerate(names)}
+        metainfo = dict(classes=names, thing_classes=names[:-1] if panoptic else names, palette=palette(len(names)))
+        super().__init__(metainfo=metainfo, data_prefix={}, serialize_data=False, **kwargs)
+
+    def load_data_list(self) -> list[dict[str, Any]]:
+        """The numbers of the scenes."""
+        return [dict(img_id=i, img_path=f"{self.split}_{i:06d}.png") for i in range(self.length)]
+
+    def filter_data(self) -> list[dict]:
+        """All of them; whether a scene has objects is known when it is drawn."""
+        return self.data_list
+
+    def prepare_data(self, idx: int) -> Any:
+        """A scene through the pipeline, which begins after loading; None (take another) if nothing has a label."""
+        scene = _scene(idx, self.split, self.size)
+        image = np.ascontiguousarray(np.asarray(scene.image)[..., ::-1])  # mmdet's pipelines take BGR
+        names = [item.shape if self.level == "shape" else f"{item.colour} {item.shape}" for item in scene.objects]
+        found = [
+            (self._number[name], item.box, scene.instances == number, number + 1)
+            for number, (name, item) in enumerate(zip(names, scene.objects), start=1)
+            if name in self._number
+        ]
+        if self.panoptic:
+            found.append((self._number[GROUND], (0, 0, self.size, self.size), scene.instances == 0, 1))
+        if not found and not self.test_mode:
+            return None
+        labels = [label for label, *_ in found]
+        boxes = np.array([box for _, box, *_ in found], dtype=np.float32).reshape(-1, 4)
+        ids = np.zeros(scene.instances.shape, dtype=np.int64)  # 0 has no label
+        for _, _, mask, number in found:
+            ids[mask] = number
+        results = dict(
+            img=image,
+            img_id=idx,
+            img_path=f"{self.split}_{idx:06d}.png",
+            img_shape=image.shape[:2],
+            ori_shape=image.shape[:2],
+            scale_factor=(1.0, 1.0),
+            gt_bboxes=HorizontalBoxes(boxes),
+            gt_bboxes_labels=np.array(labels, dtype=np.int64),
+            gt_ignore_flags=np.zeros(len(found), dtype=bool),
+            gt_masks=BitmapMasks([mask.astype(np.uint8) for _, _, mask, _ in found], *image.shape[:2]),
+            instances=[dict(bbox=box.tolist(), bbox_label=label, ignore_flag=0) for box, label in zip(boxes, labels)],
+            panoptic_ids=ids,
+            segments_info=[dict(id=number, category=label, iscrowd=0) for label, _, _, number in found],
+        )
+        return self.pipeline(results)

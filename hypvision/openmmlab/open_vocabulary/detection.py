@@ -1,0 +1,362 @@
+"""Open-vocabulary detection for mmdet: detector, heads, data by class list, AP50 of base and novel classes.
+
+Our reconstruction on the idea of F-VLM (Kuo et al., ICLR 2023); HyperCLIP's authors published no detection code.
+Importing this module imports mmdet and open_clip.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from mmdet.evaluation import CocoMetric
+from mmdet.models.detectors import TwoStageDetector
+from mmdet.models.layers import multiclass_nms
+from mmdet.models.roi_heads import StandardRoIHead
+from mmdet.models.roi_heads.bbox_heads import ConvFCBBoxHead
+from mmdet.registry import DATASETS, METRICS, MODELS
+from mmdet.structures.bbox import bbox2roi
+from mmengine.config import ConfigDict
+from mmengine.structures import InstanceData
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+from torch import Tensor, nn
+
+from hypvision.clip.models import create_clip
+from hypvision.clip.regions import TextClassifier, fuse_scores, pool_boxes, region_logits
+from hypvision.files import replacing
+from hypvision.openmmlab.datasets.detection import CocoDataset
+from hypvision.openmmlab.open_vocabulary.vocabulary import (
+    DatasetClassesHook,
+    OpenVocabMaps,
+    Vocabulary,
+    groups_of,
+    held_out,
+    preprocessing,
+)
+from hypvision.viz.palette import palette
+
+__all__ = [
+    "DatasetClassesHook",
+    "HyperCLIPDetector",
+    "OpenVocabBBoxHead",
+    "OpenVocabCocoDataset",
+    "OpenVocabCocoMetric",
+    "OpenVocabRoIHead",
+]
+
+
+@MODELS.register_module()
+class HyperCLIPDetector(Vocabulary, TwoStageDetector):
+    """A two-stage detector whose classes are texts.
+
+    Proposals and boxes do not know classes; a region is compared with the texts twice, by a trained head and by CLIP's
+    own dense embeddings, see :class:`OpenVocabRoIHead`.
+
+    Args:
+        clip: arguments of :func:`hypvision.clip.models.create_clip`.
+        rpn_head, roi_head, train_cfg, test_cfg: as in mmdet's two-stage detectors.
+        adapter, tune, templates, synonyms: see :meth:`hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
+        train_classes, test_classes: see :meth:`.Vocabulary.set_vocabularies`. A class of the
+            test is a base class if training had its name.
+        backbone: of the proposals and the trained head; None: the blocks ``hooks`` of CLIP itself.
+        neck, hooks, checkpointing: see :meth:`hypvision.openmmlab.open_vocabulary.vocabulary.Vocabulary.build_pyramid`.
+        data_preprocessor: options of mmdet's ``DetDataPreprocessor``; the normalisation is CLIP's.
+
+    Raises:
+        HypvisionError: options that do not go together.
+    """
+
+    def __init__(
+        self,
+        clip: dict[str, Any],
+        rpn_head: ConfigDict,
+        roi_head: ConfigDict,
+        train_cfg: ConfigDict | None = None,
+        test_cfg: ConfigDict | None = None,
+        adapter: dict[str, Any] | None = None,
+        tune: str = "adapter",
+        templates: str | Sequence[str] = "catseg",
+        synonyms: str = "first",
+        train_classes: str | Path | Sequence[str] | None = None,
+        test_classes: str | Path | Sequence[str] | None = None,
+        backbone: ConfigDict | None = None,
+        neck: ConfigDict | None = None,
+        hooks: Sequence[int] | None = None,
+        checkpointing: bool = False,
+        data_preprocessor: ConfigDict | None = None,
+        init_cfg: dict | None = None,
+    ):
+        bundle = create_clip(**clip)
+        preprocessor = MODELS.build(preprocessing(bundle, data_preprocessor))
+        super(TwoStageDetector, self).__init__(data_preprocessor=preprocessor, init_cfg=init_cfg)
+        self.build_clip(bundle, adapter, tune, None, templates, synonyms)
+        self.set_vocabularies(train_classes, test_classes)
+        self.build_pyramid(backbone, neck, hooks, checkpointing, MODELS)
+        self.train_cfg, self.test_cfg = train_cfg, test_cfg
+        rpn, roi = ConfigDict(rpn_head), ConfigDict(roi_head)
+        rpn.update(train_cfg=train_cfg and train_cfg.rpn, test_cfg=test_cfg.rpn, num_classes=1)
+        roi.update(train_cfg=train_cfg and train_cfg.rcnn, test_cfg=test_cfg.rcnn)
+        roi.bbox_head.setdefault("embedding_size", self.embedding_size)
+        self.rpn_head, self.roi_head = MODELS.build(rpn), MODELS.build(roi)
+
+    @property
+    def with_neck(self) -> bool:
+        """Whether a neck follows the blocks or the backbone."""
+        return self.neck is not None
+
+    def extract_feat(self, batch_inputs: Tensor) -> OpenVocabMaps:
+        """The pyramid, dense embeddings and texts of a normalised batch (B, 3, H, W)."""
+        return self.open_maps(batch_inputs)
+
+
+@MODELS.register_module()
+class OpenVocabBBoxHead(ConvFCBBoxHead):
+    """A box head that gives a region an embedding instead of class scores, and one box for all classes.
+
+    Args:
+        embedding_size: E.
+        temperature: initial value of the learned factor of the cosines.
+        background_weight: of regions without an object in the loss. A picture may show novel objects without a label.
+        kwargs: of mmdet's ``ConvFCBBoxHead``.
+    """
+
+    def __init__(self, embedding_size: int, temperature: float = 50.0, background_weight: float = 1.0, **kwargs: Any):
+        super().__init__(num_classes=1, reg_class_agnostic=True, **kwargs)
+        self.fc_cls = nn.Linear(self.cls_last_dim, embedding_size)
+        self.classifier = TextClassifier(embedding_size, temperature)
+        self.background_weight = background_weight
+
+    def get_targets(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        """As in mmdet, regions of the background weighted."""
+        labels, weights, *boxes = super().get_targets(*args, **kwargs)
+        return (labels, torch.where(labels == self.num_classes, weights * self.background_weight, weights), *boxes)
+
+
+@MODELS.register_module()
+class OpenVocabRoIHead(StandardRoIHead):
+    """Regions against texts, by a trained head and by CLIP.
+
+    With the trained head's probability p of a class (softmax over classes and background) and CLIP's w (softmax over
+    classes), the score is p^(1-a) w^a, with ``a = alpha`` for classes seen in training and ``beta`` for others
+    (:func:`hypvision.clip.regions.fuse_scores`). Where CLIP trains, CLIP's classification of the regions with an object
+    adds ``loss_region``; this is what teaches the adapter.
+
+    Args:
+        clip_temperature: factor of CLIP's cosines; None: that of its training.
+        alpha, beta: weights of CLIP for base and for novel classes.
+        region_weight: of ``loss_region``.
+        kwargs: of mmdet's ``StandardRoIHead``.
+    """
+
+    def __init__(
+        self,
+        clip_temperature: float | None = None,
+        alpha: float = 0.1,
+        beta: float = 0.8,
+        region_weight: float = 1.0,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.clip_temperature, self.alpha, self.beta = clip_temperature, alpha, beta
+        self.region_weight = region_weight
+        fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)  # checks the weights
+
+    def _bbox_forward(self, x: OpenVocabMaps, rois: Tensor) -> dict[str, Tensor]:
+        self.bbox_head.num_classes = len(x.text)
+        features = self.bbox_roi_extractor(x[: self.bbox_roi_extractor.num_inputs], rois)
+        embeddings, boxes = self.bbox_head(features)
+        scores = self.bbox_head.classifier(embeddings, x.text)
+        return dict(cls_score=scores, bbox_pred=boxes, bbox_feats=features)
+
+    def bbox_loss(self, x: OpenVocabMaps, sampling_results: list) -> dict[str, Any]:
+        """As in mmdet, and CLIP's classification of the regions with an object."""
+        results = super().bbox_loss(x, sampling_results)
+        if x.trains_clip:
+            rois = bbox2roi([result.pos_priors for result in sampling_results])
+            labels = torch.cat([result.pos_gt_labels for result in sampling_results])
+            logits = self.clip_logits(x, rois)
+            loss = F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
+            results["loss_bbox"]["loss_region"] = self.region_weight * loss
+        return results
+
+    def clip_logits(self, x: OpenVocabMaps, rois: Tensor) -> Tensor:
+        """CLIP's logits (K, T) of boxes (K, 5)."""
+        temperature = x.temperature if self.clip_temperature is None else self.clip_temperature
+        return region_logits(pool_boxes(x.dense, rois, x.scale), x.text, temperature)
+
+    def predict_bbox(
+        self,
+        x: OpenVocabMaps,
+        batch_img_metas: list[dict],
+        rpn_results_list: list[InstanceData],
+        rcnn_test_cfg: ConfigDict,
+        rescale: bool = False,
+    ) -> list[InstanceData]:
+        """Boxes with fused scores; CLIP looks at the refined boxes."""
+        proposals = [result.bboxes for result in rpn_results_list]
+        counts = [len(boxes) for boxes in proposals]
+        rois = bbox2roi(proposals)
+        results = self._bbox_forward(x, rois)
+        trained = results["cls_score"].softmax(-1)[:, :-1]
+        found = []
+        parts = zip(rois.split(counts), results["bbox_pred"].split(counts), trained.split(counts), batch_img_metas)
+        for number, (roi, delta, scores, meta) in enumerate(parts):
+            boxes = self.bbox_head.bbox_coder.decode(roi[:, 1:], delta, max_shape=meta["img_shape"])
+            clip = self.clip_logits(x, torch.cat([boxes.new_full((len(boxes), 1), number), boxes], 1)).softmax(-1)
+            scores = fuse_scores(scores, clip, x.seen, self.alpha, self.beta)
+            if rescale:
+                boxes = boxes / boxes.new_tensor(meta["scale_factor"]).repeat(2)
+            # The column of the background is not read.
+            padded = torch.cat([scores, scores.new_zeros(len(scores), 1)], 1)
+            kept, labels = multiclass_nms(
+                boxes, padded, rcnn_test_cfg.score_thr, rcnn_test_cfg.nms, rcnn_test_cfg.max_per_img
+            )
+            found.append(InstanceData(bboxes=kept[:, :4], scores=kept[:, -1], labels=labels))
+        return found
+
+
+# Data -----------------------------------------------------------------------------------------------------------------
+
+
+@DATASETS.register_module()
+class OpenVocabCocoDataset(CocoDataset):
+    """An annotation file of COCO's format and a class list.
+
+    Args:
+        classes: names of categories of the file, in its order; anything that
+            :func:`hypvision.clip.classes.load_classes` takes.
+        ignore_classes: names that leave the list; their objects have no label, as in open-vocabulary training.
+        kwargs: of mmdet's ``CocoDataset``.
+
+    Raises:
+        HypvisionError: an empty list, a name that is there twice, or one that the file (or the list) has not.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        classes: str | Path | Sequence[str] = "coco65",
+        ignore_classes: str | Path | Sequence[str] = (),
+        **kwargs: Any,
+    ):
+        kept = held_out(classes, ignore_classes)
+        metainfo = dict(classes=kept, palette=[tuple(colour) for colour in palette(1 + len(kept))[1:]])
+        super().__init__(*args, metainfo=metainfo, **kwargs)
+
+
+@METRICS.register_module()
+class OpenVocabCocoMetric(CocoMetric):
+    """COCO's average precision, for all classes and for groups of them.
+
+    Gives ``AP50`` and ``AP`` (mean over IoU 0.5 to 0.95), in percent, as means over the classes that occur in the
+    ground truth, and ``AP50_GROUP`` for each group.
+
+    Args:
+        groups: lists of class names by group, e.g. ``dict(base="coco48", novel="coco17")``.
+        kwargs: of mmdet's ``CocoMetric``; without ``ann_file`` the ground truth is that of the samples. With
+            ``outfile_prefix`` the detections are written as ``PREFIX.bbox.json`` and ``PREFIX.segm.json``, in COCO's
+            format.
+    """
+
+    default_prefix = "ov"
+
+    def __init__(self, groups: Mapping[str, str | Path | Sequence[str]] | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.groups = groups
+
+    def compute_metrics(self, results: list) -> dict[str, float]:
+        """``AP50``, ``AP``, ``AP50_GROUP``; with ``metric=["bbox", "segm"]`` those of masks as ``segm_...``.
+
+        Raises:
+            HypvisionError: a group has a class that the data set has not.
+        """
+        names = list(self.dataset_meta["classes"])
+        groups = groups_of(names, self.groups)
+        truth, predictions = zip(*results)
+        reference, ids = self._reference(truth, names)
+        found: dict[str, float] = {}
+        for metric in self.metrics:
+            detections = _detections(predictions, ids, metric)
+            if self.outfile_prefix is not None:
+                with replacing(Path(f"{self.outfile_prefix}.{metric}.json")) as temporary:
+                    temporary.write_text(json.dumps(detections, default=bytes.decode), encoding="utf-8")
+            if self.format_only:
+                continue
+            precision = _precision(reference, detections, ids, [item["img_id"] for item in truth], metric)
+            prefix = "" if metric == "bbox" else f"{metric}_"
+            found[f"{prefix}AP50"] = _percent(precision[0])
+            found[f"{prefix}AP"] = _percent(precision.mean(0))
+            for group, numbers in groups.items():
+                found[f"{prefix}AP50_{group}"] = _percent(precision[0, numbers])
+        return found
+
+    def _reference(self, truth: Sequence[dict], names: list[str]) -> tuple[COCO, list[int]]:
+        if self._coco_api is not None:
+            return self._coco_api, list(self._coco_api.get_cat_ids(cat_names=names))
+        annotations = []
+        for item in truth:
+            for instance in item["anns"]:
+                left, top, right, bottom = (float(value) for value in instance["bbox"])
+                annotation = dict(
+                    id=len(annotations) + 1,
+                    image_id=item["img_id"],
+                    bbox=[left, top, right - left, bottom - top],
+                    area=(right - left) * (bottom - top),
+                    iscrowd=int(instance.get("ignore_flag", 0)),
+                    category_id=int(instance["bbox_label"]),
+                )
+                if instance.get("mask") is not None:
+                    annotation["segmentation"] = instance["mask"]
+                annotations.append(annotation)
+        reference = COCO()
+        images = [dict(id=item["img_id"], width=item["width"], height=item["height"]) for item in truth]
+        categories = [dict(id=number, name=name) for number, name in enumerate(names)]
+        reference.dataset = dict(images=images, annotations=annotations, categories=categories)
+        with contextlib.redirect_stdout(io.StringIO()):
+            reference.createIndex()
+        return reference, list(range(len(names)))
+
+
+def _detections(predictions: Sequence[dict], ids: list[int], metric: str) -> list[dict]:
+    found = []
+    for item in predictions:
+        for k, (box, score, label) in enumerate(zip(item["bboxes"], item["scores"], item["labels"])):
+            left, top, right, bottom = (float(value) for value in box)
+            entry = dict(image_id=item["img_id"], category_id=ids[int(label)], score=float(score))
+            if metric == "segm":
+                entry["segmentation"] = item["masks"][k]
+            else:
+                entry["bbox"] = [left, top, right - left, bottom - top]
+            found.append(entry)
+    return found
+
+
+def _precision(reference: COCO, detections: list[dict], ids: list[int], images: list, metric: str) -> np.ndarray:
+    """Average precision (thresholds, classes) from 0 to 1; NaN for classes without an object."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        # loadRes takes no empty list
+        if detections:
+            found = reference.loadRes(detections)
+        else:
+            found = COCO()
+            found.dataset = dict(reference.dataset, annotations=[])
+            found.createIndex()
+        run = COCOeval(reference, found, metric)
+        run.params.catIds, run.params.imgIds = ids, sorted(set(images))
+        run.evaluate()
+        run.accumulate()
+    precision = run.eval["precision"][:, :, :, 0, -1]  # thresholds, recalls, classes
+    occurs = (precision > -1).all((0, 1))
+    return np.where(occurs, precision.mean(1), np.nan)
+
+
+def _percent(values: np.ndarray) -> float:
+    return round(100 * float(np.nanmean(values)), 2) if np.isfinite(values).any() else float("nan")

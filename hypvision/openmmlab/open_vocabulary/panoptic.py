@@ -1,0 +1,542 @@
+"""Open-vocabulary panoptic segmentation for mmdet: MaskFormer's masks, classes by text, PQ of base and novel classes.
+
+Our reconstruction on the idea of FC-CLIP (Yu et al., NeurIPS 2023); HyperCLIP's authors published no panoptic code. It
+needs neither compiled operators nor ``panopticapi``. Importing this module imports mmdet and open_clip.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from mmdet.datasets.base_det_dataset import BaseDetDataset
+from mmdet.evaluation.functional import INSTANCE_OFFSET
+from mmdet.models.dense_heads import MaskFormerHead
+from mmdet.models.detectors import BaseDetector
+from mmdet.registry import DATASETS, METRICS, MODELS, TRANSFORMS, VISUALIZERS
+from mmdet.structures import DetDataSample
+from mmdet.structures.bbox import HorizontalBoxes
+from mmdet.structures.mask import BitmapMasks
+from mmdet.visualization import DetLocalVisualizer
+from mmengine.config import ConfigDict
+from mmengine.evaluator import BaseMetric
+from mmengine.structures import PixelData
+from torch import Tensor, nn
+
+from hypvision.clip.classes import load_classes
+from hypvision.clip.models import create_clip
+from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks, region_logits
+from hypvision.errors import HypvisionError
+from hypvision.images import read_labels
+from hypvision.openmmlab.open_vocabulary.vocabulary import (
+    DatasetClassesHook,
+    OpenVocabMaps,
+    Vocabulary,
+    groups_of,
+    held_out,
+    preprocessing,
+)
+from hypvision.viz.palette import palette
+
+__all__ = [
+    "DatasetClassesHook",
+    "HyperCLIPPanoptic",
+    "LoadPanopticSegments",
+    "OpenVocabMaskFormerHead",
+    "OpenVocabPanopticDataset",
+    "OpenVocabPanopticMetric",
+    "PanopticVisualizer",
+    "merge_segments",
+    "panoptic_counts",
+]
+
+
+@MODELS.register_module()
+class OpenVocabMaskFormerHead(MaskFormerHead):
+    """mmdet's MaskFormer head with texts for classes: a query gives an embedding instead of class scores.
+
+    Args:
+        embedding_size: E.
+        temperature: initial value of the learned factor of the cosines.
+        void_weight: of queries without a segment in the loss.
+        kwargs: of mmdet's ``MaskFormerHead``, without numbers of classes.
+    """
+
+    def __init__(self, embedding_size: int, temperature: float = 20.0, void_weight: float = 0.1, **kwargs: Any):
+        kwargs["loss_cls"] = ConfigDict(kwargs["loss_cls"], class_weight=[1.0, void_weight])
+        super().__init__(num_things_classes=1, num_stuff_classes=0, **kwargs)
+        self.cls_embed = nn.Linear(self.decoder_embed_dims, embedding_size)
+        self.classifier = TextClassifier(embedding_size, temperature)
+        self.void_weight = void_weight
+
+    def forward(self, x: OpenVocabMaps, batch_data_samples: list[DetDataSample]) -> tuple[Tensor, Tensor]:
+        """Class logits (layers, B, Q, T + 1), the last of nothing, and mask logits (layers, B, Q, h, w)."""
+        count = len(x.text)
+        self.num_things_classes = self.num_classes = count  # for the targets, where things and stuff are alike
+        self.class_weight = self.loss_cls.class_weight = [1.0] * count + [self.void_weight]
+        embeddings, masks = super().forward(x, batch_data_samples)
+        return self.classifier(embeddings, x.text), masks
+
+
+def merge_segments(
+    scores: Tensor, masks: Tensor, is_thing: Sequence[bool], score_thr: float, overlap_thr: float
+) -> Tensor:
+    """One segment or none for each pixel, as in MaskFormer (Cheng et al., NeurIPS 2021, sec. 3.4).
+
+    Args:
+        scores: probabilities (Q, T + 1) of each mask; the last is that of nothing.
+        masks: (Q, H, W), from 0 to 1.
+        is_thing: for each class, whether each mask is an object of its own; masks of stuff are joined.
+        score_thr: masks below are dropped.
+        overlap_thr: so are those of which others take more than the rest of this share.
+
+    Returns:
+        int64 (H, W): class + 1000 * number of the object (0 for stuff); T where there is nothing.
+    """
+    count = scores.shape[1] - 1
+    best, labels = scores.max(-1)
+    keep = (labels < count) & (best > score_thr)
+    best, labels, masks = best[keep], labels[keep], masks[keep]
+    found = torch.full(masks.shape[-2:], count, dtype=torch.int64, device=masks.device)
+    if not len(masks):
+        return found
+    owner = (best[:, None, None] * masks).argmax(0)
+    number = 0
+    for k, label in enumerate(labels.tolist()):
+        inside = masks[k] >= 0.5
+        won = (owner == k) & inside
+        if not won.any() or float(won.sum()) < overlap_thr * float(inside.sum()):
+            continue
+        if is_thing[label]:
+            number += 1
+            label += number * INSTANCE_OFFSET
+        found[won] = label
+    return found
+
+
+@MODELS.register_module()
+class HyperCLIPPanoptic(Vocabulary, BaseDetector):
+    """MaskFormer's masks on the blocks of CLIP; each is compared with the texts twice.
+
+    With the trained head's probability p of a class given that there is one, and CLIP's w of the embeddings under the
+    mask, the score is p^(1-a) w^a, made to sum to one, with ``a = alpha`` for classes seen in training and ``beta`` for
+    others. Whether there is anything is up to the head. Where CLIP trains, CLIP's classification of the true segments
+    adds ``loss_region``.
+
+    Args:
+        clip: arguments of :func:`hypvision.clip.models.create_clip`.
+        panoptic_head: an :class:`OpenVocabMaskFormerHead`; its channels are filled in.
+        train_cfg: of the head. test_cfg: ``score_thr`` and ``overlap_thr`` of :func:`merge_segments`.
+        adapter, tune, templates, synonyms: see :meth:`hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
+        train_classes, test_classes: see :meth:`.Vocabulary.set_vocabularies`.
+        thing_classes: names of countable classes; None: those of the data.
+        backbone, neck, hooks, checkpointing: see :meth:`.Vocabulary.build_pyramid`.
+        alpha, beta: weights of CLIP for base and for novel classes.
+        clip_temperature: factor of CLIP's cosines; None: that of its training.
+        region_weight: of ``loss_region``.
+        data_preprocessor: options of mmdet's ``DetDataPreprocessor``; the normalisation is CLIP's.
+
+    Raises:
+        HypvisionError: options that do not go together.
+    """
+
+    def __init__(
+        self,
+        clip: dict[str, Any],
+        panoptic_head: ConfigDict,
+        train_cfg: ConfigDict | None = None,
+        test_cfg: ConfigDict | None = None,
+        adapter: dict[str, Any] | None = None,
+        tune: str = "adapter",
+        templates: str | Sequence[str] = "catseg",
+        synonyms: str = "first",
+        train_classes: str | Path | Sequence[str] | None = None,
+        test_classes: str | Path | Sequence[str] | None = None,
+        thing_classes: str | Path | Sequence[str] | None = None,
+        backbone: ConfigDict | None = None,
+        neck: ConfigDict | None = None,
+        hooks: Sequence[int] | None = None,
+        checkpointing: bool = False,
+        alpha: float = 0.4,
+        beta: float = 0.8,
+        clip_temperature: float | None = None,
+        region_weight: float = 1.0,
+        data_preprocessor: ConfigDict | None = None,
+        init_cfg: dict | None = None,
+    ):
+        bundle = create_clip(**clip)
+        options = dict(pad_mask=True, **(data_preprocessor or {}))
+        BaseDetector.__init__(self, MODELS.build(preprocessing(bundle, options)), init_cfg)
+        self.build_clip(bundle, adapter, tune, None, templates, synonyms)
+        self.set_vocabularies(train_classes, test_classes)
+        self.thing_classes = None if thing_classes is None else load_classes(thing_classes)
+        self.build_pyramid(backbone, neck, hooks, checkpointing, MODELS)
+        head = ConfigDict(panoptic_head)
+        head.setdefault("embedding_size", self.embedding_size)
+        head.update(train_cfg=train_cfg, test_cfg=test_cfg)
+        self.panoptic_head = MODELS.build(head)
+        self.test_cfg = {**dict(score_thr=0.5, overlap_thr=0.8), **(test_cfg or {})}
+        self.alpha, self.beta, self.clip_temperature = alpha, beta, clip_temperature
+        self.region_weight = region_weight
+        fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)  # checks the weights
+
+    def set_test_classes(
+        self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
+    ) -> None:
+        """Look for other classes from now on.
+
+        Args:
+            classes: what is looked for, known in training or not.
+            things: those of which every object is a segment of its own; None: all.
+
+        Raises:
+            HypvisionError: an empty list, a name that is there twice, or a thing that is not in the list.
+        """
+        names = load_classes(classes)
+        found = names if things is None else load_classes(things) if len(things) else ()
+        if unknown := [name for name in found if name not in names]:
+            raise HypvisionError(f"things has {unknown[0]!r}, which is not in the class list.")
+        super().set_test_classes(names)
+        self.thing_classes = found
+
+    def extract_feat(self, batch_inputs: Tensor) -> OpenVocabMaps:
+        """The pyramid, dense embeddings and texts of a normalised batch (B, 3, H, W)."""
+        return self.open_maps(batch_inputs)
+
+    def loss(self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample]) -> dict[str, Tensor]:
+        """The head's losses for the segments in ``gt_instances`` (things and stuff alike), and CLIP's."""
+        x = self.extract_feat(batch_inputs)
+        losses = self.panoptic_head.loss(x, batch_data_samples)
+        if x.trains_clip:
+            logits, labels = [], []
+            for number, sample in enumerate(batch_data_samples):
+                truth = sample.gt_instances
+                masks = truth.masks.to_tensor(dtype=torch.float32, device=batch_inputs.device)
+                logits.append(self.clip_logits(x, number, masks))
+                labels.append(truth.labels)
+            every = torch.cat(labels)
+            loss = F.cross_entropy(torch.cat(logits), every, reduction="sum") / max(len(every), 1)
+            losses["loss_region"] = self.region_weight * loss
+        return losses
+
+    def clip_logits(self, x: OpenVocabMaps, number: int, masks: Tensor) -> Tensor:
+        """CLIP's logits (Q, T) of masks (Q, H, W) from 0 to 1 of one picture of the batch."""
+        temperature = x.temperature if self.clip_temperature is None else self.clip_temperature
+        return region_logits(pool_masks(x.dense[number : number + 1], masks[None])[0], x.text, temperature)
+
+    def fused_scores(self, trained: Tensor, clip: Tensor, seen: Tensor) -> Tensor:
+        """Probabilities (Q, T + 1) of the trained head and (Q, T) of CLIP -> (Q, T + 1)."""
+        nothing = trained[:, -1:]
+        known = trained[:, :-1] / trained[:, :-1].sum(-1, keepdim=True).clamp(min=1e-12)
+        fused = fuse_scores(known, clip, seen, self.alpha, self.beta)
+        fused = fused / fused.sum(-1, keepdim=True).clamp(min=1e-12)
+        return torch.cat([fused * (1 - nothing), nothing], -1)
+
+    def predict(
+        self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample], rescale: bool = True
+    ) -> list[DetDataSample]:
+        """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the original size."""
+        x = self.extract_feat(batch_inputs)
+        logits, masks = self.panoptic_head.predict(x, batch_data_samples)
+        things = self.thing_classes if self.thing_classes is not None else self.data_things
+        is_thing = [things is None or name in things for name in self.test_classes]
+        for number, sample in enumerate(batch_data_samples):
+            height, width = sample.img_shape[:2]
+            binary = masks[number] > 0
+            binary[:, height:], binary[:, :, width:] = False, False
+            clip = self.clip_logits(x, number, binary.float()).softmax(-1)
+            scores = self.fused_scores(logits[number].softmax(-1), clip, x.seen)
+            part = masks[number, :, :height, :width]
+            if rescale:
+                part = F.interpolate(part[None], sample.ori_shape[:2], mode="bilinear", align_corners=False)[0]
+            found = merge_segments(
+                scores, part.sigmoid(), is_thing, self.test_cfg["score_thr"], self.test_cfg["overlap_thr"]
+            )
+            # mmdet's visualizer reads the words here.
+            words = dict(label_names=list(self.test_classes), ignore_index=len(self.test_classes))
+            sample.pred_panoptic_seg = PixelData(metainfo=words, sem_seg=found[None])
+        return batch_data_samples
+
+    def _forward(self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample]) -> tuple[Tensor, Tensor]:
+        return self.panoptic_head(self.extract_feat(batch_inputs), batch_data_samples)
+
+
+@VISUALIZERS.register_module()
+class PanopticVisualizer(DetLocalVisualizer):
+    """mmdet's pictures; one without any segment stays as it is, where mmdet's own fails."""
+
+    def _draw_panoptic_seg(self, image: np.ndarray, panoptic_seg: PixelData, classes: Any, palette: Any) -> np.ndarray:
+        nothing = panoptic_seg.metainfo.get("ignore_index", len(classes or ()))
+        if (np.asarray(panoptic_seg.sem_seg) == nothing).all():
+            return image
+        return super()._draw_panoptic_seg(image, panoptic_seg, classes, palette)
+
+
+# Data -----------------------------------------------------------------------------------------------------------------
+
+_NEEDED = {
+    "images": ("id", "file_name", "height", "width"),
+    "annotations": ("image_id", "file_name", "segments_info"),
+    "categories": ("id", "name"),
+}
+
+
+@DATASETS.register_module()
+class OpenVocabPanopticDataset(BaseDetDataset):
+    """COCO's panoptic format and a class list.
+
+    Args:
+        ann_file: the JSON file. data_prefix: ``dict(img=..., seg=...)``, folders of pictures and of segment maps.
+        classes: a word for each category of the file, in its order; anything that
+            :func:`hypvision.clip.classes.load_classes` takes. None: the names of the file.
+        ignore_classes: words that leave the list; pixels of their segments have no label.
+        kwargs: of mmdet's ``BaseDetDataset``.
+
+    Raises:
+        HypvisionError: a wrong list, or a file that is damaged or refers to categories or pictures that it has not.
+    """
+
+    def __init__(
+        self,
+        ann_file: str,
+        classes: str | Path | Sequence[str] | None = None,
+        ignore_classes: str | Path | Sequence[str] = (),
+        **kwargs: Any,
+    ):
+        self.words, self.out = classes, ignore_classes
+        super().__init__(ann_file=ann_file, **kwargs)
+
+    def load_data_list(self) -> list[dict[str, Any]]:
+        """The pictures with their segments."""
+        content = self._read()
+        names = load_classes([item["name"] for item in content["categories"]] if self.words is None else self.words)
+        if len(names) != len(content["categories"]):
+            raise HypvisionError(
+                f"The annotation file '{self.ann_file}' has {len(content['categories'])} categories, but the class "
+                f"list has {len(names)} names. Give one for each category, in the order of the file."
+            )
+        kept = held_out(names, self.out)
+        things = [name for name, item in zip(names, content["categories"]) if item.get("isthing", 1) and name in kept]
+        self._metainfo.update(classes=kept, thing_classes=tuple(things), palette=palette(1 + len(kept))[1:])
+        label = {item["id"]: name for item, name in zip(content["categories"], names)}
+        number = {name: k for k, name in enumerate(kept)}
+        images = {item["id"]: item for item in content["images"]}
+        found = []
+        for item in content["annotations"]:
+            if item["image_id"] not in images:
+                raise HypvisionError(
+                    f"In '{self.ann_file}', the segments of '{item['file_name']}' belong to the image_id "
+                    f"{item['image_id']}, which the file has not. Correct the file."
+                )
+            segments = []
+            for segment in item["segments_info"]:
+                if segment.get("category_id") not in label:
+                    raise HypvisionError(
+                        f"In '{self.ann_file}', a segment of '{item['file_name']}' has the category_id "
+                        f"{segment.get('category_id')}, which is none of the file's categories. Correct the number, or "
+                        "add the category."
+                    )
+                name = label[segment["category_id"]]
+                if name in number:
+                    crowd = int(segment.get("iscrowd", 0))
+                    segments.append(dict(id=int(segment["id"]), category=number[name], iscrowd=crowd))
+            image = images[item["image_id"]]
+            found.append(
+                dict(
+                    img_path=str(Path(self.data_prefix["img"], image["file_name"])),
+                    seg_map_path=str(Path(self.data_prefix["seg"], item["file_name"])),
+                    img_id=item["image_id"],
+                    height=image["height"],
+                    width=image["width"],
+                    segments_info=segments,
+                )
+            )
+        return found
+
+    def filter_data(self) -> list[dict]:
+        """In training only pictures with a segment that has a label."""
+        if self.test_mode:
+            return self.data_list
+        return [item for item in self.data_list if any(not s["iscrowd"] for s in item["segments_info"])]
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            content = json.loads(Path(self.ann_file).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise HypvisionError(f"There is no annotation file '{self.ann_file}'. Check data_root.") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise HypvisionError(f"The annotation file '{self.ann_file}' cannot be read: {error}.") from error
+        for kind, keys in _NEEDED.items():
+            items = content.get(kind) if isinstance(content, dict) else None
+            if not isinstance(items, list) or any(not isinstance(x, dict) or set(keys) - set(x) for x in items):
+                raise HypvisionError(
+                    f"The annotation file '{self.ann_file}' is not of COCO's panoptic format: '{kind}' must be a list "
+                    f"of entries with {', '.join(keys)}. Correct the file."
+                )
+        return content
+
+
+@TRANSFORMS.register_module()
+class LoadPanopticSegments:
+    """Segments of a picture as instances, things and stuff alike, from COCO's coloured segment maps.
+
+    Adds ``gt_masks``, ``gt_bboxes``, ``gt_bboxes_labels`` and ``gt_ignore_flags`` of all segments but crowds, and
+    ``panoptic_ids``, int64 (H, W), the segments' numbers at the original size, 0 where there is no label.
+
+    Raises:
+        HypvisionError: the map is missing, unreadable, or of another size than the file says.
+    """
+
+    def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
+        path = results["seg_map_path"]
+        colours = read_labels(path, "segment map", "RGB").astype(np.int64)
+        if colours.shape[:2] != tuple(results["ori_shape"][:2]):
+            raise HypvisionError(
+                f"The segment map '{path}' has {colours.shape[0]} x {colours.shape[1]} pixels, its picture "
+                f"{results['ori_shape'][0]} x {results['ori_shape'][1]}. Correct one of the two."
+            )
+        ids = colours[..., 0] + 256 * colours[..., 1] + 256**2 * colours[..., 2]
+        ids[~np.isin(ids, [segment["id"] for segment in results["segments_info"]])] = 0
+        segments = [s for s in results["segments_info"] if not s["iscrowd"] and (ids == s["id"]).any()]
+        masks = [ids == segment["id"] for segment in segments]
+        boxes = np.zeros((len(masks), 4), dtype=np.float32)
+        for box, mask in zip(boxes, masks):
+            rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+            box[:] = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+        results.update(
+            panoptic_ids=ids,
+            gt_bboxes=HorizontalBoxes(boxes),
+            gt_bboxes_labels=np.array([segment["category"] for segment in segments], dtype=np.int64),
+            gt_ignore_flags=np.zeros(len(masks), dtype=bool),
+            gt_masks=BitmapMasks([mask.astype(np.uint8) for mask in masks], *ids.shape),
+        )
+        return results
+
+
+# Evaluation -----------------------------------------------------------------------------------------------------------
+
+
+def panoptic_counts(
+    predicted: np.ndarray,
+    labels: Mapping[int, int],
+    truth: np.ndarray,
+    segments: Sequence[Mapping[str, int]],
+    count: int,
+) -> np.ndarray:
+    """Matches of one picture (Kirillov et al., CVPR 2019, "Panoptic Segmentation"; void and crowds as in COCO).
+
+    Args:
+        predicted: numbers of predicted segments (H, W). labels: class of each; other numbers are no segment.
+        truth: numbers of true segments (H, W), 0 for void. segments: ``id``, ``category`` and ``iscrowd`` of each.
+        count: number of classes.
+
+    Returns:
+        float64 (count, 4): sum of IoU, true positives, false positives, false negatives.
+    """
+    found = np.zeros((count, 4))
+    true = {s["id"]: s for s in segments if (truth == s["id"]).any()}
+    pairs, sizes = np.unique(np.stack([truth.ravel(), predicted.ravel()]), axis=1, return_counts=True)
+    overlap = {(int(a), int(b)): int(size) for (a, b), size in zip(pairs.T, sizes)}
+    area_true, area_found = {}, {}
+    for (a, b), size in overlap.items():
+        area_true[a] = area_true.get(a, 0) + size
+        area_found[b] = area_found.get(b, 0) + size
+    void = {b: sum(size for (a, c), size in overlap.items() if c == b and a not in true) for b in area_found}
+    matched_true, matched_found = set(), set()
+    for (a, b), size in overlap.items():
+        if a not in true or b not in labels or true[a]["iscrowd"] or true[a]["category"] != labels[b]:
+            continue
+        iou = size / (area_true[a] + area_found[b] - size - void[b])
+        if iou > 0.5:
+            found[labels[b], :2] += iou, 1
+            matched_true.add(a)
+            matched_found.add(b)
+    for a, segment in true.items():
+        if a not in matched_true and not segment["iscrowd"]:
+            found[segment["category"], 3] += 1
+    for b, label in labels.items():
+        if b in matched_found or b not in area_found:
+            continue
+        crowd = sum(
+            size for (a, c), size in overlap.items()
+            if c == b and a in true and true[a]["iscrowd"] and true[a]["category"] == label
+        )  # fmt: skip
+        if (void[b] + crowd) / area_found[b] <= 0.5:
+            found[label, 2] += 1
+    return found
+
+
+@METRICS.register_module()
+class OpenVocabPanopticMetric(BaseMetric):
+    """Panoptic quality PQ = SQ * RQ, in percent, as means over the classes that occur or are predicted.
+
+    Gives ``PQ``, ``SQ``, ``RQ``, ``PQ_things``, ``PQ_stuff``, and ``PQ_GROUP`` for each group. The samples hold
+    ``panoptic_ids`` and ``segments_info`` (name both in the ``meta_keys`` of ``PackDetInputs``).
+
+    Args:
+        groups: lists of class names by group, e.g. ``dict(novel="coco17")``; ``"rest"`` is made of those left over.
+    """
+
+    default_prefix = "ov"
+
+    def __init__(self, groups: Mapping[str, str | Path | Sequence[str]] | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.groups = groups
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
+        """Count matches of each picture.
+
+        Raises:
+            HypvisionError: the samples lack the ground truth.
+        """
+        count = len(self.dataset_meta["classes"])
+        for sample in data_samples:
+            if "panoptic_ids" not in sample or "segments_info" not in sample:
+                raise HypvisionError(
+                    "The samples lack 'panoptic_ids' or 'segments_info'. Name both in meta_keys of PackDetInputs in "
+                    "the test pipeline, after LoadPanopticSegments."
+                )
+            predicted = np.asarray(sample["pred_panoptic_seg"]["sem_seg"].cpu())[0]
+            labels = {int(k): int(k) % INSTANCE_OFFSET for k in np.unique(predicted) if k % INSTANCE_OFFSET < count}
+            truth = sample["panoptic_ids"]
+            if predicted.shape != truth.shape:
+                raise HypvisionError(
+                    f"The prediction for '{sample.get('img_path')}' has the shape {predicted.shape}, the truth "
+                    f"{truth.shape}. Test with rescale=True."
+                )
+            self.results.append(panoptic_counts(predicted, labels, truth, sample["segments_info"], count))
+
+    def compute_metrics(self, results: list[np.ndarray]) -> dict[str, float]:
+        """PQ, SQ, RQ.
+
+        Raises:
+            HypvisionError: a group has a class that the data set has not.
+        """
+        names = list(self.dataset_meta["classes"])
+        groups = groups_of(names, self.groups)
+        if groups:
+            taken = set().union(*groups.values())
+            groups["rest"] = [k for k in range(len(names)) if k not in taken]
+        if (things := self.dataset_meta.get("thing_classes")) is not None:
+            groups["things"] = [k for k, name in enumerate(names) if name in things]
+            groups["stuff"] = [k for k, name in enumerate(names) if name not in things]
+        iou, tp, fp, fn = np.sum(results, axis=0).T
+        total = tp + (fp + fn) / 2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            quality = np.where(total > 0, iou / total, np.nan)
+            segmentation = np.where(total > 0, np.where(tp > 0, iou / tp, 0), np.nan)
+            recognition = np.where(total > 0, tp / total, np.nan)
+        found = dict(PQ=_percent(quality), SQ=_percent(segmentation), RQ=_percent(recognition))
+        for group, numbers in groups.items():
+            if numbers:
+                found[f"PQ_{group}"] = _percent(quality[numbers])
+        return found
+
+
+def _percent(values: np.ndarray) -> float:
+    return round(100 * float(np.nanmean(values)), 2) if np.isfinite(values).any() else float("nan")

@@ -1,0 +1,319 @@
+"""Open-vocabulary segmentation for mmseg: segmentor, input, data sets by class list, wide labels, metric.
+
+Importing this module imports mmseg and open_clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmcv.transforms import Resize
+from mmengine.model import BaseDataPreprocessor
+from mmengine.structures import PixelData
+from mmseg.datasets import BaseSegDataset
+from mmseg.datasets.transforms import LoadAnnotations
+from mmseg.evaluation import IoUMetric
+from mmseg.models.segmentors import BaseSegmentor
+from mmseg.registry import DATASETS, METRICS, MODELS, TRANSFORMS
+from mmseg.structures import SegDataSample
+from mmseg.utils import stack_batch
+from PIL import Image
+from torch import Tensor
+
+from hypvision.clip.classes import load_classes
+from hypvision.clip.segmentation.segmenter import SegmenterBase
+from hypvision.errors import HypvisionError
+from hypvision.images import read_labels
+from hypvision.openmmlab.open_vocabulary.vocabulary import DatasetClassesHook, Vocabulary
+from hypvision.viz.palette import palette
+
+__all__ = [
+    "DatasetClassesHook",
+    "HyperCLIPSegmentor",
+    "LoadWideAnnotations",
+    "OpenVocabIoUMetric",
+    "OpenVocabPreProcessor",
+    "OpenVocabSegDataset",
+    "ResizeWide",
+]
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+
+
+@MODELS.register_module()
+class OpenVocabPreProcessor(BaseDataPreprocessor):
+    """RGB from 0 to 255; padded batches for training, lists of any sizes for test.
+
+    Args:
+        bgr_to_rgb: images come as OpenCV reads them.
+        pad_val, seg_pad_val: for images and label maps of unequal sizes.
+    """
+
+    def __init__(self, bgr_to_rgb: bool = True, pad_val: float = 128, seg_pad_val: int = 255, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.bgr_to_rgb, self.pad_val, self.seg_pad_val = bgr_to_rgb, pad_val, seg_pad_val
+
+    def forward(self, data: dict[str, Any], training: bool = False) -> dict[str, Any]:
+        """``inputs`` and ``data_samples`` of a batch, on the model's device."""
+        data = self.cast_data(data)
+        inputs = [image.flip(0).float() if self.bgr_to_rgb else image.float() for image in data["inputs"]]
+        samples = data.get("data_samples")
+        if training:
+            size = tuple(max(image.shape[k] for image in inputs) for k in (-2, -1))
+            inputs, samples = stack_batch(
+                inputs=inputs, data_samples=samples, size=size, pad_val=self.pad_val, seg_pad_val=self.seg_pad_val
+            )
+        return dict(inputs=inputs, data_samples=samples)
+
+
+@MODELS.register_module()
+class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
+    """:class:`hypvision.clip.segmentation.segmenter.OpenVocabSegmenter` as a segmentor of mmseg.
+
+    Args:
+        clip: arguments of :func:`hypvision.clip.models.create_clip`.
+        train_classes: names in the order of the training labels; anything that
+            :func:`hypvision.clip.classes.load_classes` takes. None: those of the data (:class:`DatasetClassesHook`).
+        test_classes: those of the test labels; None: as before.
+        background_from: at test, classes from this number on become this number (PAS-20b: 20).
+        ignore_index: label of ignored pixels in training.
+        options: those of :class:`~hypvision.clip.segmentation.segmenter.OpenVocabSegmenter`.
+
+    Raises:
+        HypvisionError: options that do not go together.
+    """
+
+    def __init__(
+        self,
+        clip: dict[str, Any],
+        train_classes: str | Path | Sequence[str] | None = None,
+        test_classes: str | Path | Sequence[str] | None = None,
+        background_from: int | None = None,
+        ignore_index: int = 255,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+        **options: Any,
+    ):
+        preprocessor = data_preprocessor or OpenVocabPreProcessor(seg_pad_val=ignore_index)
+        BaseSegmentor.__init__(self, data_preprocessor=preprocessor, init_cfg=init_cfg)
+        self.build(clip, **options)
+        self.set_vocabularies(train_classes, test_classes)
+        self.background_from, self.ignore_index = background_from, ignore_index
+
+    def loss(self, inputs: Tensor, data_samples: list[SegDataSample]) -> dict[str, Tensor]:
+        """Binary cross-entropy of a batch (B, 3, H, W)."""
+        labels = torch.stack([sample.gt_sem_seg.data.squeeze(0) for sample in data_samples]).long()
+        self.classes = self.train_classes
+        return dict(loss=self.segmentation_loss(inputs, labels, self.ignore_index))
+
+    def predict(self, inputs: Sequence[Tensor], data_samples: list[SegDataSample] | None = None) -> list[SegDataSample]:
+        """Label maps at the images' original sizes, as ``pred_sem_seg``; any number of images of any sizes."""
+        self.classes = self.test_classes
+        samples = data_samples or [SegDataSample() for _ in inputs]
+        sizes = [
+            tuple(sample.metainfo.get("ori_shape", image.shape[-2:])[:2]) for sample, image in zip(samples, inputs)
+        ]
+        for sample, label in zip(samples, self.predict_labels(inputs, sizes)):
+            if self.background_from is not None:
+                label = label.clamp(max=self.background_from)
+            sample.pred_sem_seg = PixelData(data=label[None])
+        return samples
+
+    def _forward(self, inputs: Tensor | Sequence[Tensor], data_samples: Any = None) -> Tensor:
+        return self.logits(inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs)))
+
+    def extract_feat(self, inputs: Tensor) -> Tensor:
+        """Dense CLIP embeddings (B, E, h, w)."""
+        from hypvision.clip.towers import encode_dense
+
+        return encode_dense(self.clip, (inputs - self.mean) / self.std)[0]
+
+    def encode_decode(self, inputs: Tensor, batch_img_metas: Any = None) -> Tensor:
+        """Logits (B, T, h, w)."""
+        return self.logits(inputs)
+
+
+# Data -----------------------------------------------------------------------------------------------------------------
+
+
+@TRANSFORMS.register_module()
+class LoadWideAnnotations(LoadAnnotations):
+    """Label maps of any depth; mmseg's own cuts them to 8 bits, which breaks lists of more than 255 classes."""
+
+    def _load_seg_map(self, results: dict[str, Any]) -> None:
+        path = results["seg_map_path"]
+        labels = read_labels(path)
+        if labels.ndim != 2:
+            raise HypvisionError(
+                f"The label map '{path}' has the shape {labels.shape}: it is a coloured picture. A label map has one "
+                "number a pixel; save it in mode L, P or I;16."
+            )
+        labels = labels.astype(np.int32)
+        if results.get("reduce_zero_label"):
+            labels = np.where(labels == 0, 255, labels - 1)
+        if results.get("label_map"):
+            table = np.arange(max(int(labels.max()), *results["label_map"]) + 1, dtype=np.int32)
+            for old, new in results["label_map"].items():
+                table[old] = new
+            labels = np.where(labels < 0, labels, table[labels.clip(min=0)])  # a negative one is wrong, and stays so
+        # mmcv resizes with Pillow in 8 bits only, so 8 bits are kept where they hold the labels; else see ResizeWide.
+        narrow = labels.min(initial=0) >= 0 and labels.max(initial=0) <= 255
+        results["gt_seg_map"] = labels.astype(np.uint8) if narrow else labels
+        results["seg_fields"].append("gt_seg_map")
+
+
+@TRANSFORMS.register_module()
+class ResizeWide(Resize):
+    """mmcv's Resize, also for label maps of more than 8 bits, which it refuses with Pillow as the backend."""
+
+    def _resize_seg(self, results: dict[str, Any]) -> None:
+        labels = results.get("gt_seg_map")
+        if labels is None or labels.dtype == np.uint8:
+            super()._resize_seg(results)
+        else:
+            size = results["img_shape"][1::-1]
+            image = Image.fromarray(labels.astype(np.int32))
+            results["gt_seg_map"] = np.array(image.resize(size, Image.Resampling.NEAREST))
+
+
+@DATASETS.register_module()
+class OpenVocabSegDataset(BaseSegDataset):
+    """A folder of images, one of label maps, and a class list.
+
+    Args:
+        classes: names in the order of the labels; anything that :func:`hypvision.clip.classes.load_classes` takes.
+        data_root, data_prefix: as in mmseg; ``data_prefix=dict(img_path="images", seg_map_path="masks")``.
+        seg_map_suffix: of the label maps; None: of whatever there is with the name of the image.
+        ignore_index: label of ignored pixels.
+        ignore_classes: names whose pixels are ignored and which leave the list (held-out classes in training).
+
+    Raises:
+        HypvisionError: no classes, no images, or an image without a label map.
+    """
+
+    def __init__(
+        self,
+        classes: str | Path | Sequence[str],
+        seg_map_suffix: str | None = None,
+        ignore_index: int = 255,
+        ignore_classes: Sequence[str] = (),
+        **kwargs: Any,
+    ):
+        names = load_classes(classes)
+        if 0 <= ignore_index < len(names):
+            raise HypvisionError(
+                f"ignore_index={ignore_index} is the label of {names[ignore_index]!r}, so that its pixels would be "
+                f"ignored. With {len(names)} classes give another ignore_index, such as 65535, to the data set, the "
+                "model and the metric."
+            )
+        if unknown := [name for name in ignore_classes if name not in names]:
+            raise HypvisionError(f"ignore_classes has {unknown[0]!r}, which is not in the class list.")
+        kept = [name for name in names if name not in set(ignore_classes)]
+        self.suffix = seg_map_suffix
+        self._map = {}
+        if len(kept) < len(names):
+            self._map = {i: kept.index(n) if n in kept else ignore_index for i, n in enumerate(names)}
+        metainfo = dict(classes=tuple(kept), palette=palette(len(kept)))
+        super().__init__(
+            metainfo=metainfo, ignore_index=ignore_index, reduce_zero_label=False,
+            seg_map_suffix=seg_map_suffix or ".png", **kwargs,
+        )  # fmt: skip
+
+    def load_data_list(self) -> list[dict[str, Any]]:
+        """Every picture of the folder with the label map of the same name."""
+        folder = Path(self.data_prefix["img_path"])
+        masks = self.data_prefix.get("seg_map_path")
+        files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES) if folder.is_dir() else []
+        if not files:
+            raise HypvisionError(f"There are no pictures in '{folder}' ({', '.join(SUFFIXES)}). Check data_root.")
+        found = []
+        for path in files:
+            item = dict(img_path=str(path), label_map=self._map or None, reduce_zero_label=False, seg_fields=[])
+            if masks is not None:
+                stem = Path(masks, path.relative_to(folder)).with_suffix("")
+                endings = [self.suffix] if self.suffix else [".png", ".tif", ".tiff", ".bmp"]
+                places = [stem.with_name(stem.name + ending) for ending in endings]
+                place = next((place for place in places if place.is_file()), None)
+                if place is None:
+                    raise HypvisionError(f"The picture '{path}' has no label map; expected '{places[0]}'.")
+                item["seg_map_path"] = str(place)
+            found.append(item)
+        return found
+
+
+@METRICS.register_module()
+class OpenVocabIoUMetric(IoUMetric):
+    """mIoU as detectron2 reports it: over the classes that occur in the ground truth.
+
+    mmseg's own counts a class that is predicted but never there as 0, which lowers the mean of long lists strongly.
+
+    Args:
+        absent_classes: ``"ignore"``, or ``"zero"`` for mmseg's way.
+        groups: lists of class names by group, e.g. ``dict(novel=[...])``: adds ``mIoU_novel``; ``"shape"`` and
+            ``"colour-shape"`` stand for the base and novel classes of the drawn shapes.
+        kwargs: see mmseg's IoUMetric.
+    """
+
+    def __init__(
+        self, absent_classes: str = "ignore", groups: dict[str, Sequence[str]] | str | None = None, **kwargs: Any
+    ):
+        if absent_classes not in ("ignore", "zero"):
+            raise HypvisionError(f"absent_classes is {absent_classes!r}; use 'ignore' or 'zero'.")
+        kwargs.setdefault("iou_metrics", ["mIoU"])
+        super().__init__(**kwargs)
+        if isinstance(groups, str):
+            from hypvision.openmmlab.datasets.open_vocabulary_shapes import BASE, NOVEL
+
+            groups = dict(base=BASE[groups], novel=NOVEL[groups])
+        self.absent_classes, self.groups = absent_classes, dict(groups or {})
+
+    def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
+        """As in mmseg, after a look at the labels; label maps are written with 16 bits where 8 do not suffice."""
+        count = len(self.dataset_meta["classes"])
+        for sample in data_samples:
+            if not self.format_only:
+                label = sample["gt_sem_seg"]["data"]
+                label = label[label != self.ignore_index]
+                if label.numel() and (label.min() < 0 or label.max() >= count):
+                    raise HypvisionError(
+                        f"The label map of '{sample.get('img_path')}' has the label {int(label.max())}, but there are "
+                        f"{count} classes and {self.ignore_index} for ignored pixels. Correct the maps or the list."
+                    )
+        if self.output_dir is not None and count > 255:
+            for sample in data_samples:
+                array = sample["pred_sem_seg"]["data"][0].cpu().numpy().astype(np.uint16)
+                Image.fromarray(array).save(Path(self.output_dir, Path(sample["img_path"]).stem + ".png"))
+            folder, self.output_dir = self.output_dir, None
+            try:
+                super().process(data_batch, data_samples)
+            finally:
+                self.output_dir = folder
+            return
+        super().process(data_batch, data_samples)
+
+    def compute_metrics(self, results: list) -> dict[str, float]:
+        """``mIoU``, ``aAcc``, ``mAcc``, and ``mIoU_GROUP`` of each group."""
+        metrics = dict(super().compute_metrics(results))
+        if self.format_only:
+            return metrics
+        intersect, union, _, label = (sum(part).double().numpy() for part in zip(*results))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            iou, accuracy = intersect / union, intersect / label
+        if self.absent_classes == "ignore":
+            iou = np.where(label > 0, iou, np.nan)
+        names = list(self.dataset_meta["classes"])
+        metrics["mIoU"] = _mean(iou)
+        metrics["mAcc"] = _mean(accuracy)
+        for group, wanted in self.groups.items():
+            if missing := [name for name in wanted if name not in names]:
+                raise HypvisionError(f"The group '{group}' has {missing[0]!r}, which is not in the class list.")
+            metrics[f"mIoU_{group}"] = _mean(iou[[names.index(name) for name in wanted]])
+        return metrics
+
+
+def _mean(values: np.ndarray) -> float:
+    return round(100 * float(np.nanmean(values)), 2) if np.isfinite(values).any() else float("nan")

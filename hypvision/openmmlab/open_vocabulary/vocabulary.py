@@ -1,0 +1,268 @@
+"""Class names of open-vocabulary models under mmengine: of the config, of the data, changed at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS, Registry
+from mmengine.runner import Runner
+from torch import Tensor
+
+from hypvision.clip.classes import load_classes
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
+from hypvision.clip.radius import radius_statistics, text_radii
+from hypvision.clip.towers import encode_dense, patch_size, vision_tower
+from hypvision.errors import HypvisionError
+
+__all__ = [
+    "DatasetClassesHook",
+    "OpenVocabMaps",
+    "TextRadiusHook",
+    "Vocabulary",
+    "groups_of",
+    "held_out",
+    "preprocessing",
+]
+
+
+class OpenVocabMaps(tuple):
+    """The maps of a pyramid, and what the heads need beside them.
+
+    Attributes:
+        dense: dense CLIP embeddings (B, E, h, w).
+        text: embeddings of the classes (T, P, E).
+        seen: bool (T,): which classes training knew.
+        scale: patches of ``dense`` for a pixel.
+        temperature: factor of the cosines that CLIP was trained with.
+        trains_clip: whether CLIP has something to learn.
+    """
+
+    dense: Tensor
+    text: Tensor
+    seen: Tensor
+    scale: float
+    temperature: Tensor
+    trains_clip: bool
+
+
+class Vocabulary(OpenVocabularyCLIP):
+    """Mix-in of models with a class list for training and one for testing."""
+
+    open_vocabulary = True
+    """Heads have no number of classes of their own."""
+
+    def set_vocabularies(
+        self,
+        train_classes: str | Path | Sequence[str] | None = None,
+        test_classes: str | Path | Sequence[str] | None = None,
+    ) -> None:
+        """Set both lists; called once by the constructors.
+
+        Args:
+            train_classes: names in the order of the training labels; anything that
+                :func:`hypvision.clip.classes.load_classes` takes. None: those of the data
+                (:class:`DatasetClassesHook`).
+            test_classes: those of the test labels; None: as before.
+
+        Raises:
+            HypvisionError: an empty list, or a name that is there twice.
+        """
+        self.fixed = dict(train=train_classes is not None, test=test_classes is not None)
+        self.train_classes = () if train_classes is None else load_classes(train_classes)
+        self.test_classes = self.train_classes if test_classes is None else load_classes(test_classes)
+        self.data_things: tuple[str, ...] | None = None  # of panoptic data
+
+    def set_test_classes(self, classes: str | Path | Sequence[str]) -> None:
+        """Look for other classes from now on, known in training or not; the data's no longer count.
+
+        Raises:
+            HypvisionError: an empty list, or a name that is there twice.
+        """
+        self.test_classes, self.fixed["test"] = load_classes(classes), True
+
+    def seen(self, names: Sequence[str]) -> Tensor:
+        """Which of the names (T,) training knew: bool.
+
+        Raises:
+            HypvisionError: the classes of the training are not known.
+        """
+        if not self.train_classes:
+            raise HypvisionError(
+                "The model does not know which classes it was trained on, so it cannot tell base from novel ones. Set "
+                "model.train_classes in the config: a list, a file, or one of the lists that ship, such as 'coco48'."
+            )
+        known = set(self.train_classes)
+        return torch.tensor([name in known for name in names], device=self.mean.device)
+
+    def build_pyramid(
+        self,
+        backbone: dict | None,
+        neck: dict | None,
+        hooks: Sequence[int] | None,
+        checkpointing: bool,
+        registry: Registry,
+    ) -> None:
+        """What the heads look at: a pyramid on CLIP's own blocks, or on a backbone of its own.
+
+        Args:
+            backbone: config of a detection backbone; None: CLIP's image tower serves as one.
+            neck: config of a neck; its ``in_channels`` are filled in where it stands on CLIP.
+            hooks: numbers of CLIP's blocks that it is given; default: four, evenly spaced, the last one included.
+            checkpointing: less memory in training, more work.
+        """
+        tower = vision_tower(self.clip)
+        depth = len(tower.blocks)
+        self.checkpointing = checkpointing
+        self.hooks: tuple[int, ...] = ()
+        self.backbone = None
+        if backbone is None:
+            self.hooks = tuple(hooks) if hooks is not None else tuple(max(0, depth * k // 4 - 1) for k in (1, 2, 3, 4))
+            neck = dict(neck or dict(type="BlockPyramid"))
+            neck.setdefault("in_channels", [tower.width] * len(self.hooks))
+        else:
+            self.backbone = registry.build(backbone)
+        self.neck = None if neck is None else registry.build(neck)
+
+    def open_maps(self, images: Tensor) -> OpenVocabMaps:
+        """What the heads need of normalised images (B, 3, H, W), for the classes of training or of testing."""
+        dense, hooked, _ = encode_dense(self.clip, images, self.hooks, self.checkpointing)
+        found = tuple(hooked) if self.backbone is None else self.backbone(images)
+        names = self.train_classes if self.training else self.test_classes
+        maps = OpenVocabMaps(found if self.neck is None else self.neck(found))
+        maps.dense, maps.scale = dense, 1 / patch_size(self.clip)[0]
+        maps.text, maps.seen = self.encode_classes(names), self.seen(names)
+        maps.temperature = self.clip.logit_scale.detach().exp()
+        maps.trains_clip = self.training and self.trains_clip
+        return maps
+
+
+def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Config of mmdet's ``DetDataPreprocessor`` with CLIP's normalisation, padding to whole patches, and ``options``.
+
+    Raises:
+        HypvisionError: ``pad_size_divisor`` is no multiple of the patch.
+    """
+    patch = patch_size(clip.model)[0]
+    found = dict(type="DetDataPreprocessor", mean=clip.mean, std=clip.std, bgr_to_rgb=True, pad_size_divisor=patch)
+    found.update(options or {})
+    if found["pad_size_divisor"] % patch:
+        raise HypvisionError(
+            f"data_preprocessor.pad_size_divisor={found['pad_size_divisor']} is no multiple of CLIP's patch of {patch} "
+            f"pixels. Use {2 * patch}."
+        )
+    return found
+
+
+@HOOKS.register_module()
+class DatasetClassesHook(Hook):
+    """Gives a model the class names of its data sets, unless the config gives them to the model.
+
+    Raises:
+        HypvisionError: the config gives another number of names than the data have classes.
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        self._set(runner, "train", runner.train_dataloader)
+
+    def before_val(self, runner: Runner) -> None:
+        self._set(runner, "test", runner.val_dataloader)
+
+    def before_test(self, runner: Runner) -> None:
+        self._set(runner, "test", runner.test_dataloader)
+
+    @staticmethod
+    def _set(runner: Runner, phase: str, loader: Any) -> None:
+        model = getattr(runner.model, "module", runner.model)
+        if not isinstance(model, Vocabulary):
+            return
+        names = list(loader.dataset.metainfo["classes"])
+        if not model.fixed[phase]:
+            setattr(model, f"{phase}_classes", load_classes(names))
+        own = getattr(model, f"{phase}_classes")
+        if phase == "test":
+            model.data_things = loader.dataset.metainfo.get("thing_classes")
+        # Words may differ from the data's names, but each label needs one; a segmentor may map many to one background.
+        if len(own) != len(names) and getattr(model, "background_from", None) is None:
+            raise HypvisionError(
+                f"The {phase} data have {len(names)} classes, but model.{phase}_classes has {len(own)} names. Give a "
+                "name for each class of the data, in their order, or leave the setting out."
+            )
+
+
+@HOOKS.register_module()
+class TextRadiusHook(Hook):
+    """Logs the hyperbolic radii of the class texts when training begins and after each validation.
+
+    ``radius/base`` and ``radius/novel`` (test classes that training does not know) are means; the log line has standard
+    deviations and quantiles too. See :func:`hypvision.clip.radius.hyperbolic_radius`.
+
+    Args:
+        c: curvature.
+        convention: of that function.
+    """
+
+    priority = "LOW"  # after DatasetClassesHook
+
+    def __init__(self, c: float = 0.01, convention: str = "metric2"):
+        self.how = dict(c=c, convention=convention)
+
+    def before_train(self, runner: Runner) -> None:
+        self._log(runner)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        self._log(runner)
+
+    def _log(self, runner: Runner) -> None:
+        model = getattr(runner.model, "module", runner.model)
+        if not isinstance(model, Vocabulary) or not is_main_process():
+            return
+        known, tested = set(model.train_classes), model.test_classes
+        if not model.fixed["test"] and runner.val_loop is not None:  # before the first validation
+            tested = load_classes(list(runner.val_dataloader.dataset.metainfo["classes"]))
+        lists = {"base": model.train_classes, "novel": [name for name in tested if name not in known]}
+        clip = CLIPBundle(model.clip, model.tokenizer, (), ())
+        for group, names in lists.items():
+            if not names:
+                continue
+            radii = text_radii(clip, names, model.templates, **self.how)
+            found = radius_statistics(radii)
+            runner.message_hub.update_scalar(f"train/radius/{group}", found["mean"])
+            values = ", ".join(f"{key} {value:.4g}" for key, value in found.items())
+            runner.logger.info(f"Radius of {len(names)} {group} texts: {values}")
+
+
+def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence[str]] | None) -> dict[str, list[int]]:
+    """Numbers of the classes of each group, e.g. of ``dict(base="coco48", novel=["cat"])``.
+
+    Raises:
+        HypvisionError: a group has a name that the class list has not.
+    """
+    found = {}
+    for group, wanted in (groups or {}).items():
+        names = load_classes(wanted)
+        if missing := [name for name in names if name not in classes]:
+            raise HypvisionError(
+                f"The group '{group}' has {missing[0]!r}, which is not in the class list of the test data "
+                f"({', '.join(list(classes)[:5])}, ...). Correct the group or the list."
+            )
+        found[group] = [list(classes).index(name) for name in names]
+    return found
+
+
+def held_out(classes: str | Path | Sequence[str], ignore: str | Path | Sequence[str]) -> tuple[str, ...]:
+    """The names of a list without those of another.
+
+    Raises:
+        HypvisionError: a name to leave out is not in the list, or nothing is left.
+    """
+    names = load_classes(classes)
+    out = load_classes(ignore) if len(ignore) else ()
+    if unknown := [name for name in out if name not in names]:
+        raise HypvisionError(f"ignore_classes has {unknown[0]!r}, which is not in the class list.")
+    return load_classes([name for name in names if name not in out])

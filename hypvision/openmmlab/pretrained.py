@@ -1,0 +1,119 @@
+"""Whole segmenters and detectors of the zoo, for :func:`hypvision.load`; the header of a file holds its config."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import MODELS, TASK_UTILS, WEIGHT_INITIALIZERS, DefaultScope
+from torch import nn
+
+from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.records import Record
+from hypvision.checkpoints.storage import read_header
+from hypvision.errors import HypvisionError, require
+
+__all__ = ["build_model"]
+
+# What mmcv finds by its name in its own functions rather than in a registry.
+_BY_NAME = ("nms", "soft_nms", "RoIAlign")
+_SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
+# How a picture comes to the model: at its own size, as the models of the zoo are tested.
+_PIPELINES = {
+    # The scope is for arrays: the libraries then replace the first type by one of theirs.
+    "mmseg": [dict(type="LoadImageFromFile", _scope_="mmseg"), dict(type="mmseg.PackSegInputs")],
+    "mmdet": [
+        dict(type="LoadImageFromFile", _scope_="mmdet"),
+        dict(type="mmdet.Resize", scale_factor=1.0, keep_ratio=True),  # changes nothing, but heads ask for the factor
+        dict(type="mmdet.PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
+    ],
+}
+
+
+def _registered() -> set[str]:
+    """The names of everything that a model can be built from, mmseg's and mmdet's where they are loaded."""
+    nodes, found = [MODELS, TASK_UTILS, WEIGHT_INITIALIZERS], set(_BY_NAME)
+    for node in nodes:
+        found |= set(node.module_dict)
+        nodes.extend(node.children.values())
+    return found
+
+
+def _check_types(config: Any, path: Path) -> None:
+    """Refuse a model that is not made of registered parts.
+
+    mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and calls it, and a
+    ``_scope_`` for a module, which it imports: a weight file could run any command.
+
+    Raises:
+        HypvisionError: there is such a type or scope.
+    """
+    known = _registered()
+    nodes = [config]
+    for node in nodes:
+        nodes.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+        if not isinstance(node, dict):
+            continue
+        if "_scope_" in node:
+            raise HypvisionError(
+                f"'{path}' was refused: its model names a scope ({node['_scope_']!r}), by which mmengine imports a "
+                "module of that name. Take the file from a source that you trust, or publish it again."
+            )
+        kind = node.get("type")
+        if kind is not None and (not isinstance(kind, str) or re.sub(r"^mm(seg|det|engine)\.", "", kind) not in known):
+            raise HypvisionError(
+                f"'{path}' was refused: its model has a part of the type {kind!r}, which is neither mmseg's, mmdet's "
+                "nor hypvision's. Take the file from a source that you trust, or install the package that the part is "
+                "from and import it first."
+            )
+
+
+def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
+    """The segmenter or detector of a record with its weights; the file's header holds its config.
+
+    It has ``cfg``, so that :func:`mmseg.apis.inference_model` and :func:`mmdet.apis.inference_detector` take it.
+
+    Args:
+        record: of the task segmentation or detection.
+        path: its verified file.
+        overrides: must be empty: the weights are those of the whole model.
+
+    Raises:
+        HypvisionError: overrides, mmseg or mmdet are not installed, a file without a config, or one whose config would
+            run code or load other files.
+    """
+    if overrides:
+        raise HypvisionError(
+            f"'{record.name}' is a whole model and takes no arguments, got {', '.join(overrides)}. To change it, train "
+            f"the config {record.config} with load_from='zoo:{record.name}'."
+        )
+    scope = _SCOPES[record.task]
+    importlib.import_module("hypvision.openmmlab")  # the kernels must be in place before mmdet asks for them
+    require(f"{scope}.models", "mm")
+    config = read_header(path).get("model")
+    if not isinstance(config, dict):
+        raise HypvisionError(f"'{path}' does not hold the config of its model. Publish it again.")
+    _check_types(config, path)
+    with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=scope)  # of builders that its own losses still use
+        model = MODELS.build(ConfigDict(config))  # mmdet reads train_cfg.rpn
+    weights = read_weights(path)
+    check_compatible(model, weights, path)
+    model.load_state_dict(weights)
+    pipeline = _PIPELINES[scope]
+    model.cfg = Config(
+        dict(
+            model=config,
+            default_scope=scope,
+            test_pipeline=pipeline,
+            test_dataloader=dict(dataset=dict(pipeline=pipeline)),
+        )
+    )
+    model.dataset_meta = read_header(path).get("dataset_meta") or {"classes": record.classes}
+    return model

@@ -1,0 +1,208 @@
+"""What is wrong with a sample of mmseg or mmdet, told with the name of its file.
+
+The data sets of both read a picture and its annotation when a batch asks for them, in a pipeline of transforms whose
+errors name no file, or that lets wrong files through. :class:`CheckSamplesHook` puts :class:`CheckedPipeline` around
+the pipeline of every data set, which says which file it was; on what is right it costs the header of the label map and
+one look at its labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmengine.dataset import BaseDataset, Compose
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.errors import HypvisionError
+from hypvision.images import image_size
+
+__all__ = ["CheckSamplesHook", "CheckedPipeline", "watch_samples"]
+
+
+class CheckedPipeline:
+    """A pipeline of transforms whose errors name the file.
+
+    Args:
+        pipeline: what the data set has: a function of its ``data_info``.
+        classes: names of the classes of a segmentation data set; None where labels need no check.
+        ignore_index: the label that does not count.
+
+    Raises:
+        HypvisionError: (when called) a picture or its annotation cannot be read, a label map does not fit its picture,
+            has several channels, or holds a label that is no class.
+    """
+
+    def __init__(self, pipeline: Any, classes: tuple[str, ...] | None = None, ignore_index: int = 255):
+        self.pipeline = pipeline
+        self.classes = classes
+        self.ignore_index = ignore_index
+
+    def __getattr__(self, name: str) -> Any:  # some code of mmdet reads pipeline.transforms
+        if name == "pipeline":
+            raise AttributeError(name)
+        return getattr(self.pipeline, name)
+
+    def __call__(self, data_info: dict[str, Any]) -> Any:
+        # Transforms fill the dict that they get, so the names are taken first.
+        image, labels = data_info.get("img_path"), data_info.get("seg_map_path")
+        reduced = bool(data_info.get("reduce_zero_label"))
+        try:
+            result = self.pipeline(data_info)
+        except (HypvisionError, MemoryError):
+            raise
+        except Exception as error:
+            loader = _loader_of(error)
+            if loader is None or image is None:
+                raise
+            raise _unreadable(loader, image, labels, error) from error
+        if self.classes is not None and labels is not None and isinstance(result, dict):
+            for sample in _samples(result):
+                self._check_labels(sample, image, labels, reduced)
+        return result
+
+    def _check_labels(self, sample: Any, image: str, path: str, reduced: bool) -> None:
+        truth = sample.get("gt_sem_seg")
+        if truth is None:
+            return
+        found = truth.data
+        if found.ndim != 3 or found.shape[0] != 1:
+            raise HypvisionError(
+                f"The label map '{path}' has several channels (its labels have the shape {tuple(found.shape)}). "
+                "Expected: a picture of one channel whose pixels are class numbers. Convert it, or remove it and its "
+                "picture from the data."
+            )
+        size, expected = _size(path), sample.metainfo.get("ori_shape")
+        if size is not None and expected is not None and size != tuple(expected[:2]):
+            raise HypvisionError(
+                f"The label map '{path}' is {size[1]} x {size[0]} pixels, but its picture '{image}' has "
+                f"{expected[1]} x {expected[0]}. Replace one of them, or remove both from the data."
+            )
+        count = len(self.classes)
+        wrong = found[((found >= count) | (found < 0)) & (found != self.ignore_index)]
+        if wrong.numel():
+            label, shift = int(wrong.max()), int(reduced)
+            raise HypvisionError(
+                f"The label map '{path}' has the label {label + shift}, which is out of range: the data set has "
+                f"{count} classes, so labels from {shift} to {count - 1 + shift} are expected"
+                f"{', or 0' if reduced else ''}, or {self.ignore_index} for what does not count. Correct the file, or "
+                "the classes of the data set in the config."
+            )
+
+
+def _samples(result: dict[str, Any]) -> list[Any]:
+    samples = result.get("data_samples")
+    return samples[:1] if isinstance(samples, list) else [] if samples is None else [samples]  # a list: views
+
+
+def _size(path: str) -> tuple[int, int] | None:
+    """Height and width from the header of a local picture; None where they cannot be read like that."""
+    try:
+        return image_size(path)
+    except HypvisionError:
+        return None
+
+
+def _loader_of(error: Exception) -> Any:
+    """The transform that was reading a file when the error came up: one whose name begins with Load, or None."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        owner = trace.tb_frame.f_locals.get("self")
+        if type(owner).__name__.startswith("Load"):
+            found = owner
+        trace = trace.tb_next
+    return found
+
+
+def _unreadable(loader: Any, image: str, labels: str | None, error: Exception) -> HypvisionError:
+    """The paragraph for a file that a loading transform could not read."""
+    reads_image = "Image" in type(loader).__name__
+    what, path = ("image", image) if reads_image or labels is None else ("label map", labels)
+    if not reads_image and labels is None:
+        return HypvisionError(
+            f"The annotation of the image '{image}' cannot be used ({type(error).__name__}: {error}). Correct it in "
+            "the annotation file, or remove it there."
+        )
+    if not Path(path).exists():
+        beside = f" of the image '{image}'" if what == "label map" else ""
+        return HypvisionError(
+            f"The {what} '{path}'{beside} does not exist. Put it there, or remove "
+            f"{'the image' if beside else 'its annotation'} from the data (see docs/data.md for the layout)."
+        )
+    reason = ", it is empty" if Path(path).stat().st_size == 0 else ""
+    return HypvisionError(
+        f"The {what} '{path}' cannot be read{reason}. Replace the file by an intact copy, or remove it from the data."
+    )
+
+
+def _leaves(dataset: Any) -> Iterator[BaseDataset]:
+    """The data sets inside wrappers such as RepeatDataset and ConcatDataset."""
+    if isinstance(dataset, BaseDataset):
+        yield dataset
+        return
+    for inner in getattr(dataset, "datasets", None) or [getattr(dataset, "dataset", None)]:
+        if inner is not None and inner is not dataset:
+            yield from _leaves(inner)
+
+
+def _heads(model: Any) -> Iterator[Any]:
+    """The heads of a segmenter or detector that know a number of classes."""
+    decode = getattr(model, "decode_head", None)
+    boxes = getattr(getattr(model, "roi_head", None), "bbox_head", None) or getattr(model, "bbox_head", None)
+    for head in (decode, boxes):
+        heads = list(head) if isinstance(head, (list, tuple)) or hasattr(head, "__len__") else [head]
+        yield from (single for single in heads if isinstance(getattr(single, "num_classes", None), int))
+
+
+def watch_samples(dataset: Any) -> None:
+    """Put a :class:`CheckedPipeline` around the pipelines of a data set of mmseg or mmdet, also inside wrappers."""
+    for leaf in _leaves(dataset):
+        if isinstance(leaf.pipeline, Compose):
+            ignored, classes = getattr(leaf, "ignore_index", None), leaf.metainfo.get("classes")
+            labelled = ignored is not None  # a data set of mmseg
+            leaf.pipeline = CheckedPipeline(leaf.pipeline, classes if labelled else None, ignored or 255)
+
+
+RUN_HOOKS.append("CheckSamplesHook")
+
+
+@HOOKS.register_module()
+class CheckSamplesHook(Hook):
+    """Checks the data of mmseg and mmdet: their classes against the model's before the first batch, then each sample.
+
+    Raises:
+        HypvisionError: the data and the heads of the model have different numbers of classes; as
+            :class:`CheckedPipeline`.
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        self._check(runner, runner.train_dataloader.dataset)
+
+    def before_val(self, runner: Runner) -> None:
+        self._check(runner, runner.val_dataloader.dataset)
+
+    def before_test(self, runner: Runner) -> None:
+        self._check(runner, runner.test_dataloader.dataset)
+
+    @staticmethod
+    def _check(runner: Runner, dataset: Any) -> None:
+        model = getattr(runner.model, "module", runner.model)  # of DistributedDataParallel
+        model = getattr(model, "module", model)  # of test-time augmentation
+        for leaf in _leaves(dataset):
+            classes = leaf.metainfo.get("classes")
+            # Open-vocabulary detectors take the names at run time; a panoptic model splits the classes over its heads.
+            free = getattr(leaf, "return_classes", False) or "thing_classes" in leaf.metainfo
+            free = free or getattr(model, "open_vocabulary", False)
+            for head in _heads(model) if classes is not None and not free else ():
+                if head.num_classes != len(classes):
+                    place = getattr(leaf, "data_root", None) or getattr(leaf, "ann_file", "")
+                    raise HypvisionError(
+                        f"The data in '{place}' ({type(leaf).__name__}) has {len(classes)} classes, but the "
+                        f"{type(head).__name__} of the model predicts {head.num_classes}. Set num_classes of the head "
+                        f"in the config to {len(classes)}, or the classes of the data (metainfo) to those of the model."
+                    )
+        watch_samples(dataset)

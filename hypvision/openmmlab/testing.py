@@ -1,0 +1,80 @@
+"""How ``hypvision test`` serves mmseg and mmdet: views for ``--tta``, painted images, files of predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS, TEST_OPTIONS, TestOptions
+from hypvision.errors import HypvisionError
+
+__all__ = ["mirror_pipeline"]
+
+AFTER_FLIP = ("Pad", "LoadAnnotations")  # padding stays right and below; the truth is that of the picture as it is
+NMS = dict(nms=dict(type="nms", iou_threshold=0.5), max_per_img=100)
+
+
+def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A test pipeline of mmseg or mmdet that yields each picture twice, as it is and mirrored left to right.
+
+    Args:
+        pipeline: the test pipeline: loads the picture first, and packs the inputs last.
+
+    Raises:
+        HypvisionError: it begins or ends with something else.
+    """
+    steps = [dict(step) for step in pipeline]
+    names = [str(step.get("type")).rpartition(".")[2] for step in steps]
+    if len(steps) < 2 or not names[0].startswith("Load") or not names[-1].startswith("Pack"):
+        raise HypvisionError(
+            "--tta: the views cannot be derived from the test pipeline of the config, which should begin with "
+            f"LoadImageFromFile and end with PackSegInputs or PackDetInputs; it is {', '.join(names) or 'empty'}. Add "
+            "a tta_pipeline to the config, or leave out --tta."
+        )
+    pack = steps[-1]
+    if "meta_keys" in pack:  # the merge must know which view is the mirrored one
+        pack["meta_keys"] = tuple(dict.fromkeys((*pack["meta_keys"], "ori_shape", "flip", "flip_direction")))
+    place = next((i for i in range(1, len(steps)) if names[i] in AFTER_FLIP), len(steps) - 1)
+    views = [[step] for step in steps[1:]]
+    views.insert(place - 1, [dict(type="RandomFlip", prob=p, direction="horizontal") for p in (0.0, 1.0)])
+    return [steps[0], dict(type="TestTimeAug", transforms=views)]
+
+
+def _augment(config: Config) -> None:
+    """Each image and its mirror image."""
+    if "tta_model" not in config:
+        if config.default_scope == "mmseg":
+            config.tta_model = dict(type="SegTTAModel")
+        else:
+            import hypvision.openmmlab.tta  # noqa: F401 - registers MirrorDetector; imports mmcv's operations
+
+            rules = config.model.get("test_cfg") or {}
+            rules = rules.get("rcnn") or rules  # two-stage detectors keep those of the second stage there
+            config.tta_model = dict(type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)})
+    if "tta_pipeline" not in config:
+        dataset = config.test_dataloader.dataset
+        while "dataset" in dataset:
+            dataset = dataset.dataset
+        config.tta_pipeline = mirror_pipeline(dataset.get("pipeline") or [])
+
+
+def _show(config: Config, folder: Path) -> None:
+    hook = (config.get("default_hooks") or {}).get("visualization")
+    if hook is None or "visualizer" not in config:
+        raise HypvisionError(
+            f"--show-dir: the config '{config.filename}' has no default_hooks.visualization and visualizer."
+        )
+    hook.draw = True
+    if hook.type.rpartition(".")[2] == "DetVisualizationHook":
+        hook.test_out_dir = str(folder.absolute())
+    else:
+        hook.interval = 1
+        config.visualizer.save_dir = str(folder)
+
+
+TEST_OPTIONS.update(mmseg=TestOptions(_augment, _show), mmdet=TestOptions(_augment, _show))
+PREDICTION_ARGUMENTS.update(IoUMetric="output_dir", CocoMetric="outfile_prefix")
+PREDICTION_ARGUMENTS.update(OpenVocabIoUMetric="output_dir", OpenVocabCocoMetric="outfile_prefix")

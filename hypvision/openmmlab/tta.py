@@ -1,0 +1,72 @@
+"""A detector that merges boxes and masks of several views of an image, for test-time augmentation (``--tta``).
+
+mmdet merges the boxes of views, but no masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from mmcv.ops import batched_nms
+from mmengine.model import BaseTTAModel
+from mmengine.registry import MODELS
+from mmengine.structures import InstanceData
+from torch import Tensor
+
+from hypvision.errors import HypvisionError
+from hypvision.openmmlab.testing import NMS
+
+__all__ = ["MirrorDetector"]
+
+
+def _unflip(instances: InstanceData, meta: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+    """Boxes ``(N, 4)`` and masks ``(N, H, W)``, if any, in the frame of the picture as it is."""
+    boxes, masks = instances.bboxes, instances.get("masks")
+    if masks is not None:
+        masks = torch.as_tensor(masks)
+    if meta.get("flip"):
+        if meta.get("flip_direction", "horizontal") != "horizontal":
+            raise HypvisionError(f"tta_pipeline: views are flipped {meta['flip_direction']}. Use horizontal flips.")
+        left, top, right, bottom = boxes.unbind(-1)
+        width = meta["ori_shape"][1]
+        boxes = torch.stack([width - right, top, width - left, bottom], dim=-1)
+        masks = None if masks is None else masks.flip(-1)
+    return boxes, masks
+
+
+@MODELS.register_module()
+class MirrorDetector(BaseTTAModel):
+    """A detector that sees each picture in several views and keeps the best of all its boxes, with their masks.
+
+    The boxes of the views are thrown together and thinned out by non-maximum suppression in each class.
+
+    Args:
+        tta_cfg: ``nms`` (as in the ``test_cfg`` of mmdet's heads) and ``max_per_img``; default an IoU of 0.5 and 100.
+        module, data_preprocessor: see :class:`mmengine.model.BaseTTAModel`.
+    """
+
+    def __init__(self, module: Any, tta_cfg: dict[str, Any] | None = None, data_preprocessor: Any = None):
+        super().__init__(module, data_preprocessor)
+        self.tta_cfg = {**NMS, **(tta_cfg or {})}
+
+    def merge_preds(self, data_samples_list: Sequence[Sequence[Any]]) -> list[Any]:
+        """One sample for each picture, from those of its views (the first view is the picture as it is)."""
+        return [self._merge(samples) for samples in data_samples_list]
+
+    def _merge(self, samples: Sequence[Any]) -> Any:
+        views = [_unflip(sample.pred_instances, sample.metainfo) for sample in samples]
+        boxes = torch.cat([boxes for boxes, _ in views])
+        scores = torch.cat([sample.pred_instances.scores for sample in samples])
+        labels = torch.cat([sample.pred_instances.labels for sample in samples])
+        merged = samples[0]
+        if len(boxes):
+            kept_boxes, keep = batched_nms(boxes, scores, labels, dict(self.tta_cfg["nms"]))
+            limit = self.tta_cfg["max_per_img"]
+            kept_boxes, keep = kept_boxes[:limit], keep[:limit]
+            found = InstanceData(bboxes=kept_boxes[:, :4], scores=kept_boxes[:, 4], labels=labels[keep])
+            if views[0][1] is not None:
+                found.masks = torch.cat([masks for _, masks in views])[keep.to(views[0][1].device)]
+            merged.pred_instances = found
+        return merged

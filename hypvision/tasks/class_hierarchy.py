@@ -1,0 +1,185 @@
+"""The hierarchy of classes that a metric learner has found: measured against the true one, and drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from hypvision.errors import HypvisionError, require
+from hypvision.files import replacing, write_text
+from hypvision.geometry import Lorentz, lorentz
+
+__all__ = ["EmbeddedClasses", "class_hierarchy", "embed_classes", "recovered_hierarchy"]
+
+
+class EmbeddedClasses(NamedTuple):
+    """Embeddings of labelled images, grouped by class.
+
+    Attributes:
+        points: (N, d), as the learner compares them.
+        labels: (N,), from 0.
+        classes: names, in the order of the labels.
+        ancestors: groups above each class, from general to specific; () where there is none.
+        examples: an image of each class.
+    """
+
+    points: Tensor
+    labels: Tensor
+    classes: list[str]
+    ancestors: list[tuple[str, ...]]
+    examples: list[Image.Image]
+
+
+@torch.inference_mode()
+def embed_classes(
+    learner: Any,
+    config: Any,
+    split: str = "both",
+    per_class: int = 100,
+    batch_size: int = 32,
+    data_root: str | None = None,
+    device: str = "cpu",
+) -> EmbeddedClasses:
+    """Embed the data of a metric learner's config.
+
+    Args:
+        learner: the :class:`~hypvision.tasks.metric_learning.MetricLearner`, on ``device``.
+        config: its config.
+        split: ``"train"``, ``"test"`` or ``"both"``.
+        per_class: images of a class, evenly spread.
+        batch_size: images at a time.
+        data_root: folder of the data, if not the config's.
+        device: where the learner is.
+    """
+    from mmengine.registry import DATASETS
+
+    import hypvision.data.retrieval  # noqa: F401 - registers the data sets
+
+    points, labels, classes, ancestors, examples = [], [], [], [], []
+    for name in ("train", "test") if split == "both" else (split,):
+        settings = config[f"{name}_dataloader"].dataset.to_dict()
+        settings["transform"] = config.test_dataloader.dataset.transform.to_dict()
+        settings.pop("cache", None)
+        if data_root:
+            old = str(config.data_root).rstrip("/")
+            settings["root"] = data_root.rstrip("/") + str(settings["root"]).removeprefix(old)
+        data = DATASETS.build(settings)
+        above = data.metainfo.get("ancestors")
+        for label in np.unique(data.labels).tolist():
+            members = np.flatnonzero(data.labels == label)
+            chosen = members[np.linspace(0, len(members) - 1, min(per_class, len(members))).astype(int)].tolist()
+            for start in range(0, len(chosen), batch_size):
+                images = torch.stack([data[i]["inputs"] for i in chosen[start : start + batch_size]])
+                points.append(learner.comparable(learner.embed(images.to(device))).cpu())
+            labels += [len(classes)] * len(chosen)
+            classes.append(data.metainfo["classes"][label])
+            ancestors.append(above[label] if above else ())
+            examples.append(data.read(chosen[0]))
+    return EmbeddedClasses(torch.cat(points), torch.tensor(labels), classes, ancestors, examples)
+
+
+def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dict[str, Any]:
+    """Measure and draw the hierarchy of classes.
+
+    Writes ``disk.png`` (samples, class centres and proxies in the Poincare disk), ``tree.png`` (the tree of the class
+    centres), ``proxies.png`` (that of the proxies with the classes nearest to them) and ``hierarchy.json``.
+
+    Args:
+        learner: on the CPU.
+        data: of :func:`embed_classes`.
+        out: folder of the results.
+
+    Returns:
+        What ``hierarchy.json`` holds.
+
+    Raises:
+        HypvisionError: one class alone, matplotlib is missing, or the folder cannot be written to.
+    """
+    require("matplotlib", "viz")
+    if len(data.classes) < 2:
+        raise HypvisionError("A hierarchy needs at least two classes of data.")
+    report: dict[str, Any] = dict(classes=list(data.classes), pictures=len(data.points))
+    if learner.neck.manifold.learnable:
+        report["curvature"] = learner.neck.manifold._value()
+    # Directions of a Euclidean learner become points at the radius 1.
+    points = data.points if learner.space == "lorentz" else lorentz.expmap0(data.points, 1.0)
+    if data.ancestors and data.ancestors[0]:
+        report["cophenetic"] = recovered_hierarchy(points, data.labels, data.ancestors)
+    _draw(learner, data._replace(points=points), Path(out), report)
+    write_text(Path(out, "hierarchy.json"), json.dumps(report, indent=1) + "\n")
+    return report
+
+
+def recovered_hierarchy(points: Tensor, labels: Tensor, ancestors: Sequence[Sequence[str]]) -> dict[str, float]:
+    """How well the distances of class centres follow a hierarchy: cophenetic correlations.
+
+    Args:
+        points: embeddings of unit curvature ``(N, n + 1)``.
+        labels: ``(N,)``.
+        ancestors: see :func:`hypvision.tasks.metric_learning_metrics.lca_heights`.
+
+    Returns:
+        ``distances``: correlation of the distances of the centres (Lorentz centroids) with the true heights; ``tree``:
+        of the heights of their average-linkage tree with them.
+    """
+    from hypvision.tasks.metric_learning_metrics import lca_heights
+    from hypvision.viz.tree import average_linkage, cophenetic_correlation, cophenetic_distances
+
+    between = _centre_distances(points, labels)
+    true = lca_heights(ancestors).numpy()
+    return {
+        "distances": cophenetic_correlation(between, true),
+        "tree": cophenetic_correlation(cophenetic_distances(average_linkage(between)), true),
+    }
+
+
+def _centre_distances(points: Tensor, labels: Tensor) -> np.ndarray:
+    points = points.double()
+    centres = [lorentz.centroid(points[labels == label], None, 1.0) for label in labels.unique()]
+    centres = torch.stack(centres)
+    found = lorentz.cdist(centres, centres, 1.0).numpy()
+    return (found + found.T) / 2
+
+
+def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]) -> None:
+    from hypvision.viz.disk import draw_embedding
+    from hypvision.viz.palette import palette
+    from hypvision.viz.tree import average_linkage, draw_tree
+
+    points, labels, classes = data.points, data.labels, data.classes
+    proxies = None
+    if learner.hier_loss is not None:
+        with torch.no_grad():
+            proxies = learner.comparable(learner.hier_loss.points())
+    _save(draw_embedding(points, labels.tolist(), Lorentz(1.0), classes, proxies), out / "disk.png")
+    colours = ["#{:02x}{:02x}{:02x}".format(*c) for c in palette(len(classes) + 2)[1:]]
+    title = ""
+    if "cophenetic" in report:
+        title = f"cophenetic correlation {report['cophenetic']['tree']:.2f}"
+    tree = average_linkage(_centre_distances(points, labels))
+    _save(draw_tree(tree, classes, colours, data.examples, title), out / "tree.png")
+    if proxies is None:
+        return
+    nodes = proxies.double()
+    centres = torch.stack([lorentz.centroid(points[labels == i].double(), None, 1.0) for i in range(len(classes))])
+    # The proxies that are ancestors of something: those nearest to a sample, at most 40 of them.
+    near = lorentz.cdist(points.double(), nodes, 1.0).argmin(1)
+    used = torch.bincount(near, minlength=len(nodes)).argsort(descending=True)
+    used = used[: min(40, int((torch.bincount(near, minlength=len(nodes)) > 0).sum()))]
+    both = torch.cat([centres, nodes[used]])
+    between = lorentz.cdist(both, both, 1.0).numpy()
+    names = [*classes, *(f"proxy {i}" for i in used.tolist())]
+    shades = [*colours[: len(classes)], *["#999999"] * len(used)]
+    _save(draw_tree(average_linkage((between + between.T) / 2), names, shades), out / "proxies.png")
+
+
+def _save(figure, path: Path) -> None:
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)

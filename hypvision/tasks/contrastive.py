@@ -1,0 +1,105 @@
+"""CLIP's contrastive training on images with a caption each, under mmengine's Runner: from scratch, fully, in part, or
+with any adapter.
+
+>>> model = dict(type="CLIPContrast", clip=dict(name="ViT-B-16", pretrained="openai"), adapter=dict(type="hyperclip"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from mmengine.evaluator import BaseMetric
+from mmengine.model import BaseModel
+from mmengine.registry import METRICS, MODELS
+from torch import Tensor
+
+from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
+from hypvision.clip.towers import encode_image, encode_text
+from hypvision.data.shape_captions import ShapeCaptions, vocabulary
+from hypvision.data.shapes import TAXONOMY
+from hypvision.errors import HypvisionError
+
+__all__ = ["CLIPContrast", "ShapeCaptions", "ZeroShotAccuracy", "vocabulary"]
+
+
+@MODELS.register_module(name=["CLIPContrast", "CaptionContrast"])  # the second is what configs of earlier versions say
+class CLIPContrast(OpenVocabularyCLIP, BaseModel):
+    """CLIP's symmetric contrastive loss (Radford et al., ICML 2021); images with the same caption are not told apart.
+
+    Args:
+        clip: arguments of :func:`hypvision.clip.models.create_clip`.
+        adapter: a config of :func:`hypvision.clip.adapters.inject`: ``dict(type="hyperclip", block=32)``; None: none.
+        tune: what trains, see :data:`hypvision.clip.open_vocabulary.TUNING`; default: the adapter, without one
+            everything.
+        classes: names that test images are compared with, in the order of their labels; anything that
+            :func:`hypvision.clip.classes.load_classes` takes. None: the drawn shapes.
+        templates: of the sentences that class names are put into, see
+            :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
+        data_preprocessor, init_cfg: of mmengine.
+
+    Raises:
+        HypvisionError: options that do not go together.
+    """
+
+    def __init__(
+        self,
+        clip: dict[str, Any],
+        adapter: dict[str, Any] | None = None,
+        tune: str | None = None,
+        classes: str | Path | Sequence[str] | None = None,
+        templates: str | Sequence[str] = "catseg",
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+    ):
+        super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
+        tune = tune or ("full" if adapter is None else "adapter")
+        classes = TAXONOMY.classes["shape"] if classes is None else classes
+        self.build_clip(clip, adapter, tune, classes, templates, dense=False)
+
+    def forward(self, inputs: Tensor, caption: list[str], label: Tensor | None = None, mode: str = "tensor") -> Any:
+        """mmengine's modes; ``inputs`` uint8 (B, 3, H, W).
+
+        Returns:
+            ``"tensor"``: unit embeddings (B, E); ``"loss"``: the two halves of the loss; ``"predict"``: for each image
+            a dict with ``scores`` over the classes and ``label``.
+        """
+        images = encode_image(self.clip, (inputs.float() - self.mean) / self.std, normalize=True)
+        if mode == "tensor":
+            return images
+        if mode == "predict":
+            text = F.normalize(self.encode_classes().float().mean(1), dim=-1)
+            scores = (images.float() @ text.T).cpu()
+            return [dict(scores=s, label=int(y)) for s, y in zip(scores, label)]
+        if mode != "loss":
+            raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got '{mode}'.")
+        sentences = sorted(set(caption))
+        number = torch.tensor([sentences.index(text) for text in caption], device=images.device)
+        text = encode_text(self.clip, self.tokenizer(sentences).to(self.mean.device), normalize=True)
+        scale = self.clip.logit_scale.exp().clamp(max=100)
+        logits = scale.float() * images.float() @ text.float().T  # (B, sentences)
+        same = torch.zeros_like(logits).scatter_(1, number[:, None], 1.0)
+        of_image = F.cross_entropy(logits, number)
+        of_text = -(logits.log_softmax(0) * same / same.sum(0)).sum(0).mean()
+        return dict(loss_image=of_image / 2, loss_text=of_text / 2)
+
+
+@METRICS.register_module()
+class ZeroShotAccuracy(BaseMetric):
+    """Share of single objects, in percent, whose most similar prompt is that of their shape."""
+
+    default_prefix = ""
+
+    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
+        """Keep whether each image was named rightly."""
+        for sample in data_samples:
+            if sample["label"] < 0:
+                raise HypvisionError("ZeroShotAccuracy needs single objects: set scenes=False in its data set.")
+            self.results.append(int(sample["scores"].argmax()) == sample["label"])
+
+    def compute_metrics(self, results: list[bool]) -> dict[str, float]:
+        """The mean."""
+        return dict(top1=100.0 * sum(results) / len(results))

@@ -1,0 +1,150 @@
+"""Embeddings of images by a trained metric learner, or by any timm model, whose features compare by cosine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import hypvision.models  # noqa: F401 - registers the models
+from hypvision.errors import HypvisionError, require
+from hypvision.images import open_image
+from hypvision.zoo.backbones import load_weights
+
+__all__ = ["Embedder", "distances", "embed_images", "load_embedder", "load_learner"]
+
+
+class Embedder(NamedTuple):
+    """A model that embeds images: tensors ``(B, 3, H, W)`` to vectors, the transform before, how vectors compare, and
+    the name or file of its weights."""
+
+    embed: Callable[[Tensor], Tensor]
+    transform: Callable[[Image.Image], Tensor]
+    space: str
+    weights: str
+
+
+def load_learner(config: str | Path, weights: str | Path):
+    """A trained metric learner and its config.
+
+    Args:
+        config: config file with a ``MetricLearner``.
+        weights: checkpoint of its training: a path, ``zoo:NAME``, ``hf-hub:...``, or an address with its sum.
+
+    Returns:
+        The :class:`~hypvision.tasks.metric_learning.MetricLearner` in evaluation mode, and the config.
+
+    Raises:
+        HypvisionError: no such files, another kind of model, or weights of another architecture.
+    """
+    require("mmengine", "mm")
+    from mmengine.registry import MODELS, DefaultScope
+
+    import hypvision.tasks.metric_learning  # noqa: F401 - registers the learner
+    from hypvision.checkpoints.match import check_compatible
+    from hypvision.engine.checkpoint import engine_names, load
+    from hypvision.engine.config import load_config
+
+    config = load_config(config)
+    if config.model.get("type") != "MetricLearner":
+        raise HypvisionError(
+            f"The config '{config.filename}' describes a {config.model.get('type')}, not a MetricLearner. Give one of "
+            "configs/lhier, or your own like them."
+        )
+    config.model.backbone.pretrained = False  # the checkpoint has the weights
+    with DefaultScope.overwrite_default_scope("mmengine"):
+        model = MODELS.build(config.model)
+    state = engine_names(model, load(weights))
+    state = state.get("state_dict", state)
+    check_compatible(model, state, str(weights))
+    model.load_state_dict(state)
+    return model.eval(), config
+
+
+def load_embedder(
+    config: str | Path | None = None,
+    weights: str | Path | None = None,
+    model: str | None = None,
+    device: str = "cpu",
+) -> Embedder:
+    """A metric learner (``config`` and ``weights``), or a timm ``model``, on a device.
+
+    A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means.
+
+    Raises:
+        HypvisionError: neither or both; what :func:`load_learner` and timm say; a model without published weights, or
+            they cannot be fetched.
+    """
+    if (config is None) == (model is None):
+        raise HypvisionError("Give either --config CONFIG --weights FILE, or --model NAME.")
+    if config is not None:
+        if weights is None:
+            raise HypvisionError("--config needs --weights, the checkpoint of its training.")
+        learner, settings = load_learner(config, weights)
+        learner.to(device)
+        from hypvision.data.image_folder import build_transform
+
+        transform = build_transform(settings.test_dataloader.dataset.transform.to_dict())
+        return Embedder(lambda x: learner.comparable(learner.embed(x)), transform, learner.space, str(weights))
+    from timm.data import create_transform, resolve_data_config
+
+    network = _timm_model(str(model), pretrained=weights is None).eval()
+    name = str(weights)
+    if weights is not None:
+        load_weights(network, weights)
+    else:
+        published = network.pretrained_cfg
+        name = ".".join(filter(None, (published.get("architecture") or str(model), published.get("tag"))))
+    settings = resolve_data_config({}, model=network)
+    return Embedder(network.to(device), create_transform(**settings), "cosine", name)
+
+
+def _timm_model(name: str, pretrained: bool) -> nn.Module:
+    """A timm model without head, with its published weights or with random ones that the caller replaces."""
+    from hypvision.tasks.classification import create_backbone
+
+    try:
+        return create_backbone(name, num_classes=0, pretrained=pretrained)
+    except HypvisionError:
+        raise
+    except Exception as error:
+        # Whatever the download raises: the hub has its own errors, and so have the sockets below it.
+        if not pretrained:
+            raise
+        if "No pretrained weights exist" in str(error):
+            raise HypvisionError(
+                f"There are no published weights of the model '{name}', and random ones find nothing. Give --weights "
+                "FILE, the checkpoint of a training of it."
+            ) from error
+        raise HypvisionError(
+            f"The published weights of '{name}' cannot be fetched ({type(error).__name__}: {error}). Check the "
+            "connection, or give a file with --weights FILE."
+        ) from error
+
+
+@torch.inference_mode()
+def embed_images(embedder: Embedder, paths: Sequence[Path], batch_size: int = 32, device: str = "cpu") -> Tensor:
+    """Embeddings ``(N, d)`` of image files, float32.
+
+    Raises:
+        HypvisionError: a file that is no image.
+    """
+    vectors = []
+    for start in tqdm(range(0, len(paths), batch_size), unit="batch", disable=len(paths) <= batch_size):
+        images = [embedder.transform(open_image(path)) for path in paths[start : start + batch_size]]
+        vectors.append(embedder.embed(torch.stack(images).to(device)).float().cpu())
+    return torch.cat(vectors)
+
+
+def distances(x: Tensor, y: Tensor, space: str) -> Tensor:
+    """Distances of ``x`` ``(d,)`` from ``y`` ``(N, d)``: hyperbolic of curvature 1, or 1 - cosine."""
+    from hypvision.geometry import lorentz
+
+    if space == "lorentz":
+        return lorentz.dist(x.expand_as(y), y, 1.0)
+    return (1 - torch.cosine_similarity(x[None], y)).clamp(min=0)

@@ -1,0 +1,162 @@
+"""Classification with Hi-Mapper: auxiliary losses, distillation, frozen parts, and everything logged by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+
+from hypvision.errors import HypvisionError
+from hypvision.models.himapper import HiMapper
+from hypvision.tasks.classification import ImageClassifier, create_backbone
+
+__all__ = ["HierarchyClassifier", "distillation_loss"]
+
+
+def distillation_loss(logits: Tensor, teacher: Tensor, kind: str = "hard", temperature: float = 1.0) -> Tensor:
+    """How far a classifier is from its teacher, as in DeiT (Touvron et al., ICML 2021).
+
+    Args:
+        logits, teacher: ``(B, K)``.
+        kind: ``"hard"``, cross-entropy with the class that the teacher prefers, or ``"soft"``, the Kullback-Leibler
+            divergence from the teacher's distribution, times the squared temperature.
+        temperature: divides both logits; for ``"soft"``.
+
+    Returns:
+        A scalar, in float32.
+    """
+    logits, teacher = logits.float(), teacher.float()
+    if kind == "hard":
+        return F.cross_entropy(logits, teacher.argmax(-1))
+    student, wanted = (torch.log_softmax(x / temperature, -1) for x in (logits, teacher))
+    return F.kl_div(student, wanted, log_target=True, reduction="batchmean") * temperature**2
+
+
+@MODELS.register_module()
+class HierarchyClassifier(ImageClassifier):
+    """A :class:`~hypvision.models.HiMapper` with the loss of the classes and those of its hierarchy.
+
+    The loss is logged in its parts: ``loss_cls``, ``loss_contrastive``, ``loss_kl`` and ``loss_distillation``, with
+    their weights, and the ``curvature`` beside them.
+
+    Args:
+        backbone: arguments of :func:`timm.create_model` of a Hi-Mapper.
+        checkpoint: weights of the bare backbone or of a whole Hi-Mapper, a file of any training of ours or
+            ``"zoo:NAME"``: where the fine-tuning starts. The head is loaded where it has as many classes.
+        freeze: see :meth:`~hypvision.models.HiMapper.freeze`.
+        distillation: ``dict(teacher=dict(model_name=..., ...), kind="hard", alpha=0.5, temperature=1.0)``: ``alpha`` is
+            the teacher's share of the loss of the classes. A distilled DeiT learns it with its second head. The teacher
+            is no part of checkpoints.
+        **kwargs: see :class:`~hypvision.tasks.ImageClassifier`.
+
+    Raises:
+        HypvisionError: the backbone is no Hi-Mapper, the teacher has other classes, an unknown option, or a checkpoint
+            that does not fit.
+    """
+
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        checkpoint: str | None = None,
+        freeze: str = "none",
+        distillation: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(backbone, **kwargs)
+        if not isinstance(self.backbone, HiMapper):
+            raise HypvisionError(
+                f"HierarchyClassifier trains Hi-Mappers, but model.backbone.model_name is '{backbone['model_name']}'. "
+                "Name one that begins with 'himapper', or set model.type to ImageClassifier."
+            )
+        self.checkpoint = checkpoint
+        self.backbone.freeze(freeze)
+        self.distillation = None
+        if distillation is not None:
+            self._set_teacher(**distillation)
+
+    def init_weights(self) -> None:
+        """Load the checkpoint that the fine-tuning starts from."""
+        super().init_weights()
+        if self.checkpoint is not None:
+            load_start(self.backbone, self.checkpoint)
+
+    def _set_teacher(
+        self, teacher: dict[str, Any], kind: str = "hard", alpha: float = 0.5, temperature: float = 1.0
+    ) -> None:
+        if kind not in ("hard", "soft") or not 0 < alpha <= 1 or not temperature > 0:
+            raise HypvisionError(
+                "model.distillation takes kind 'hard' or 'soft', alpha in (0, 1] and a temperature above 0; got "
+                f"{kind!r}, {alpha} and {temperature}."
+            )
+        network = create_backbone(**teacher).eval().requires_grad_(False)
+        if network.num_classes != self.num_classes:
+            raise HypvisionError(
+                f"The teacher predicts {network.num_classes} classes, the model {self.num_classes}. Set "
+                "model.distillation.teacher.num_classes, and give it weights of that task."
+            )
+        # In a list it is no part of this module: not of its parameters, nor of its checkpoints.
+        self._teacher = [network]
+        self.distillation = dict(kind=kind, alpha=alpha, temperature=temperature)
+        if self.backbone.distilled:
+            self.backbone.set_distilled_training()
+
+    def forward(
+        self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
+    ) -> Any:
+        """As of :class:`~hypvision.tasks.ImageClassifier`; ``"loss"`` gives the parts of the loss by name."""
+        if mode != "loss":
+            return super().forward(inputs, label, index, mode)
+        target = None
+        if self.mixup is not None and self.training:
+            if len(inputs) % 2:  # timm mixes an image with its mirror in the batch: an odd one out has no partner
+                inputs, label = inputs[:-1], label[:-1]
+            inputs, target = self.mixup(inputs, label)
+        out = self.backbone.forward_with_hierarchy(inputs)
+        both = out["logits"] if isinstance(out["logits"], tuple) else (out["logits"], out["logits"])
+        if target is not None:
+            classes = self.soft_target_loss(both[0].float(), target)
+        else:
+            classes = F.cross_entropy(both[0].float(), label, label_smoothing=self.label_smoothing)
+        losses = {f"loss_{name}": value for name, value in out["losses"].items()}
+        if self.distillation is not None:
+            share = self.distillation["alpha"]
+            losses["loss_distillation"] = share * self._distil(inputs, both[1])
+            classes = (1 - share) * classes
+        return dict(loss_cls=classes, **losses, curvature=out["curvature"].detach())
+
+    def _distil(self, inputs: Tensor, logits: Tensor) -> Tensor:
+        teacher: nn.Module = self._teacher[0].to(inputs.device)
+        with torch.no_grad():
+            wanted = teacher(inputs)
+        return distillation_loss(logits, wanted, self.distillation["kind"], self.distillation["temperature"])
+
+
+def load_start(model: HiMapper, checkpoint: str) -> None:
+    """Load a checkpoint of the bare backbone, or of a whole Hi-Mapper, into a Hi-Mapper.
+
+    Raises:
+        HypvisionError: weights of the backbone are missing in it or have other shapes; a head for other classes is
+            left out.
+    """
+    from mmengine.runner import CheckpointLoader
+
+    weights: Any = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
+    for wrapper in ("state_dict", "model"):
+        if isinstance(weights.get(wrapper), dict):
+            weights = weights[wrapper]
+    weights = {name.removeprefix("module.").removeprefix("backbone."): value for name, value in weights.items()}
+    own = model.state_dict()
+    if not any(name.startswith("trunk.") for name in weights):
+        weights = {f"trunk.{name}": value for name, value in weights.items()}
+    head = model.head_names()
+    fitting = {name: v for name, v in weights.items() if name in own and own[name].shape == v.shape}
+    lacking = [name for name in own if name.startswith("trunk.") and name not in fitting and name not in head]
+    if lacking:
+        raise HypvisionError(
+            f"The checkpoint '{checkpoint}' does not fit the backbone: {len(lacking)} weights are missing or have "
+            f"another shape, such as {', '.join(lacking[:3])}. Give one of the same architecture in model.checkpoint."
+        )
+    model.load_state_dict({**own, **fitting})

@@ -1,0 +1,380 @@
+"""Metric learning under mmengine's Runner: any timm model, a neck into hyperbolic space, HIER or LHIER.
+
+Kim et al., "HIER" (CVPR 2023); Bdeir et al., "Robust Hyperbolic Learning with Curvature-Aware Optimization" (NeurIPS
+2025). The timm model is the attribute ``backbone``, as in :mod:`.classification`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel
+from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.optim import Optimizer
+
+from hypvision.engine.param_groups import ParamGroups
+from hypvision.errors import HypvisionError
+from hypvision.geometry import CurvatureParameter, Euclidean, Lorentz, Manifold, PoincareBall
+from hypvision.geometry.numerics import exact
+from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
+from hypvision.nn import LorentzLinear
+from hypvision.tasks.classification import create_backbone
+from hypvision.tasks.metric_learning_metrics import RetrievalMetric
+
+__all__ = [
+    "BackboneWarmUpHook",
+    "EmbeddingNeck",
+    "MetricLearner",
+    "MetricLearningParamGroups",
+    "RetrievalMetric",
+    "gather_embeddings",
+]
+
+GEOMETRIES = {"poincare": PoincareBall, "lorentz": Lorentz, "euclidean": Euclidean}
+
+
+class _Gather(Function):
+    """All processes' rows; the gradient of a row is the sum over the processes that used it."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        ctx.rows, ctx.rank = len(x), dist.get_rank()
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        grad = grad.contiguous().clone()
+        dist.all_reduce(grad)
+        return grad[ctx.rank * ctx.rows : (ctx.rank + 1) * ctx.rows]
+
+
+def gather_embeddings(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Embeddings and labels of all processes, in the order of the ranks; every process has equally many.
+
+    The gradient reaches the processes that an embedding came from. Under DistributedDataParallel, which averages
+    gradients, all weights get exactly the gradient that one process with the whole batch would compute.
+    """
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return x, labels
+    every = [torch.empty_like(labels) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, labels.contiguous())
+    return _Gather.apply(x), torch.cat(every)
+
+
+class EmbeddingNeck(nn.Module):
+    """Features of a backbone as points of a space.
+
+    - ``"poincare"`` (HIER): layer norm, linear, clipped, exponential map at the origin of the ball.
+    - ``"lorentz"`` (LHIER): layer norm, taken as space part of points, Lorentz linear, maximum-distance rescaling.
+    - ``"euclidean"``: layer norm, linear; for comparison, by cosine.
+
+    Args:
+        in_features: of the backbone.
+        dim: dimension of the space.
+        geometry: one of the above.
+        c: curvature; default 0.1 for ``"poincare"``, 1 for ``"lorentz"``.
+        learnable: learn the curvature; default for ``"lorentz"`` alone.
+        bounds: of a learned curvature, as multiples of ``c``.
+        last_norm: the layer norm, without weights.
+        clip_radius: longest vector before the exponential map, ``"poincare"``.
+        slope, limit: of the rescaling, ``"lorentz"``; see :func:`hypvision.geometry.lorentz.rescale`.
+
+    Shapes:
+        ``(B, in_features)`` to ``(B, dim)``, or ``(B, dim + 1)`` for ``"lorentz"``; float32 at least.
+
+    Raises:
+        HypvisionError: unknown geometry, a curvature that is not positive.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        dim: int = 128,
+        geometry: str = "poincare",
+        c: float | None = None,
+        learnable: bool | None = None,
+        bounds: tuple[float, float] = (0.1, 20.0),
+        last_norm: bool = True,
+        clip_radius: float = 2.3,
+        slope: float = 2.0,
+        limit: float | None = None,
+    ):
+        super().__init__()
+        if geometry not in GEOMETRIES:
+            raise HypvisionError(f"model.neck.geometry is one of {', '.join(GEOMETRIES)}, not '{geometry}'.")
+        self.geometry, self.dim = geometry, dim
+        self.clip_radius, self.slope, self.limit = clip_radius, slope, limit
+        self.norm = nn.LayerNorm(in_features, elementwise_affine=False) if last_norm else nn.Identity()
+        self.manifold = self._manifold(geometry, c, learnable, bounds)
+        if geometry == "lorentz":
+            self.linear = LorentzLinear(in_features, dim, self.manifold, init="orthogonal")
+        else:
+            self.linear = nn.Linear(in_features, dim)
+            nn.init.orthogonal_(self.linear.weight)
+            nn.init.zeros_(self.linear.bias)
+
+    @staticmethod
+    def _manifold(geometry: str, c: float | None, learnable: bool | None, bounds: tuple[float, float]) -> Manifold:
+        if geometry == "euclidean":
+            return Euclidean()
+        try:
+            return GEOMETRIES[geometry](
+                c=(0.1 if geometry == "poincare" else 1.0) if c is None else c,
+                learnable=geometry == "lorentz" if learnable is None else learnable,
+                bounds=tuple(bounds),
+            )
+        except ValueError as error:
+            raise HypvisionError(f"model.neck: {error}") from error
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(self.norm(x))
+        with exact(x.device):
+            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            if self.geometry == "poincare":
+                return clip_to_ball(x, self.manifold, self.clip_radius, riemannian=not self.manifold.learnable)
+            if self.geometry == "lorentz":
+                return rescale_radii(self.manifold.from_space(x), self.manifold, self.slope, self.limit)
+            return x
+
+
+@MODELS.register_module()
+class MetricLearner(BaseModel):
+    """A timm model, a neck, a metric loss and a hierarchical one.
+
+    Args:
+        backbone: arguments of :func:`timm.create_model`; ``num_classes`` is 0. A distilled DeiT gives its class token
+            in training and the mean of both tokens in evaluation, as in the HIER recipes.
+        neck: arguments of :class:`EmbeddingNeck` after the first.
+        num_classes: training classes.
+        metric_loss: arguments of :class:`~hypvision.losses.MetricLoss`: ``name``, ``distance``, ...
+        hier_loss: arguments of :class:`~hypvision.losses.HIERLoss` after the second; None for none.
+        hier_weight: weight of the hierarchical loss.
+        freeze_bn: keep all batch norms of the backbone in evaluation mode.
+        frozen: patterns of names in the backbone whose parameters are not trained, e.g. ``("patch_embed.*",)``.
+        data_preprocessor: mmengine's; the default moves a batch to the device.
+
+    Raises:
+        HypvisionError: unknown model, loss or geometry; weights that cannot be fetched; a pattern that matches nothing;
+            labels beyond ``num_classes``.
+    """
+
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        neck: dict[str, Any],
+        num_classes: int,
+        metric_loss: dict[str, Any] | None = None,
+        hier_loss: dict[str, Any] | None = None,
+        hier_weight: float = 0.5,
+        freeze_bn: bool = False,
+        frozen: Sequence[str] = (),
+        data_preprocessor: dict | nn.Module | None = None,
+        init_cfg: dict | None = None,
+    ):
+        super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
+        self.backbone = _create(dict(backbone, num_classes=0))
+        self.neck = EmbeddingNeck(self.backbone.num_features, **neck)
+        self.train_classes = num_classes
+        manifold, dim = self.neck.manifold, self.neck.dim
+        self.metric_loss = MetricLoss(
+            **{"name": "ProxyAnchorLoss", **(metric_loss or {})}, manifold=manifold, num_classes=num_classes, dim=dim
+        )
+        self.hier_loss = None
+        if hier_loss is not None:
+            shared = dict(clip_radius=self.neck.clip_radius, slope=self.neck.slope, limit=self.neck.limit)
+            try:
+                self.hier_loss = HIERLoss(manifold, dim, **{**shared, **hier_loss})
+            except (ValueError, TypeError) as error:
+                raise HypvisionError(f"model.hier_loss: {error}") from error
+        self.hier_weight, self.freeze_bn = hier_weight, freeze_bn
+        for pattern in frozen:
+            matched = [p for name, p in self.backbone.named_parameters() if fnmatch(name, pattern)]
+            if not matched:
+                raise HypvisionError(f"model.frozen: '{pattern}' matches no parameter of {backbone['model_name']}.")
+            for parameter in matched:
+                parameter.requires_grad_(False)
+        self.train(self.training)
+
+    @property
+    def space(self) -> str:
+        """How embeddings compare, see :func:`.retrieval_metrics.nearest`."""
+        return "cosine" if self.neck.geometry == "euclidean" else "lorentz"
+
+    def train(self, mode: bool = True) -> MetricLearner:
+        super().train(mode)
+        if mode and self.freeze_bn:
+            for module in self.backbone.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """Features ``(B, F)`` of the backbone."""
+        if self.training and hasattr(self.backbone, "head_dist"):
+            return self.backbone.forward_features(inputs)[:, 0]
+        return self.backbone(inputs)
+
+    def embed(self, inputs: Tensor) -> Tensor:
+        """Embeddings of images, as points of the neck's manifold."""
+        return self.neck(self.features(inputs))
+
+    def comparable(self, points: Tensor) -> Tensor:
+        """Embeddings in a form that does not depend on the model: unit vectors, or points of unit curvature with time.
+
+        Distances between the latter are ``sqrt(c)`` times those on the manifold.
+        """
+        if self.neck.geometry == "euclidean":
+            return F.normalize(points.float())
+        if self.neck.geometry == "poincare":
+            points = self.neck.manifold.to_lorentz(points)
+        return points.float() * self.neck.manifold._value() ** 0.5
+
+    def forward(
+        self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
+    ) -> Tensor | dict[str, Tensor] | list[dict[str, Any]]:
+        """The three modes of mmengine's models.
+
+        Args:
+            inputs: images ``(B, C, H, W)``.
+            label: class numbers ``(B,)``; needed by ``"loss"``.
+            index: numbers of the images in their data set ``(B,)``, passed on by ``"predict"``.
+            mode: ``"tensor"``, ``"loss"`` or ``"predict"``.
+
+        Returns:
+            ``"tensor"``: points. ``"loss"``: ``loss_metric``, ``loss_hier`` and the ``curvature``, where learned.
+            ``"predict"``: for each image a dict with ``embedding`` (see :meth:`comparable`), ``space``, ``label`` and
+            ``index``.
+        """
+        if mode not in ("tensor", "loss", "predict"):
+            raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got '{mode}'.")
+        points = self.embed(inputs)
+        if mode == "tensor":
+            return points
+        if mode == "loss":
+            return self.loss(points, label)
+        vectors = self.comparable(points).cpu()
+        labels = [None] * len(vectors) if label is None else label.tolist()
+        indices = [None] * len(vectors) if index is None else index.tolist()
+        return [
+            dict(embedding=v, space=self.space, label=y, index=i) for v, y, i in zip(vectors, labels, indices)
+        ]  # fmt: skip
+
+    def loss(self, points: Tensor, label: Tensor) -> dict[str, Tensor]:
+        """The losses of the embeddings of all processes."""
+        points, label = gather_embeddings(points, label)
+        try:
+            losses = dict(loss_metric=self.metric_loss(points, label))
+        except (ValueError, IndexError, RuntimeError) as error:
+            # Only a label beyond the classes is cured by their number.
+            if label.numel() == 0 or int(label.max()) < self.train_classes:
+                raise
+            raise HypvisionError(
+                f"A label is {int(label.max())}, but model.num_classes is {self.train_classes}: {error} Set "
+                "--cfg-options model.num_classes=N to the number of training classes."
+            ) from error
+        if self.hier_loss is not None:
+            losses["loss_hier"] = self.hier_weight * self.hier_loss(points, label)
+        if self.neck.manifold.learnable:
+            losses["curvature"] = self.neck.manifold.c.detach()
+        return losses
+
+
+def _create(arguments: dict[str, Any]) -> nn.Module:
+    try:
+        return create_backbone(**arguments)
+    except HypvisionError:
+        raise
+    except Exception as error:
+        # Whatever the download raises: the hub has its own errors, and so have the sockets below it.
+        if not arguments.get("pretrained"):
+            raise
+        raise HypvisionError(
+            f"The pretrained weights of '{arguments['model_name']}' cannot be fetched ({type(error).__name__}: "
+            f"{error}). Check the connection; or give a file with --cfg-options "
+            "model.backbone.pretrained_cfg_overlay.file=WEIGHTS; or start from random weights with "
+            "--cfg-options model.backbone.pretrained=False."
+        ) from error
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class MetricLearningParamGroups(ParamGroups):
+    """The groups of the HIER recipes, each with a ``name``.
+
+    ``body`` (the backbone), ``neck``, ``hier_proxies``, ``class_proxies`` and ``curvature``; the latter has no weight
+    decay.
+
+    Options: ``neck_lr_scale`` (1), ``hier_lr_scale`` (50), ``class_lr_scale`` (1e4), multiples of the optimiser's
+    ``lr``; ``curvature_lr`` (1e-3).
+
+    Raises:
+        HypvisionError: an unknown key; proxies on a manifold with an optimiser that would leave it.
+    """
+
+    defaults = dict(neck_lr_scale=1.0, hier_lr_scale=50.0, class_lr_scale=1e4, curvature_lr=1e-3)
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        lr = self.optimizer_cfg["lr"]
+        rates = dict(
+            body=lr,
+            neck=lr * self.options["neck_lr_scale"],
+            hier_proxies=lr * self.options["hier_lr_scale"],
+            class_proxies=lr * self.options["class_lr_scale"],
+            curvature=self.options["curvature_lr"],
+        )
+        names = dict(neck="neck", hier_loss="hier_proxies", metric_loss="class_proxies")
+        members: dict[str, list] = {name: [] for name in rates}
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                curvature = isinstance(parameter, CurvatureParameter)
+                group = "curvature" if curvature else names.get(name.partition(".")[0], "body")
+                members[group].append(parameter)
+        groups = [dict(name=name, params=params, lr=rates[name]) for name, params in members.items() if params]
+        return [{**group, "weight_decay": 0.0} if group["name"] == "curvature" else group for group in groups]
+
+    def check(self, optimizer: Optimizer) -> None:
+        proxies = [p for g in optimizer.param_groups if g["name"] == "hier_proxies" for p in g["params"]]
+        if any(hasattr(p, "manifold") for p in proxies) and not hasattr(type(optimizer), "vectors"):
+            raise HypvisionError(
+                f"The proxies of LHIER are points of a manifold, which {type(optimizer).__name__} would leave. Set "
+                "optim_wrapper.optimizer.type to RiemannianAdamW."
+            )
+
+
+@HOOKS.register_module()
+class BackboneWarmUpHook(Hook):
+    """Trains the neck and the proxies alone in the first epochs: the learning rate of the group ``body`` is 0 there.
+
+    The moments of the optimiser gather meanwhile, as in the HIER recipes, and schedules see the true rate.
+
+    Args:
+        epochs: how many.
+    """
+
+    priority = "VERY_HIGH"  # gives the rate back before schedulers step
+
+    def __init__(self, epochs: int = 1):
+        self.epochs = epochs
+        self._rates: list[tuple[dict, float]] = []
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
+        if runner.epoch < self.epochs:
+            body = [group for group in runner.optim_wrapper.param_groups if group.get("name") == "body"]
+            self._rates = [(group, group["lr"]) for group in body]
+            for group in body:
+                group["lr"] = 0.0
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        for group, rate in self._rates:
+            group["lr"] = rate
+        self._rates = []

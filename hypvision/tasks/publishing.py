@@ -1,0 +1,326 @@
+"""From a checkpoint of a training to a record of the zoo; ``hypvision publish`` is its command line.
+
+Nothing is believed: the checkpoint is measured, the file that was made from it is measured in a fresh process that
+finds it through the zoo's own resolver, and the record is written only if the two agree. The numbers in a record are
+those of the file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from torch import Tensor
+
+from hypvision.checkpoints.download import copy_verified, file_sha256
+from hypvision.checkpoints.index import parse_record, read_index, with_record, write_index
+from hypvision.checkpoints.read import read
+from hypvision.checkpoints.records import Index, Record
+from hypvision.checkpoints.storage import write_weights
+from hypvision.clip.models import ARCHITECTURES, MEAN, STD, expand_tokens, trim_tokens
+from hypvision.engine.config import load_config
+from hypvision.errors import HypvisionError
+from hypvision.files import write_text
+from hypvision.zoo.cards import readme
+
+__all__ = ["MAIN_METRICS", "PACKAGED_LIMIT", "describe_config", "publish", "read_about", "stripped"]
+
+PACKAGED_LIMIT = 20 * 2**20  # bytes of all files in the repository
+MAIN_METRICS = {"classification": "top1", "segmentation": "mIoU", "detection": "coco/bbox_mAP_50", "zero-shot": "top1"}
+# What the training alone needs.
+_TRAINING_ONLY = {
+    "model_name", "num_classes", "pretrained", "checkpoint_path", "init_cfg", "type", "drop_rate", "drop_path_rate",
+    "proj_drop_rate", "frozen_stages", "norm_eval", "with_cp",
+}  # fmt: skip
+
+
+def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
+    """The weights of a checkpoint alone: no optimiser, no history; for a classifier under timm's names.
+
+    Raises:
+        HypvisionError: a classifier's checkpoint has weights outside its backbone.
+    """
+    weights = checkpoint.get("state_dict", checkpoint)
+    weights = {name.removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
+    if task == "zero-shot":
+        return _used_words({name[5:]: value for name, value in weights.items() if name.startswith("clip.")})
+    if task != "classification":
+        return weights
+    outside = [name for name in weights if not name.startswith("backbone.")]
+    if outside:
+        raise HypvisionError(
+            f"The checkpoint has weights outside the timm model: {', '.join(outside[:3])}. Only classifiers of "
+            "hypvision.tasks (ImageClassifier) can be published as timm models."
+        )
+    return {name.removeprefix("backbone."): value for name, value in weights.items()}
+
+
+def describe_config(config: Any) -> dict[str, Any]:
+    """What a record says that stands in the config: task, model, arguments, input; and the model's own config."""
+    scope = config.get("default_scope")
+    if config.model.get("type") in ("CLIPContrast", "CaptionContrast"):
+        return _describe_clip(config)
+    task = {"mmseg": "segmentation", "mmdet": "detection"}.get(scope, "classification")
+    backbone = dict(config.model.get("backbone") or {})
+    if "model_name" not in backbone:
+        raise HypvisionError("Only models with a timm backbone (model.backbone.model_name) can be published.")
+    found: dict[str, Any] = {"task": task, "model": backbone["model_name"].partition(".")[0]}
+    if task == "classification":
+        arguments = {key: value for key, value in backbone.items() if key not in _TRAINING_ONLY}
+        if arguments:
+            found["arguments"] = json.loads(json.dumps(arguments))
+        transform = config.test_dataloader.dataset.get("transform") or {}
+        size = transform.get("input_size", 224)
+        size = list(size)[-2:] if isinstance(size, (list, tuple)) else [size, size]
+        found["input"] = dict(
+            size=[int(arguments.get("in_chans", 3)), *size],
+            mean=list(transform.get("mean", IMAGENET_DEFAULT_MEAN)),
+            std=list(transform.get("std", IMAGENET_DEFAULT_STD)),
+            crop_pct=transform.get("crop_pct", 0.875),
+            interpolation=transform.get("interpolation", "bilinear"),
+        )
+        return found
+    preprocessor = config.model.data_preprocessor
+    size = preprocessor.get("size") or _resized(config.test_dataloader.dataset)
+    if size is None:
+        raise HypvisionError("The input size is in neither model.data_preprocessor nor a Resize of the test pipeline.")
+    found["input"] = dict(
+        size=[3, int(size[0]), int(size[1])],
+        mean=[round(value / 255, 6) for value in preprocessor.mean],
+        std=[round(value / 255, 6) for value in preprocessor.std],
+        crop_pct=1.0,
+        interpolation="bilinear",
+    )
+    found["model_config"] = _model_config(config)
+    return found
+
+
+def _describe_clip(config: Any) -> dict[str, Any]:
+    name = config.model.clip.name
+    if name not in ARCHITECTURES:
+        raise HypvisionError(f"Of CLIP models those of hypvision can be published ({', '.join(ARCHITECTURES)}).")
+    side = ARCHITECTURES[name]["vision_cfg"]["image_size"]
+    given = dict(mean=[round(value / 255, 6) for value in MEAN], std=[round(value / 255, 6) for value in STD])
+    size = dict(size=[3, side, side], **given, crop_pct=1.0, interpolation="bicubic")
+    return {"task": "zero-shot", "model": name, "input": size}
+
+
+def _used_words(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of CLIP's table of words only the rows that the captions of the training can have changed."""
+    from hypvision.tasks.contrastive import vocabulary  # registers what only CLIP trainings need
+
+    # A training that went on from weights of the zoo began with zeros for all words that those had not seen.
+    seen = weights["token_embedding.weight"].abs().sum(1).nonzero().flatten()
+    return trim_tokens(weights, seen if len(seen) < len(weights["token_embedding.weight"]) else vocabulary())
+
+
+def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Height and width from the Resize of a pipeline, whose scale is (width, height)."""
+    for step in dataset.get("pipeline") or []:
+        if str(step.get("type", "")).rpartition(".")[2] == "Resize" and step.get("scale"):
+            return step["scale"][1], step["scale"][0]
+    return None
+
+
+def _model_config(config: Any) -> dict[str, Any]:
+    """The config of the whole model as plain values, without the checkpoints that the training started from."""
+    model = json.loads(json.dumps(config.model.to_dict()))
+
+    def clean(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {
+                key: clean(value)
+                for key, value in node.items()
+                if key not in ("checkpoint_path", "pretrained")
+                and not (key == "init_cfg" and isinstance(value, dict) and value.get("type") == "Pretrained")
+            }
+        return [clean(value) for value in node] if isinstance(node, list) else node
+
+    return clean(model)
+
+
+def _measure(
+    config: str, weights: str, environment: Mapping[str, str], work_dir: Path, options: Sequence[str]
+) -> dict[str, float]:
+    """The metrics that ``hypvision test`` prints, run in a fresh process."""
+    command = [sys.executable, "-m", "hypvision.cli", "test", config, weights, "--work-dir", str(work_dir)]
+    if options:
+        command += ["--cfg-options", *options]
+    print(f"$ hypvision {' '.join(command[3:])}", flush=True)
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    if done.returncode:
+        raise HypvisionError(f"The measurement failed: {(done.stderr or done.stdout).strip()[-1500:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def publish(
+    config: str | Path,
+    checkpoint: str | Path,
+    name: str,
+    about: Mapping[str, Any],
+    folder: str | Path = "model_zoo",
+    storage: str = "int8",
+    tolerance: float = 0.2,
+    metrics: Sequence[str] = (),
+    options: Sequence[str] = (),
+) -> Record:
+    """Publish a checkpoint: strip, store, measure twice, add the record, render the table.
+
+    Args:
+        config: the config that trained it, relative to the repository's root, where this must run.
+        checkpoint: of the engine. It is only read.
+        name: ``MODEL.TAG``.
+        about: texts of the record: ``description``, ``intended_use``, ``data``, ``training`` (command), ``limits``,
+            ``licence``, ``test_data`` (what was measured on), and if need be ``parent``. What is not given is taken
+            from a record that already has this name.
+        folder: the zoo, with ``index.yml``; made if it does not exist.
+        storage: see :mod:`hypvision.checkpoints.storage`.
+        tolerance: how far a metric of the file may be from that of the checkpoint, in the metric's unit.
+        metrics: which to record, the main one first; default that of the task.
+        options: ``KEY=VALUE`` changes of the config for the measurement on this machine, e.g. ``data_root=DIR``.
+
+    Raises:
+        HypvisionError: a text is missing, the checkpoint does not fit the config, the metric is not repeated, or the
+            files of the zoo would exceed :data:`PACKAGED_LIMIT`.
+    """
+    config, folder = str(config), Path(folder)
+    loaded = read(checkpoint)
+    known = describe_config(load_config(config))
+    task = known["task"]
+    meta = (loaded.get("meta") or {}).get("dataset_meta") or {}
+    if not meta.get("classes"):
+        raise HypvisionError(f"The checkpoint '{checkpoint}' does not say what its classes are (meta.dataset_meta).")
+    weights = stripped(loaded, task)
+    header = {"name": name, "classes": list(meta["classes"])}
+    if "model_config" in known:
+        header["model"] = known.pop("model_config")
+        header["dataset_meta"] = json.loads(
+            json.dumps({key: meta[key] for key in ("classes", "palette") if key in meta})
+        )
+    index = read_index(folder) if (folder / "index.yml").is_file() else Index({}, folder.resolve())
+    texts = _texts(index, name, about)
+    names = list(metrics) or [MAIN_METRICS[task]]
+
+    with tempfile.TemporaryDirectory(prefix="publish-") as place:
+        stage = Path(place)
+        write_weights(weights, stage / "weights.safetensors", storage, header)
+        digest = file_sha256(stage / "weights.safetensors")
+        filename = f"{name}-{digest[:8]}.safetensors"
+        (stage / "weights").mkdir()
+        os.replace(stage / "weights.safetensors", stage / "weights" / filename)
+        size = (stage / "weights" / filename).stat().st_size
+        _check_total(index, name, size)
+        test_data = texts.pop("test_data")
+        record = {
+            "name": name,
+            **known,
+            "config": config,
+            "file": dict(sha256=digest, bytes=size, storage=storage, path=f"weights/{filename}"),
+            "parameters": sum(value.numel() for value in expand_tokens(weights).values()),
+            "classes": list(meta["classes"]),
+            "licence": "Apache-2.0",
+            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+            **texts,
+        }
+        command = f"hypvision test {config} zoo:{name}"
+        draft = [dict(name=metric, value=0.0, data=test_data, measured="us", command=command) for metric in names]
+        # Mistakes in names and texts come out here, before the minutes that the measurements take.
+        write_index(with_record(index, parse_record({**record, "metrics": draft})), stage / "index.yml")
+        before = _measure(config, str(checkpoint), {}, stage / "before", options)
+        if unknown := [metric for metric in names if metric not in before]:
+            raise HypvisionError(f"The test gives no metric '{unknown[0]}' but {', '.join(before)}.")
+        environment = {
+            "HYPVISION_INDEX": str(stage / "index.yml"),
+            "HYPVISION_HOME": str(stage / "home"),
+            "HYPVISION_WEIGHTS": "",
+            "HYPVISION_OFFLINE": "1",
+        }
+        _load_elsewhere(name, environment, stage)
+        after = _measure(config, f"zoo:{name}", environment, stage / "after", options)
+        for metric in draft:
+            key = metric["name"]
+            print(f"{key}: checkpoint {before[key]}, {storage} file {after[key]}", flush=True)
+            if not abs(before[key] - after[key]) <= tolerance:
+                raise HypvisionError(
+                    f"{key} is {after[key]} with the {storage} file but {before[key]} with the checkpoint, which is "
+                    f"more than the tolerance of {tolerance} away. Store it with more bits (--storage)."
+                )
+            metric["value"] = after[key]
+            if storage != "float32":
+                metric["full_precision"] = before[key]
+        final = parse_record({**record, "metrics": draft})
+        copy_verified(stage / "weights" / filename, folder / "weights" / filename, digest, size)
+    replaced = index.records.get(name)
+    index = with_record(replace(index, root=folder.resolve()), final)
+    write_index(index, folder / "index.yml")
+    write_text(folder / "README.md", readme(index))
+    if replaced is not None and replaced.file.path not in (None, final.file.path):
+        (folder / replaced.file.path).unlink(missing_ok=True)
+    return final
+
+
+def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("description", "intended_use", "data", "training", "limits", "licence", "parent", "test_data")
+    unknown = [key for key in about if key not in keys]
+    if unknown:
+        raise HypvisionError(f"--about: unknown key '{unknown[0]}'. Known: {', '.join(keys)}.")
+    texts: dict[str, Any] = {}
+    if name in index.records:
+        old = index.records[name].to_dict()
+        texts = {key: old[key] for key in keys if key in old}
+        texts["test_data"] = old["metrics"][0]["data"]
+    texts.update(about)
+    missing = [key for key in keys if key not in texts and key not in ("licence", "parent")]
+    if missing:
+        raise HypvisionError(f"--about must give {', '.join(missing)}: a weight file without them helps nobody.")
+    return texts
+
+
+def _check_total(index: Index, name: str, size: int) -> None:
+    total = size + sum(r.file.bytes for r in index if r.file.path is not None and r.name != name)
+    if total > PACKAGED_LIMIT:
+        raise HypvisionError(
+            f"With this file the zoo would hold {total / 2**20:.1f} MiB; {PACKAGED_LIMIT / 2**20:.0f} MiB is the limit "
+            "for files in the repository. Store it with fewer bits, or put it on a hub (hypvision push) and list its "
+            "url."
+        )
+
+
+def _load_elsewhere(name: str, environment: Mapping[str, str], stage: Path) -> None:
+    """Load the model in a fresh process, outside the checkout, and look at what it computes."""
+    code = (
+        "import sys, torch, hypvision\n"
+        f"model = hypvision.load({name!r})\n"
+        "bad = [n for n, p in model.named_parameters() if not p.isfinite().all()]\n"
+        "sys.exit(f'not finite: {bad}' if bad or model.training else 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, cwd=stage, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise HypvisionError(f"A fresh process cannot load the file: {done.stderr.strip()[-1500:]}")
+
+
+def read_about(path: str | Path) -> dict[str, Any]:
+    """The texts for a record from a YAML file.
+
+    Raises:
+        HypvisionError: it cannot be read.
+    """
+    try:
+        about = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, a day that no calendar has
+        raise HypvisionError(f"The file '{path}' cannot be read: {error}.") from error
+    if not isinstance(about, dict):
+        raise HypvisionError(f"The file '{path}' must be a mapping of keys to texts.")
+    return about

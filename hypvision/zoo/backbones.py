@@ -1,0 +1,112 @@
+"""Timm backbones without a head, with any weights: a checkpoint of every task, a record of the zoo, official files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import nn
+
+import hypvision.models  # noqa: F401 - registers the models
+from hypvision.checkpoints.match import filtered, load_into
+from hypvision.checkpoints.read import network_weights, read
+from hypvision.checkpoints.sources import find, is_address, resolve
+from hypvision.checkpoints.storage import read_header
+from hypvision.errors import HypvisionError, did_you_mean
+
+__all__ = ["build_model", "load_weights"]
+
+# Arguments of TimmBackbone that are not the network's.
+_PLUG = {
+    "type", "model_name", "out_indices", "pretrained", "checkpoint_path", "frozen_stages", "norm_eval", "with_cp",
+    "pad_multiple", "init_cfg", "drop_path_rate",
+}  # fmt: skip
+
+
+def build_model(name: str, weights: str | Path | None = None, arguments: Mapping[str, Any] | None = None) -> nn.Module:
+    """A clustering timm model without a classifier head, ready to look at.
+
+    Args:
+        name: name in timm.
+        weights: checkpoint, see :func:`load_weights`, or weights of the zoo (``"zoo:NAME"``, ``"hf-hub:USER/REPO"``),
+            which say with which arguments and normalisation they go; None: random weights, drawn from seed 0.
+        arguments: for the model's constructor, e.g. ``dict(patch_size=2, img_size=32)``.
+
+    Raises:
+        HypvisionError: unknown model, arguments that it does not accept, one that does not cluster, or weights that
+            cannot be read or are of another architecture.
+    """
+    config: dict[str, Any] = {}
+    if weights is not None and is_address(str(weights)):
+        weights, own, config = _zoo_weights(str(weights), name)
+        arguments = {**own, **(arguments or {})}
+    if not timm.is_model(name):
+        hint = did_you_mean(name, timm.list_models())
+        raise HypvisionError(
+            f"There is no model '{name}'.{hint} timm.list_models() lists all (after import hypvision)."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            model = _create(name, {"num_classes": 0, **(arguments or {})})
+        except (TypeError, ValueError) as error:
+            raise HypvisionError(f"The model '{name}' does not accept --model-args: {error}") from error
+    if not hasattr(model, "forward_assignments") and not hasattr(model, "forward_with_hierarchy"):
+        known = ", ".join(timm.list_models(["hcformer*", "himapper*"]))
+        raise HypvisionError(f"The model '{name}' does not cluster, so there is nothing to draw. Take one of: {known}.")
+    if weights is not None:
+        load_weights(model, weights)
+    if config:
+        model.pretrained_cfg = {**getattr(model, "pretrained_cfg", {}), **config}
+    return model.eval()
+
+
+def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """The verified file of a record, the arguments of its network, and what timm's config says of its pictures."""
+    index, record = find(address)
+    if timm.is_model(name) and name.partition(".")[0] != record.model:
+        raise HypvisionError(f"The weights '{address}' are of the model {record.model}: use --model {record.model}.")
+    path = resolve(record, index)
+    arguments = dict(record.arguments)
+    if record.task != "classification":
+        # The config of the whole model; its backbone's arguments are those of timm, beside those of the plug.
+        backbone = (read_header(path).get("model") or {}).get("backbone") or {}
+        arguments = {key: value for key, value in backbone.items() if key not in _PLUG}
+    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
+    keys = ("mean", "std", "interpolation")
+    config = {key: tuple(value) if isinstance(value := record.input[key], list) else value for key in keys}
+    return path, arguments, {**config, "input_size": tuple(record.input["size"])}
+
+
+def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
+    """The model; a Hi-Mapper made so that pictures may have any shape, where its backbone has an argument for that."""
+    if "himapper" in name:
+        for flexible in ("dynamic_img_size", "strict_img_size"):
+            with suppress(TypeError):
+                return timm.create_model(name, **{flexible: flexible.startswith("dynamic"), **arguments})
+    return timm.create_model(name, **arguments)
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Load a checkpoint into a timm model; the classifier head does not matter.
+
+    Args:
+        model: the model.
+        path: anything that :func:`hypvision.checkpoints.read.read` takes: of hypvision's training of any task, a plain
+            state dict, or the method's official checkpoint.
+
+    Raises:
+        HypvisionError: the file cannot be read, or is of another architecture.
+    """
+    given = filtered(model, network_weights(read(path)))
+    head = f"{getattr(model, 'pretrained_cfg', {}).get('classifier') or 'head'}."
+    load_into(
+        model, given, path, f"the model {type(model).__name__}",
+        "Give the --model that it was trained with, and its arguments: --model-args KEY=VALUE ... as in model.backbone "
+        "of its config.",
+        extra=True, optional=lambda name: name.startswith(head),
+    )  # fmt: skip

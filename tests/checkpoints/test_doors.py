@@ -1,0 +1,316 @@
+"""Every door by which a checkpoint comes in: good files of each family load by the same names, hostile ones by none."""
+
+import logging
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import timm
+import torch
+from helpers.hostile_checkpoints import DAMAGED, hidden_method, write_damaged
+from helpers.zoo import MICRO
+from references.hcformer import ReferenceHCFormer
+from safetensors.torch import save_file
+
+import hypvision
+from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.read import network_weights, read, read_file
+from hypvision.checkpoints.storage import write_weights
+from hypvision.errors import HypvisionError
+from hypvision.models.hcformer_checkpoint import hcformer_to_official
+from hypvision.models.himapper_checkpoint import himapper_to_official
+from hypvision.models.lorentz_resnet_checkpoint import hyperboliccv_to_official
+from hypvision.zoo.backbones import load_weights
+from hypvision.zoo.convert import convert_file
+
+ARGUMENTS = {key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()}
+FAMILIES = {
+    "hcformer": ("hcformer_nano", ARGUMENTS, hcformer_to_official),
+    "hyperboliccv": ("hcnn_resnet18", dict(layers=(1, 1, 1, 1), widths=(4, 4, 8, 8)), hyperboliccv_to_official),
+    "himapper": (
+        "himapper",
+        dict(backbone="test_resnet", leaves=4, levels=2, width=16, preset="official", eval_noise="mean"),
+        himapper_to_official,
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request):
+    """A small trained network with its name, arguments and official names."""
+    name, arguments, to_official = FAMILIES[request.param]
+    torch.manual_seed(1)
+    model = timm.create_model(name, num_classes=3, **arguments).eval()
+    for value in model.state_dict().values():
+        if value.is_floating_point() and value.dim() < 2:
+            value.add_(0.01 * torch.rand_like(value))
+    return SimpleNamespace(family=request.param, name=name, arguments=arguments, model=model, to_official=to_official)
+
+
+def write(kind, family, folder):
+    """A file with the weights of a network as each origin writes it."""
+    weights = family.model.state_dict()
+    path = folder / f"{kind}.pth"
+    if kind == "zoo":
+        write_weights(weights, path.with_suffix(".safetensors"), "float32")
+        return path.with_suffix(".safetensors")
+    if kind == "official":
+        torch.save({"model": family.to_official(weights), "epoch": 3}, path)
+    elif kind == "timm":
+        torch.save({"state_dict": {f"module.{name}": value for name, value in weights.items()}}, path)
+    elif kind == "training":
+        torch.save(
+            {
+                "state_dict": {f"backbone.{name}": value for name, value in weights.items()},
+                "meta": {"epoch": 1, "best": np.float64(0.5), "seen": np.arange(3)},
+            },
+            path,
+        )
+    return path
+
+
+def by_path(family, path):
+    return timm.create_model(family.name, num_classes=3, checkpoint_path=str(path), **family.arguments)
+
+
+def by_overlay(family, path):
+    overlay = dict(file=str(path), num_classes=3)
+    return timm.create_model(
+        family.name, num_classes=3, pretrained=True, pretrained_cfg_overlay=overlay, **family.arguments
+    )
+
+
+def by_load(family, path):
+    return hypvision.load(path, model=family.name, **{"num_classes": 3, **family.arguments})
+
+
+def by_weights_option(family, path):
+    model = timm.create_model(family.name, num_classes=3, **family.arguments)
+    load_weights(model, path)
+    with torch.no_grad():  # of the classifier, which these commands do not load
+        for name, value in model.state_dict().items():
+            if name.startswith(("head.", "trunk.fc.", "trunk.head.", "head_manifold")):
+                value.copy_(family.model.state_dict()[name])
+    return model
+
+
+def by_state_dict(family, path):
+    model = timm.create_model(family.name, num_classes=3, **family.arguments)
+    model.load_state_dict(read(path))
+    return model
+
+
+def by_load_from(family, path):
+    """As mmengine's Runner loads ``load_from``, for a classifier of the engine."""
+    pytest.importorskip("mmengine")
+    from mmengine.runner import CheckpointLoader
+    from mmengine.runner.checkpoint import load_state_dict
+
+    from hypvision.engine.checkpoint import EngineNamesHook, install
+    from hypvision.tasks import ImageClassifier
+
+    install()
+    model = ImageClassifier({"model_name": family.name, "num_classes": 3, **family.arguments})
+    checkpoint = CheckpointLoader.load_checkpoint(str(path))
+    EngineNamesHook().after_load_checkpoint(SimpleNamespace(model=model), checkpoint)
+    check_compatible(model, checkpoint["state_dict"], path)
+    load_state_dict(model, checkpoint["state_dict"], strict=True)
+    return model.backbone
+
+
+def by_init_cfg(family, path):
+    """As the backbone of a segmenter or detector; the classifier, which it has not, is put back for the comparison."""
+    pytest.importorskip("mmcv")
+    from hypvision.openmmlab import TimmBackbone
+
+    init_cfg = dict(type="Pretrained", checkpoint=str(path))
+    backbone = TimmBackbone(family.name, out_indices=(0, 1), init_cfg=init_cfg, **family.arguments)
+    backbone.init_weights()
+    expected = family.model.state_dict()
+    found = {name.removeprefix("model."): value for name, value in backbone.timm_model.state_dict().items()}
+    return SimpleNamespace(state_dict=lambda: {**expected, **{n: v for n, v in found.items() if n in expected}})
+
+
+DOORS = {
+    "checkpoint_path": by_path,
+    "pretrained_cfg_overlay": by_overlay,
+    "hypvision.load": by_load,
+    "--weights": by_weights_option,
+    "load_state_dict": by_state_dict,
+    "load_from": by_load_from,
+    "init_cfg": by_init_cfg,
+}
+
+
+@pytest.mark.parametrize("kind", ["official", "timm", "training", "zoo"])
+@pytest.mark.parametrize("door", DOORS)
+def test_every_file_loads_by_every_door(tmp_path, family, kind, door):
+    path = write(kind, family, tmp_path)
+    model = DOORS[door](family, path)
+    expected = family.model.state_dict()
+    assert model.state_dict().keys() == expected.keys()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-6, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["training", "zoo"])
+def test_a_trained_file_converts_to_the_official_names(tmp_path, family, kind):
+    path = write(kind, family, tmp_path)
+    convert_file(family.family, path, tmp_path / "official.safetensors", to_official=True)
+    again = by_path(family, tmp_path / "official.safetensors")
+    x = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(again.eval()(x), family.model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_feature_maps_take_files_of_classifiers(tmp_path):
+    family = SimpleNamespace(model=timm.create_model("hcnn_resnet18", num_classes=3, **FAMILIES["hyperboliccv"][1]))
+    path = write("training", family, tmp_path)
+    maps = timm.create_model(
+        "hcnn_resnet18", features_only=True, out_indices=(1, 2), checkpoint_path=str(path),
+        **FAMILIES["hyperboliccv"][1],
+    )  # fmt: skip
+    for name, value in maps.model.state_dict().items():
+        assert torch.equal(value, family.model.state_dict()[name]), name
+
+
+# Hostile files
+
+
+@pytest.fixture(scope="module")
+def good():
+    torch.manual_seed(0)
+    return timm.create_model("hcformer_nano", num_classes=3, **ARGUMENTS).state_dict()
+
+
+NANO = SimpleNamespace(name="hcformer_nano", arguments=ARGUMENTS)
+
+
+def by_clip(family, path):
+    pytest.importorskip("open_clip")
+    from hypvision.clip.models import create_clip
+
+    return create_clip("shapes-s8", path)
+
+
+def by_segmenter(family, path):
+    pytest.importorskip("open_clip")
+    from hypvision.clip.segmentation.segment import load_segmenter
+
+    return load_segmenter(path)
+
+
+def by_mmengine(family, path):
+    pytest.importorskip("mmengine")
+    from mmengine.runner import CheckpointLoader
+
+    from hypvision.engine import checkpoint
+
+    checkpoint.install()
+    return CheckpointLoader.load_checkpoint(str(path))
+
+
+def by_converter(family, path):
+    return convert_file("hcformer", path, path.with_name("out.pth"), to_official=True)
+
+
+READERS = {
+    "read": lambda family, path: read(path),
+    "hypvision.load": by_load,
+    "--weights": by_weights_option,
+    "convert": by_converter,
+    "mmengine": by_mmengine,
+    "CLIP": by_clip,
+    "segmenter": by_segmenter,
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+@pytest.mark.filterwarnings("ignore")
+def test_hostile_files_get_in_by_no_door(tmp_path, good, name):
+    path = write_damaged(name, good, tmp_path)
+    for door, load in READERS.items():
+        with pytest.raises(HypvisionError, match="was refused|is damaged|holds a list") as caught:
+            load(NANO, path)
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value), door
+    for load in (by_path, by_overlay):  # timm reads for itself, and raises errors of its own
+        if name in ("code in the state", "bomb", "keys that are tensors", "a class", "expanded", "array too short"):
+            continue  # what stands beside the weights is not looked at, or never leaves timm
+        with pytest.raises(Exception):  # noqa: B017
+            load(NANO, path)
+    assert not (tmp_path / "proof").exists()
+
+
+def test_hidden_methods_do_not_matter(tmp_path, good):
+    torch.save({"state_dict": hidden_method(good)}, tmp_path / "hidden.pth")
+    weights = read_file(tmp_path / "hidden.pth")["state_dict"]
+    assert set(dict(weights.items())) == set(good) and not hasattr(weights, "_metadata")
+
+
+def test_what_other_code_lets_through_does_not_count(tmp_path, good):
+    """A class that somebody has registered with PyTorch is no class that our reader makes."""
+    with torch.serialization.safe_globals([np.dtype, *(type(np.dtype(kind)) for kind in ("f8", "V8"))]):
+        path = write_damaged("object at an address", good, tmp_path)
+        with pytest.raises(HypvisionError, match=r"contains 'numpy\.dtype'"):
+            read_file(path)
+        assert np.dtype in torch.serialization.get_safe_globals()
+
+
+def test_names_that_are_no_text(tmp_path, good):
+    torch.save({"state_dict": {**good, 3: torch.ones(2)}}, tmp_path / "odd.pth")
+    for load in (by_load, by_converter):
+        with pytest.raises(HypvisionError, match="the name 3, which is no text"):
+            load(NANO, tmp_path / "odd.pth")
+
+
+@pytest.mark.parametrize("kind", ["complex", "integers"])
+def test_numbers_of_another_kind(tmp_path, good, kind):
+    change = {"complex": lambda value: value.to(torch.complex64), "integers": lambda value: value.long()}[kind]
+    weights = {name: change(value) for name, value in good.items()}
+    torch.save(weights, tmp_path / "odd.pth")
+    model = timm.create_model("hcformer_nano", num_classes=3, **ARGUMENTS)
+    expected = {name: value.clone() for name, value in model.state_dict().items()}
+    for load in (by_load, by_path, by_overlay, by_weights_option):
+        with pytest.raises(HypvisionError, match=f"{kind.removesuffix('s')}.* instead of real numbers"):
+            load(NANO, tmp_path / "odd.pth")
+    with pytest.raises(HypvisionError, match="instead of real numbers"):
+        check_compatible(model, read_file(tmp_path / "odd.pth"), "odd.pth")
+    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+
+
+def test_weights_that_are_not_finite(tmp_path, good, caplog):
+    weights = {**good, "norm.weight": good["norm.weight"] * float("nan")}
+    torch.save(weights, tmp_path / "nan.pth")
+    model = timm.create_model("hcformer_nano", num_classes=3, **ARGUMENTS)
+    with caplog.at_level(logging.WARNING):
+        by_load(NANO, tmp_path / "nan.pth")
+        assert "NaN or infinite values in 1 of" in caplog.text and "norm.weight" in caplog.text
+        caplog.clear()
+        by_path(NANO, tmp_path / "nan.pth")
+        assert "NaN or infinite values in 1 of" in caplog.text
+    check_compatible(model, weights, "nan.pth")
+    with pytest.raises(HypvisionError, match=r"'nan.pth' has NaN or infinite .*--allow-nonfinite"):
+        check_compatible(model, weights, "nan.pth", allow_nonfinite=False)
+
+
+def test_a_file_is_known_by_its_content(tmp_path, good):
+    save_file({name: value.contiguous() for name, value in good.items()}, tmp_path / "weights.pth")
+    assert read_file(tmp_path / "weights.pth").keys() == good.keys()
+    torch.save(good, tmp_path / "weights.safetensors")
+    with pytest.raises(HypvisionError, match="is damaged: it is no safetensors file but a zip archive"):
+        read_file(tmp_path / "weights.safetensors")
+
+
+def test_averaged_weights_come_first_as_in_timm(tmp_path, good):
+    averaged = {name: value + 1 for name, value in good.items()}
+    torch.save({"state_dict": good, "state_dict_ema": averaged}, tmp_path / "both.pth")
+    found = network_weights(read_file(tmp_path / "both.pth"))
+    assert all(torch.equal(found[name], averaged[name]) for name in good)
+
+
+def test_reading_is_quiet(tmp_path):
+    torch.save({"state_dict": ReferenceHCFormer("hcformer_nano", num_classes=2).state_dict()}, tmp_path / "a.pth")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_file(tmp_path / "a.pth")

@@ -1,0 +1,429 @@
+"""Downloads from a server that misbehaves: what arrives is right, or nothing arrives and the message helps."""
+
+import base64
+import multiprocessing
+import os
+import pickle
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.bad_server import Server
+
+import hypvision.checkpoints.download
+import hypvision.checkpoints.sources
+from hypvision.checkpoints.download import locked
+from hypvision.checkpoints.index import parse_record
+from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.sources import cache_folder, resolve
+from hypvision.errors import HypvisionError
+
+
+def fetch(record, server, monkeypatch, *modes):
+    monkeypatch.setenv("HYPVISION_WEIGHTS", ",".join(f"{server.url}/{mode}" for mode in modes))
+    return resolve(record)
+
+
+def in_cache():
+    folder = cache_folder()
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+@pytest.mark.parametrize("mode", ["good", "moved", "busy2", "later", "cut", "stall", "norange", "cutting"])
+def test_what_recovers_arrives(record, server, micro, monkeypatch, mode):
+    path = fetch(record, server, monkeypatch, mode)
+    assert path == cache_folder() / record.filename
+    assert path.read_bytes() == micro[1].read_bytes()
+    assert in_cache() == [record.filename]
+    requests = len(server.log)
+    assert resolve(record) == path and len(server.log) == requests  # the second time from the cache
+
+
+def test_a_broken_transfer_is_resumed_where_it_broke(record, server, micro, monkeypatch):
+    fetch(record, server, monkeypatch, "cut")
+    half = micro[1].stat().st_size // 2
+    first, second = server.ranges("cut")
+    assert first is None and half - 2**14 < int(second.removeprefix("bytes=").rstrip("-")) <= half
+
+
+def test_many_breaks_with_progress_are_survived(record, server, monkeypatch):
+    fetch(record, server, monkeypatch, "cutting")
+    assert len(server.log) > hypvision.checkpoints.download.ATTEMPTS + 3
+
+
+def test_a_part_left_by_another_run_is_continued(record, server, micro, monkeypatch):
+    data = micro[1].read_bytes()
+    cache_folder().mkdir(parents=True)
+    (cache_folder() / f"{record.filename}.part").write_bytes(data[:1000])
+    fetch(record, server, monkeypatch, "good")
+    assert server.ranges("good") == ["bytes=1000-"]
+
+
+@pytest.mark.parametrize("left", [b"\0" * 1000, "whole", "longer"])
+def test_a_part_with_wrong_bytes_is_thrown_away(record, server, micro, monkeypatch, left):
+    size = micro[1].stat().st_size
+    cache_folder().mkdir(parents=True)
+    part = cache_folder() / f"{record.filename}.part"
+    part.write_bytes({"whole": bytes(size), "longer": bytes(size + 7)}.get(left, left))
+    path = fetch(record, server, monkeypatch, "good")
+    assert path.read_bytes() == micro[1].read_bytes()
+    assert server.ranges("good")[-1] is None  # from the beginning
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("missing", "404"),
+        ("forbidden", "403"),
+        ("busy", "503"),
+        ("dead", "connection"),
+        ("wrong", "sha256"),
+        ("longer", "more than"),
+        ("shorter", "has no bytes from"),
+        ("rewinding", "breaks off"),
+        ("page", "connection"),
+        ("loop", "redirects without end"),
+    ],
+)
+def test_what_does_not_recover_is_explained(record, server, monkeypatch, mode, message):
+    with pytest.raises(HypvisionError) as caught:
+        fetch(record, server, monkeypatch, mode)
+    text = str(caught.value)
+    assert message in text and record.name in text and server.url in text
+    assert "HYPVISION_WEIGHTS" in text and record.filename in text  # what to do
+    assert not any(name.endswith(".safetensors") for name in in_cache())
+
+
+def test_errors_that_stay_are_not_asked_for_again(record, server, monkeypatch):
+    for mode in ("missing", "forbidden", "longer"):
+        with pytest.raises(HypvisionError):
+            fetch(record, server, monkeypatch, mode)
+        assert len(server.ranges(mode)) == 1
+    with pytest.raises(HypvisionError):
+        fetch(record, server, monkeypatch, "busy")
+    assert len(server.ranges("busy")) == hypvision.checkpoints.download.ATTEMPTS
+
+
+def test_a_mirror_with_half_of_the_file_is_left_for_the_next(record, server, micro, monkeypatch):
+    """It answers every request in good order: whoever begins anew after each refusal never comes to an end."""
+    path = fetch(record, server, monkeypatch, "shorter", "rewinding", "good")
+    assert path.read_bytes() == micro[1].read_bytes()
+    for mode in ("shorter", "rewinding"):
+        assert len(server.ranges(mode)) <= hypvision.checkpoints.download.ATTEMPTS + 1
+
+
+def test_a_password_is_sent_and_not_shown(record, server, micro, monkeypatch, caplog):
+    """It stands in the address of the mirror, which messages and logs repeat."""
+    base = server.url.replace("http://", "http://me:se%3Acret@")
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{base}/missing,{base}/cut,{base}/good")
+    assert resolve(record).read_bytes() == micro[1].read_bytes()
+    sent = "Basic " + base64.b64encode(b"me:se:cret").decode()
+    assert {token for _, token in server.tokens} == {sent}
+    resolve(record).unlink()
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{base}/missing")
+    with pytest.raises(HypvisionError) as caught:
+        resolve(record)
+    assert "404" in str(caught.value) and "404" in caplog.text
+    assert "cret" not in str(caught.value) + caplog.text
+
+
+def test_the_next_mirror_is_asked(record, server, micro, monkeypatch):
+    path = fetch(record, server, monkeypatch, "missing", "wrong", "longer", "cut")
+    assert path.read_bytes() == micro[1].read_bytes()
+
+
+def test_slow_servers_are_left(record, server, monkeypatch):
+    """A byte now and then keeps every time-out of a connection from ending it."""
+    monkeypatch.setattr(hypvision.checkpoints.download, "WINDOW", 0.2)
+    monkeypatch.setattr(hypvision.checkpoints.download, "SLOWEST", 10**6)
+    with pytest.raises(HypvisionError, match="less than 1000000 bytes a second"):
+        fetch(record, server, monkeypatch, "drip")
+    assert len(server.ranges("drip")) == hypvision.checkpoints.download.ATTEMPTS
+
+
+@pytest.mark.parametrize("mode", ["drip", "heads"])
+def test_a_download_ends_at_its_deadline(record, server, micro, monkeypatch, mode):
+    monkeypatch.setenv("HYPVISION_DEADLINE", "0.5")
+    begun = time.monotonic()
+    with pytest.raises(HypvisionError, match=r"the 0 s that it may take are over \(HYPVISION_DEADLINE\)"):
+        fetch(record, server, monkeypatch, mode)
+    assert time.monotonic() - begun < 5
+    monkeypatch.delenv("HYPVISION_DEADLINE")
+    assert hypvision.checkpoints.download.deadline(10**6) == 600 < hypvision.checkpoints.download.deadline(10**9)
+    assert fetch(record, server, monkeypatch, "good").read_bytes() == micro[1].read_bytes()  # after wrong bytes too
+
+
+def test_nobody_makes_us_wait_for_a_day(record, server, monkeypatch):
+    monkeypatch.setattr(hypvision.checkpoints.download, "LONGEST_WAIT", 0.05)
+    with pytest.raises(HypvisionError, match="answers 429 .5 attempts"):
+        fetch(record, server, monkeypatch, "patient")
+
+
+def test_a_redirect_takes_no_password_along_and_leads_to_no_file(record, server, micro, monkeypatch):
+    server.other = Server({record.filename: micro[1].read_bytes()})
+    try:
+        monkeypatch.setenv("HYPVISION_WEIGHTS", server.url.replace("http://", "http://me:secret@") + "/away")
+        assert resolve(record).read_bytes() == micro[1].read_bytes()
+        assert server.tokens[-1][1] is not None and server.other.tokens == [("good", None)]
+    finally:
+        server.other.close()
+    resolve(record).unlink()
+    with pytest.raises(HypvisionError, match="redirects.* out of the web"):
+        fetch(record, server, monkeypatch, "file")
+
+
+def test_waiting_for_a_lock_ends_and_names_who_holds_it(tmp_path, monkeypatch, caplog):
+    """The holder is another process, as a lock within one would be the same one."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def hold():
+        with locked(tmp_path / "x.lock", "held"):
+            there.send(os.getpid())
+            there.recv()
+
+    process = context.Process(target=hold)
+    process.start()
+    assert here.poll(60)
+    holder = here.recv()
+    monkeypatch.setattr(hypvision.checkpoints.download, "LOCK_WAIT", 0.2)
+    wanted = pytest.raises(HypvisionError, match=f"for process {holder} on .*, since .*x.lock' .the work.")
+    with wanted, locked(tmp_path / "x.lock", "the work"):
+        pass
+    here.send("done")
+    process.join()
+    with locked(tmp_path / "x.lock", "the work"):
+        pass
+    assert f"Waiting for process {holder}" in caplog.text
+
+
+def test_nobody_listens(record, monkeypatch):
+    server = Server({})
+    server.close()
+    with pytest.raises(HypvisionError, match="connection"):
+        fetch(record, server, monkeypatch, "good")
+
+
+def evil(kind, path):
+    """A file that is no safetensors, of the kinds that PyTorch would open."""
+    if kind == "zip":
+        torch.save({"a": torch.zeros(3)}, path)
+        assert zipfile.is_zipfile(path)
+    elif kind == "legacy":
+        torch.save({"a": torch.zeros(3)}, path, _use_new_zipfile_serialization=False)
+    elif kind == "pickle":
+        path.write_bytes(pickle.dumps({"a": 1}))
+    elif kind == "page":
+        path.write_bytes(b"<html>")
+    elif kind == "pointer":
+        path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    elif kind == "header":
+        path.write_bytes((2**62).to_bytes(8, "little") + b"{}")
+    elif kind == "empty_json":
+        path.write_bytes((4).to_bytes(8, "little") + b"[12]")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("zip", "zip archive"),
+        ("legacy", "pickle"),
+        ("pickle", "pickle"),
+        ("page", "web page"),
+        ("pointer", "git lfs pull"),
+        ("header", "damaged"),
+        ("empty_json", "damaged"),
+    ],
+)
+def test_other_formats_are_refused_even_with_the_right_sum(item, tmp_path, monkeypatch, kind, message):
+    """A record whose sum is that of a pickle must not make anybody open the pickle."""
+    from helpers.zoo import make_item
+
+    evil(kind, tmp_path / "evil")
+    made = make_item(tmp_path / "evil")
+    made["file"] = {**made["file"], "path": None, "urls": ["file:///nowhere"]}
+    record = parse_record(made)
+    server = Server({record.filename: (tmp_path / "evil").read_bytes()})
+    try:
+        with pytest.raises(HypvisionError, match=message):
+            fetch(record, server, monkeypatch, "good")
+    finally:
+        server.close()
+    assert in_cache() == []
+    with pytest.raises(HypvisionError, match=message):
+        read_weights(tmp_path / "evil")
+
+
+def test_a_full_disk_is_noticed_before_and_while_writing(record, server, monkeypatch):
+    usage = type("usage", (), {"free": 1000})
+    monkeypatch.setattr(hypvision.checkpoints.download.shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(HypvisionError, match="disk is full.*HYPVISION_HOME"):
+        fetch(record, server, monkeypatch, "good")
+    assert server.log == []
+
+
+def test_a_disk_that_fills_up(record, server, monkeypatch):
+    def receive(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(hypvision.checkpoints.download, "_receive", receive)
+    with pytest.raises(HypvisionError, match="disk is full"):
+        fetch(record, server, monkeypatch, "good")
+
+
+def start(record):
+    """A process of its own that downloads the record and sends where it lies, or the error."""
+
+    def work():
+        try:
+            pipe.send(str(resolve(record)))
+        except BaseException as error:
+            pipe.send(repr(error))
+
+    # Forked: starting Python and torch anew would take most of the time of the tests.
+    context = multiprocessing.get_context("fork")
+    here, pipe = context.Pipe()
+    process = context.Process(target=work)
+    process.start()
+    return process, here
+
+
+def test_kill_in_the_middle_then_go_on(record, server, micro, monkeypatch):
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/slow")
+    process, _ = start(record)
+    part = cache_folder() / f"{record.filename}.part"
+    deadline = time.time() + 60
+    while not (part.exists() and part.stat().st_size > 0):
+        assert process.is_alive() and time.time() < deadline
+        time.sleep(0.005)
+    process.kill()
+    process.join()
+    left = part.stat().st_size
+    assert 0 < left < micro[1].stat().st_size and not (cache_folder() / record.filename).exists()
+    path = fetch(record, server, monkeypatch, "good")  # the lock of the killed process is free
+    assert path.read_bytes() == micro[1].read_bytes()
+    assert server.ranges("good") == [f"bytes={left}-"]
+
+
+def test_two_processes_download_once(record, server, micro, monkeypatch):
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/slow")
+    processes = [start(record) for _ in range(3)]
+    found = {pipe.recv() for _, pipe in processes if pipe.poll(60)}
+    for process, _ in processes:
+        process.join()
+    assert found == {str(cache_folder() / record.filename)}
+    assert (cache_folder() / record.filename).read_bytes() == micro[1].read_bytes()
+    assert len(server.log) == 1
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_read_only_cache(record, server, micro, home, there, monkeypatch):
+    """What is in it is used; what is not is an error that says what to do."""
+    (home / "weights").mkdir(parents=True)
+    if there:
+        (home / "weights" / record.filename).write_bytes(micro[1].read_bytes())
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good")
+
+    def forbid(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    # A folder without write permission does not stop root, as whom containers run tests.
+    monkeypatch.setattr(hypvision.checkpoints.sources.Path, "mkdir", forbid)
+    if there:
+        assert resolve(record) == home / "weights" / record.filename
+    else:
+        with pytest.raises(HypvisionError, match=f"HYPVISION_HOME.*hypvision download {record.name}"):
+            resolve(record)
+
+
+@pytest.fixture
+def public_home(monkeypatch):
+    """A cache in a folder that other users may enter, which pytest's own folders are not."""
+    with tempfile.TemporaryDirectory(prefix="hypvision-test-") as folder:
+        os.chmod(folder, 0o755)
+        monkeypatch.setenv("HYPVISION_HOME", f"{folder}/home")
+        yield Path(folder) / "home"
+
+
+def as_nobody(work):
+    """Runs a function in a process of another user, for whom the permissions of folders count; its text or error."""
+    context = multiprocessing.get_context("fork")
+    here, pipe = context.Pipe()
+
+    def run():
+        os.setgid(65534)
+        os.setuid(65534)
+        try:
+            pipe.send(str(work()))
+        except BaseException as error:
+            pipe.send(repr(error))
+
+    process = context.Process(target=run)
+    process.start()
+    assert here.poll(60)
+    said = here.recv()
+    process.join()
+    return said
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_the_cache_of_another_user(record, server, public_home, mode, monkeypatch):
+    """Folders that may not be searched (700) or written (755): what is readable is used, the rest is explained."""
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good")
+    home = public_home
+    (home / "weights").mkdir(parents=True)
+    home.chmod(mode)
+    said = as_nobody(lambda: resolve(record))
+    assert "HypvisionError" in said and "HYPVISION_HOME" in said and f"hypvision download {record.name}" in said
+    path = resolve(record)
+    assert as_nobody(lambda: read_weights(resolve(record)).keys()).startswith("dict_keys" if mode & 1 else "Hypvision")
+    assert path.is_file()
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can become another user")
+def test_a_cache_that_users_share(record, server, micro, public_home, monkeypatch):
+    """The lock that one user made must not shut out the next."""
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good")
+    home = public_home
+    for folder in (home, home / "weights", home / "locks"):
+        folder.mkdir()
+        folder.chmod(0o777)
+    path = resolve(record)
+    path.unlink()
+    assert as_nobody(lambda: resolve(record)) == str(path)
+    assert path.read_bytes() == micro[1].read_bytes()
+
+
+def test_a_read_only_folder(record, server, home, monkeypatch):
+    """The same with the permissions of a real folder, for users other than root."""
+    if os.getuid() == 0:
+        pytest.skip("root may write anywhere")
+    home.mkdir()
+    home.chmod(0o500)
+    with pytest.raises(HypvisionError, match="HYPVISION_HOME"):
+        fetch(record, server, monkeypatch, "good")
+    home.chmod(0o700)
+
+
+def test_offline_uses_no_network_but_everything_else(record, server, micro, tmp_path, monkeypatch):
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    with pytest.raises(HypvisionError, match="HYPVISION_OFFLINE"):
+        fetch(record, server, monkeypatch, "good")
+    assert server.log == []
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / record.filename).write_bytes(micro[1].read_bytes())
+    monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good {tmp_path / 'mirror'}")
+    assert resolve(record) == tmp_path / "mirror" / record.filename
+
+
+def test_a_damaged_file_in_the_cache_is_replaced(record, server, micro, monkeypatch):
+    path = fetch(record, server, monkeypatch, "good")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert resolve(record).read_bytes() == micro[1].read_bytes()
+    assert len(server.log) == 2

@@ -1,0 +1,135 @@
+"""Storage of weights: error bounds, what is refused, what a header holds."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.storage import STORAGES, pack, read_header, unpack, write_weights
+from hypvision.errors import HypvisionError
+
+
+def weights():
+    return {
+        "matrix": torch.randn(40, 64) * torch.logspace(-6, 3, 40)[:, None],
+        "kernel": torch.randn(16, 8, 3, 3),
+        "zeros": torch.zeros(64, 64),
+        "small": torch.randn(4, 4),
+        "vector": torch.randn(5000),
+        "scalar": torch.tensor(0.5),
+        "count": torch.tensor(12345678901),
+        "columns": torch.randn(64, 48).t(),
+    }
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_weights_come_back_within_the_bound(tmp_path, storage):
+    given, path = weights(), tmp_path / "w.safetensors"
+    write_weights(given, path, storage, {"classes": ["a"]})
+    got = read_weights(path)
+    assert list(tmp_path.iterdir()) == [path] and got.keys() == given.keys()
+    assert read_header(path) == {"storage": storage, "classes": ["a"]}
+    for name, value in given.items():
+        assert got[name].dtype == value.dtype and got[name].shape == value.shape
+        if storage == "float32" or not value.is_floating_point():
+            assert torch.equal(got[name], value)
+        elif storage == "int8":
+            # Half a step of each row's own scale; vectors and small matrices are exact.
+            rows = value.dim() >= 2 and value.numel() >= 1024
+            step = value.flatten(1).abs().amax(1).reshape(-1, *[1] * (value.dim() - 1)) / 127 if rows else 0
+            assert ((got[name] - value).abs() <= 0.5001 * torch.as_tensor(step)).all(), name
+        else:
+            relative = {"float16": 2**-10, "bfloat16": 2**-8}[storage]
+            assert ((got[name] - value).abs() <= relative * value.abs() + 2**-24).all(), name
+
+
+def test_int8_quarters_the_file(tmp_path):
+    given = {"matrix": torch.randn(512, 512)}
+    for storage in ("float32", "int8"):
+        write_weights(given, tmp_path / f"{storage}.safetensors", storage)
+    sizes = [(tmp_path / f"{storage}.safetensors").stat().st_size for storage in ("int8", "float32")]
+    assert sizes[0] < 0.26 * sizes[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "storage", "message"),
+    [(1e6, "float16", "too large for float16"), (float("nan"), "int8", "diverged"), (1.0, "int2", "no storage")],
+)
+def test_what_cannot_be_stored_is_refused(tmp_path, value, storage, message):
+    with pytest.raises(HypvisionError, match=message):
+        write_weights({"w": torch.full((8, 8), value)}, tmp_path / "w.safetensors", storage)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scales_that_do_not_fit_are_refused():
+    packed = pack({"w": torch.randn(32, 64)}, "int8")
+    with pytest.raises(HypvisionError, match="do not fit"):
+        unpack({**packed, "w.int8_scale": torch.ones(3)})
+    with pytest.raises(HypvisionError, match="not the weight"):
+        unpack({"w.int8_scale": torch.ones(3)})
+
+
+def test_a_file_cut_off_anywhere_is_refused(tmp_path):
+    write_weights({"w": torch.randn(8, 8)}, tmp_path / "w.safetensors")
+    data = (tmp_path / "w.safetensors").read_bytes()
+    for end in (0, 4, 8, 9, 40, len(data) - 300, len(data) - 1):
+        (tmp_path / "cut.safetensors").write_bytes(data[:end])
+        with pytest.raises(HypvisionError, match="not a safetensors file|is damaged"):
+            read_weights(tmp_path / "cut.safetensors")
+    with pytest.raises(HypvisionError, match="no checkpoint"):
+        read_weights(tmp_path / "none.safetensors")
+
+
+def test_headers_whose_length_begins_like_a_pickle(tmp_path):
+    """A header of 128 or 384 bytes begins with the bytes 128 and 0 or 1, as a pickle may."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    for length in (128, 384, 640, 1152):
+        path = tmp_path / f"{length}.safetensors"
+        path.write_bytes(length.to_bytes(8, "little") + header.ljust(length) + b"\x00\x00\x80\x3f")
+        assert read_weights(path)["w"].tolist() == [1.0]
+
+
+def test_a_header_of_brackets_is_refused(tmp_path):
+    text = b'{"a":' + b"[" * 100_000
+    (tmp_path / "deep.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(HypvisionError, match="damaged"):
+        read_weights(tmp_path / "deep.safetensors")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"backbone": {"checkpoint_path": "net.pth"}},
+        {"backbone": {"model_name": "hf-hub:somebody/net"}},
+        {"neck": [{"init_cfg": {"type": "Pretrained", "checkpoint": "net.pth"}}]},
+        {"head": {"mode": "__import__('os')"}},
+        {"pretrained": True},
+        {"a/b": 1},
+    ],
+)
+def test_configs_in_headers_lead_nowhere_else(tmp_path, config):
+    """Weights and an index may come from others; what they say of the network must not load or run anything more."""
+    write_weights({"w": torch.ones(2)}, tmp_path / "w.safetensors", header={"model": config})
+    with pytest.raises(HypvisionError, match="was refused: the config of the model"):
+        read_header(tmp_path / "w.safetensors")
+    harmless = {"pretrained": False, "checkpoint": None, "mode": "bilinear", "type": "mmdet.FPN", "size": [1, 2.5]}
+    harmless["prompt"] = "a photo of the {}, isn't it?"
+    write_weights({"w": torch.ones(2)}, tmp_path / "w.safetensors", header={"model": harmless})
+    assert read_header(tmp_path / "w.safetensors")["model"] == harmless
+
+
+def test_files_of_others(tmp_path):
+    save_file({"w": torch.ones(2)}, tmp_path / "plain.safetensors")
+    assert read_header(tmp_path / "plain.safetensors") == {}
+    save_file({"w": torch.ones(2)}, tmp_path / "odd.safetensors", metadata={"hypvision": json.dumps([1])})
+    with pytest.raises(HypvisionError, match="header"):
+        read_header(tmp_path / "odd.safetensors")
+    for metadata in ([1], {"hypvision": 3}, {"hypvision": "{"}, {"hypvision": "[" * 100_000}):
+        text = json.dumps({"__metadata__": metadata}).encode()
+        (tmp_path / "odd.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+        with pytest.raises(HypvisionError, match="header"):
+            read_header(tmp_path / "odd.safetensors")
+    write_weights({"w": torch.ones(2)}, tmp_path / "ours.safetensors", "float16")
+    assert load_file(tmp_path / "ours.safetensors")["w"].dtype == torch.float16  # any reader reads it

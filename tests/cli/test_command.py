@@ -1,0 +1,186 @@
+"""What all commands share: help without PyTorch, "did you mean", outputs that are never written."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from hypvision.cli import COMMANDS, main, parser_of
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "torchvision", "timm", "numpy", "PIL", "mmengine", "safetensors", "yaml", "tqdm", "matplotlib")
+
+BLOCKED = f"""
+import contextlib, io, sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {HEAVY}:
+            raise ImportError(f"{{name}} is imported")
+
+sys.meta_path.insert(0, Block())
+from hypvision_cli import main
+
+def call(*words):
+    out = io.StringIO()
+    status = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            status = main(words)
+        except SystemExit as end:
+            status = end.code
+    return status, out.getvalue()
+"""
+
+
+def run(code):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-c", BLOCKED + code], capture_output=True, text=True, env=env)
+
+
+def test_help_version_and_mistakes_need_no_pytorch():
+    done = run(f"""
+for name in {list(COMMANDS)}:
+    status, text = call(name, "--help")
+    assert status == 0 and text.startswith(f"usage: hypvision {{name}}"), (name, status, text)
+    status, text = call(name, "--hlep")
+    assert status == 2 and "Did you mean --help?" in text, (name, status, text)
+status, text = call("--help")
+assert status == 0 and all(name in text for name in {list(COMMANDS)})
+assert call("--version") == (0, "hypvision " + __import__("hypvision.version").version.__version__ + "\\n")
+status, text = call("tarin", "x.py")
+assert status == 2 and "no command 'tarin'. Did you mean train?" in text, text
+status, text = call()
+assert status == 2, text
+""")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_package_is_complete_when_a_command_runs(tmp_path):
+    code = (
+        "import sys; from hypvision_cli import main; assert main(['models', '--json']) == 0\n"
+        "import hypvision, timm; assert timm.is_model('hcformer_nano') and hypvision.load and hypvision.nn\n"
+        "assert main(['cache']) == 0"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HYPVISION_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_tables_in_help_are_those_of_the_rooms():
+    import hypvision.checkpoints.records
+    import hypvision.checkpoints.storage
+    import hypvision.cli.convert
+    import hypvision.cli.data
+    import hypvision.cli.export
+    import hypvision.cli.publish
+    import hypvision.cli.segment
+    import hypvision.cli.zoo
+    import hypvision.clip.classes
+    import hypvision.data.export
+    import hypvision.data.prepare
+    import hypvision.data.taxonomy
+    import hypvision.zoo.convert
+    import hypvision.zoo.export
+
+    cli = hypvision.cli
+    assert set(cli.convert.FAMILIES) == set(hypvision.zoo.convert.CONVERTERS)
+    assert tuple(cli.data.PREPARED) == tuple(hypvision.data.prepare.PREPARED)
+    assert tuple(cli.data.LAYOUTS) == tuple(hypvision.data.export.LAYOUTS)
+    assert tuple(cli.data.LEVELS) == tuple(hypvision.data.taxonomy.LEVELS)
+    assert cli.export.FORMATS == hypvision.zoo.export.FORMATS and cli.export.PARTS == hypvision.zoo.export.PARTS
+    assert cli.publish.STORAGES == hypvision.checkpoints.storage.STORAGES
+    assert cli.segment.CLASS_LISTS == hypvision.clip.classes.CLASS_LISTS
+    assert cli.zoo.TASKS == hypvision.checkpoints.records.TASKS
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["search", "a.png", "--galery", "d"], "There is no option '--galery'. Did you mean --gallery"),
+        (["export", "x", "--format", "onxn"], "no --format 'onxn'. Did you mean onnx?"),
+        (["export", "x", "--format", "torchscript"], "There are: onnx, torchexport"),
+        (["embed", "a.png", "--batch", "many"], "--batch: takes a whole number, got 'many'"),
+        (["embed", "a.png", "--batch", "9" * 5000], "--batch"),
+        (["segment", "a.png", "--classes", "a", "--device", "gpu"], "takes cpu, cuda or cuda:N"),
+        (["explain", "a.png", "--model", "m", "--mean", "nan"], "takes a finite number"),
+        (["train"], "required: CONFIG"),
+        (["prepare", "voc2O", "a", "b"], "Did you mean voc20"),
+    ],
+)  # fmt: skip
+def test_mistakes_say_what_was_meant(capsys, words, said):
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert said in error and "Traceback" not in error and error.count("hypvision: error:") == 1
+
+
+# Every argument that is an output, of every command, with what else the command needs. The inputs exist.
+NEEDED = {
+    "train": ["in.py"],
+    "test": ["in.py", "in.pth"],
+    "explain": ["in.png", "--model", "m"],
+    "segment": ["in.png", "--classes", "a"],
+    "radius": ["--images", "in.png"],
+    "embed": ["in.png", "--model", "m"],
+    "search": ["in.png", "--gallery", "folder", "--model", "m"],
+    "hierarchy": ["--config", "in.py", "--weights", "in.pth"],
+    "prepare": ["voc20", "folder"],
+    "make-data": [],
+    "models": [],
+    "download": ["zoo:none"],
+    "card": ["none"],
+    "export": ["in.pth", "--format", "onnx", "--model", "m"],
+    "convert": ["--from", "hcformer", "in.pth"],
+    "publish": ["in.py", "in.pth", "--name", "a.b"],
+}
+OUTPUTS = [
+    (name, action.option_strings[:1], what)
+    for name in COMMANDS
+    for parser in [parser_of(name)]
+    for action in parser._actions
+    for what in [parser._outputs.get(action.dest)]
+    if what
+]
+
+
+def test_every_command_that_writes_declares_it():
+    assert {name for name, _, _ in OUTPUTS} == set(NEEDED)
+
+
+@pytest.mark.parametrize(("name", "option", "what"), OUTPUTS)
+def test_outputs_are_new_or_regular(tmp_path, monkeypatch, capsys, name, option, what):
+    monkeypatch.chdir(tmp_path)
+    for file in ("in.py", "in.pth", "in.png", "target"):
+        Path(file).write_text("x")
+    os.mkfifo("pipe")
+    Path("folder").mkdir()
+    Path("link").symlink_to("target")
+    Path("dangling").symlink_to("nowhere")
+    wrong = ["pipe", "dangling", "target/deep", ""]
+    wrong += [] if what == "folder" else ["link", *(word for word in NEEDED[name] if word.startswith("in."))]
+    wrong += ["target"] if what == "folder" else ["folder"] if what == "file" else []
+    before = {path.name: path.lstat() for path in tmp_path.iterdir()}
+    for place in wrong:
+        assert main([name, *NEEDED[name], *option, place]) == 2, place
+        error = capsys.readouterr().err
+        assert any(word in error for word in ("is a", "is no", "is empty", "was not written", "an input")), (
+            place,
+            error,
+        )
+    assert {path.name: path.lstat() for path in tmp_path.iterdir()} == before
+    assert stat.S_ISFIFO(os.lstat("pipe").st_mode) and Path("target").read_text() == "x"
+
+
+def test_inputs_in_folders_are_kept(tmp_path, monkeypatch, capsys):
+    """`segment` would write a_labels.png, which is one of the images."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.png", "a_overlay.png"):
+        Image.new("RGB", (96, 96), "red").save(name)
+    before = Path("a_overlay.png").read_bytes()
+    assert main(["segment", "*.png", "--classes", "disk, ring", "--clip", "shapes-s8", "--out", "."]) == 2
+    assert "a_overlay.png' would be overwritten, but it is an input" in capsys.readouterr().err
+    assert Path("a_overlay.png").read_bytes() == before

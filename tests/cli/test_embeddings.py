@@ -1,0 +1,203 @@
+"""``hypvision embed``, ``search`` and ``hierarchy``, on pictures drawn here."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+
+pytest.importorskip("mmengine")
+from helpers.retrieval_layouts import SIZE, picture, write_folder
+
+from hypvision.cli import main
+from hypvision.geometry import Lorentz, lorentz
+from hypvision.tasks.class_hierarchy import recovered_hierarchy
+from hypvision.tasks.embedding import load_learner
+from hypvision.viz.sheet import search_sheet
+
+CLASSES = ("cat", "dog", "ship", "truck")
+ANCESTORS = dict(cat=("animal",), dog=("animal",), ship=("vehicle",), truck=("vehicle",))
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def learner(tmp_path_factory):
+    """Config and checkpoint of an untrained metric learner, and its data."""
+    from mmengine.config import Config
+    from mmengine.registry import MODELS
+
+    import hypvision.tasks.metric_learning  # noqa: F401 - registers the learner
+
+    root = tmp_path_factory.mktemp("learner")
+    data = write_folder(root / "data", CLASSES, images=5)
+    transform = dict(input_size=32, crop_pct=1.0)
+
+    def loader(classes):
+        dataset = dict(
+            type="RetrievalFolder", root=str(data), classes=classes, ancestors=ANCESTORS, transform=transform
+        )  # fmt: skip
+        return dict(batch_size=4, num_workers=0, dataset=dataset)
+
+    torch.manual_seed(0)
+    config = Config(
+        dict(
+            data_root=str(data),
+            model=dict(
+                type="MetricLearner",
+                backbone=dict(model_name="test_vit", img_size=32, pretrained=True),  # not fetched again
+                neck=dict(dim=8, geometry="lorentz"),
+                num_classes=2,
+                hier_loss=dict(num_proxies=6, neighbours=3, draws=3),
+            ),
+            train_dataloader=loader(CLASSES[:2]),
+            test_dataloader=loader(CLASSES[2:]),
+        )
+    )
+    config.dump(root / "learner.py")
+    config.model.backbone.pretrained = False
+    torch.save(dict(state_dict=MODELS.build(config.model).state_dict()), root / "weights.pth")
+    torch.save(timm.create_model("test_vit").state_dict(), root / "timm.pth")
+    return root
+
+
+def options(learner):
+    return ["--config", str(learner / "learner.py"), "--weights", str(learner / "weights.pth")]
+
+
+def test_embed_writes_points_of_the_hyperboloid(learner, tmp_path):
+    out = tmp_path / "deep" / "found.npz"
+    assert main(["embed", str(learner / "data/cat"), *options(learner), "--batch", "2", "--out", str(out)]) == 0
+    with np.load(out) as file:
+        found = torch.from_numpy(file["embeddings"])
+        assert found.shape == (5, 9) and str(file["space"]) == "lorentz"
+        assert [Path(p).name for p in file["paths"]] == [f"{i:04d}.png" for i in range(5)]
+    Lorentz(1.0).check_point(found)
+    model, _ = load_learner(learner / "learner.py", learner / "weights.pth")
+    picture = Image.open(learner / "data/cat/0003.png").resize((32, 32), Image.Resampling.BICUBIC)
+    pixels = (np.asarray(picture) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    x = torch.from_numpy(pixels).float().permute(2, 0, 1)[None]
+    expected = model.comparable(model.embed(x))[0]
+    assert lorentz.dist(found[3], expected, 1.0) < 0.1 < lorentz.dist(found[3], -expected, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["learner", "timm"])
+def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
+    query = tmp_path / "query.png"
+    picture(query, 2, 3)  # the colour of a ship, and its noise
+    weights = learner / ("weights.pth" if kind == "learner" else "timm.pth")
+    given = options(learner) if kind == "learner" else ["--model", "test_vit", "--weights", str(weights)]
+    out = tmp_path / ("found.jpg" if kind == "timm" else "found.png")
+    assert main(["search", str(query), "--gallery", str(learner / "data"), *given, "-k", "4", "--out", str(out)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("0.0000") and said[0].endswith("ship/0003.png") and len(said) == 5
+    assert said[-1] == f"Drawn in {out}; weights {weights}"
+    assert [float(line.split()[0]) for line in said[:4]] == sorted(float(line.split()[0]) for line in said[:4])
+    with Image.open(out) as drawn:
+        assert drawn.size[0] == 5 * 168 + 8 and drawn.format == ("JPEG" if kind == "timm" else "PNG")
+
+
+def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys, monkeypatch):
+    """The checkpoint stands for the download: what the hub is asked for, and that its weights compute the features."""
+    published = torch.load(learner / "timm.pth", weights_only=True)
+    asked = []
+
+    def fetch(place, *args, **kwargs):
+        asked.append(place)
+        return published
+
+    monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", fetch)
+    features = []
+    for model in ("test_vit.r160_in1k", f"test_vit --weights {learner / 'timm.pth'}"):
+        out = tmp_path / "found.npz"
+        assert main(["embed", str(learner / "data/cat"), "--model", *model.split(), "--out", str(out)]) == 0
+        with np.load(out) as file:
+            features.append(file["embeddings"])
+            assert str(file["weights"]) == model.split()[-1]
+        assert f"; weights {model.split()[-1]}" in capsys.readouterr().out
+    assert len(asked) == 1 and "test_vit.r160_in1k" in str(asked[0])
+    np.testing.assert_allclose(features[0], features[1])
+
+    def offline(*args, **kwargs):
+        raise OSError("no route to the hub")
+
+    monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", offline)
+    assert main(["embed", str(learner / "data/cat"), "--model", "test_vit"]) == 2
+    said = capsys.readouterr().err
+    assert "weights of 'test_vit' cannot be fetched (OSError: no route to the hub)" in said and "--weights" in said
+
+
+def test_the_query_is_not_among_its_results(learner, tmp_path, capsys):
+    query = learner / "data/ship/0001.png"
+    assert main(["search", str(query), "--gallery", str(learner / "data"), *options(learner), "-k", "99",
+                 "--out", str(tmp_path / "found.png")]) == 0  # fmt: skip
+    said = capsys.readouterr().out
+    assert "ship/0001.png" not in said and said.count(".png") == 4 * 5 - 1 + 1
+
+
+def test_a_sheet_shows_the_pictures_in_order():
+    colours = [(250, 0, 0), (0, 250, 0), (0, 0, 250)]
+    query, *found = (Image.new("RGB", (SIZE, 2 * SIZE), colour) for colour in colours)
+    sheet = search_sheet(query, [(picture, "text") for picture in found], columns=2, cell=100)
+    assert [sheet.getpixel((58 + 108 * (i % 2), 58 + 124 * (i // 2))) for i in range(3)] == colours
+
+
+def test_hierarchy_draws_and_reports(learner, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "drawn"
+    assert main(["hierarchy", *options(learner), "--per-class", "3", "--out", str(out)]) == 0
+    report = json.loads((out / "hierarchy.json").read_text())
+    assert report["classes"] == list(CLASSES) and report["pictures"] == 12 and report["curvature"] == pytest.approx(1)
+    assert all(-1 <= value <= 1 for value in report["cophenetic"].values())
+    assert json.loads(capsys.readouterr().out.splitlines()[0]) == report
+    for name in ("disk", "tree", "proxies"):
+        assert len(np.unique(np.asarray(Image.open(out / f"{name}.png").convert("RGB")).reshape(-1, 3), axis=0)) > 10
+    assert main(["hierarchy", *options(learner), "--split", "test", "--out", str(out), "--data-root",
+                 str(learner / "data")]) == 0  # fmt: skip
+    assert json.loads((out / "hierarchy.json").read_text())["classes"] == ["ship", "truck"]
+
+
+def test_recovered_hierarchy_of_known_places():
+    space = Lorentz(1.0)
+    # two pairs of classes: far apart, near within
+    places = torch.tensor([[2.0, 0.3], [2.0, -0.3], [-2.0, 0.3], [-2.0, -0.3]])
+    points = space.expmap0(places.repeat_interleave(10, 0) + 0.01 * torch.randn(40, 2))
+    labels = torch.arange(4).repeat_interleave(10)
+    right = recovered_hierarchy(points, labels, [("a",), ("a",), ("b",), ("b",)])
+    wrong = recovered_hierarchy(points, labels, [("a",), ("b",), ("a",), ("b",)])
+    assert min(right.values()) > 0.99 and max(wrong.values()) < 0
+
+
+@pytest.mark.parametrize(
+    "command, said",
+    [
+        ("embed {data}/cat", "either --config CONFIG --weights FILE, or --model"),
+        ("embed {data}/cat --config {config} --weights {weights} --model test_vit", "either --config"),
+        ("embed {data}/cat --config {config}", "--config needs --weights"),
+        ("embed {data}/cat --config {config} --weights nowhere.pth", "no checkpoint 'nowhere.pth'"),
+        ("embed {data}/cat --model test_vot", "no model 'test_vot'"),
+        ("embed {data}/cat --model hcnn_resnet18", "no published weights of the model 'hcnn_resnet18'"),
+        ("embed {data}/cat --model hcformer_nano", "zoo has no weights for 'hcformer_nano'"),
+        ("embed {data}/cow --model test_vit --weights {timm}", "no image"),
+        ("embed {data}/cat --model test_vit --batch 0", "argument --batch: must be at least 1"),
+        ("embed {data}/cat --model test_vit --device cuda", "finds no GPU"),
+        ("search {data}/cat/0000.png --gallery nowhere --model test_vit --weights {timm}", "no folder 'nowhere'"),
+        ("search {data}/cat/0000.png --gallery {empty} --model test_vit", "has no images"),
+        ("search {data}/cat/0000.png --gallery {data} --model test_vit -k 0", "argument -k: must be at least 1"),
+        ("search {data}/cat/0000.png --gallery {data} --model test_vit --out x.tiff", "ends in '.tiff'. End its name"),
+        ("search {data}/cat/0000.png --gallery {data} --model test_vit --out found", "has no ending. End its"),
+        ("hierarchy --config configs/hcformer/hcformer-nano_cifar10.py --weights {weights}", "not a MetricLearner"),
+        ("hierarchy --config {config} --weights {weights} --per-class 0", "argument --per-class: must be"),
+    ],
+)
+def test_mistakes_are_explained(command, said, learner, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.chdir(Path(__file__).parents[2])
+    names = dict(
+        data=learner / "data", config=learner / "learner.py", weights=learner / "weights.pth", empty=tmp_path,
+        timm=learner / "timm.pth",
+    )  # fmt: skip
+    assert main(command.format(**names).split()) == 2
+    assert said in capsys.readouterr().err

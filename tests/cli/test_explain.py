@@ -1,0 +1,124 @@
+"""`hypvision explain`: label maps of hand-made assignments, the pictures it writes, the mistakes it explains."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hypvision.cli import main
+from hypvision.data.shapes import make_scene
+from hypvision.models.hcformer import HCFormer
+from hypvision.nn import ClusterAssignment
+from hypvision.viz.clusters import cluster_map, merge_regions
+from hypvision.viz.palette import palette
+from hypvision.viz.sheet import contact_sheet, save_picture
+from hypvision.zoo import read_weights, resolve
+from hypvision.zoo.backbones import build_model
+
+SLIM = dict(
+    img_size=64, layers=(1, 1, 2, 1), mlp_ratios=(4, 4, 4, 4), fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), win=(4, 2, 1, 1),
+    pad="'minimal'", layer_scale=0.3,
+)  # fmt: skip
+MICRO = ["layers=(1,1,1,1)", "dims=(8,16,24,32)", "heads=(2,2,2,2)", "head_dim=4"]
+
+
+def assignment():
+    """A 2 x 4 map in two windows side by side, two centres each: pixels alternate between the centres."""
+    patch = torch.zeros(1, 1, 2, 2, 4)
+    patch[:, :, 0, :, ::2] = 1
+    patch[:, :, 1, :, 1::2] = 1
+    index = torch.tensor([[0, 0, 1, 1]] * 2)
+    return ClusterAssignment(patch, index, None)
+
+
+def test_patch_labels_count_windows_and_centres():
+    assert cluster_map(assignment(), 0).tolist() == [[0, 1, 2, 3]] * 2
+    assert cluster_map(assignment(), 0, size=(4, 8))[0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    with pytest.raises(ValueError, match="window"):
+        cluster_map(assignment(), 0, "window")
+
+
+def test_regions_are_few_and_cover_the_picture():
+    model = HCFormer(num_classes=0, layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4).eval()
+    labels = merge_regions(model, torch.randn(1, 3, 64, 96), 4)
+    assert labels.shape[-2:] == (64, 96)
+    assert len(np.unique(labels)) <= 4
+
+
+def test_command_writes_pictures(tmp_path, capsys):
+    make_scene(0, size=64).image.save(tmp_path / "scene.png")
+    arguments = [
+        "explain",
+        str(tmp_path / "scene.png"),
+        "--model",
+        "hcformer_nano",
+        "--size",
+        "64",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main([*arguments, "--model-args", *MICRO]) == 0
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["scene_clusters.png", "scene_regions.png"]
+    assert all(name in capsys.readouterr().out for name in names[:1])
+    assert Image.open(tmp_path / "out" / names[1]).size[0] >= 64
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "size"),
+    [
+        ("hcformer_nano.shapes", "", 64),
+        ("semantic-fpn_hcformer_nano.shapes", "backbone.timm_model.model.", 96),
+        ("mask-rcnn_hcformer_nano.shapes", "backbone.timm_model.model.", 96),
+    ],
+)
+def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
+    monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    path = resolve(name)
+    expected = read_weights(path)
+    model = build_model("hcformer_nano", f"zoo:{name}")
+    for key in ("stem.weight", "stages.2.blocks.1.mlp.fc1.weight", "stages.3.blocks.0.mixer.bias"):
+        assert torch.equal(model.state_dict()[key], expected[prefix + key]), key
+    assert model.pretrained_cfg["input_size"][1:] == (size, size)
+    if prefix:
+        assert torch.equal(model.norm.weight, expected[f"{prefix}feature_norms.3.weight"])
+    make_scene(0, size=size).image.save(tmp_path / "scene.png")
+    command = ["explain", str(tmp_path / "scene.png"), "--model", "hcformer_nano", "--out", str(tmp_path / "out")]
+    assert main([*command, "--weights", f"zoo:{name}"]) == 0
+    by_address = Image.open(tmp_path / "out" / "scene_clusters.png").tobytes()
+    # The file itself, with what its record says, draws the same.
+    arguments = [f"{key}={value}" for key, value in SLIM.items()]
+    assert main([*command, "--weights", str(path), "--size", str(size), "--model-args", *arguments]) == 0
+    assert Image.open(tmp_path / "out" / "scene_clusters.png").tobytes() == by_address
+    assert "random" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["scene.png", "--model", "hcformer_nano", "--weights", "zoo:hcformer_nano.shape"], "hcformer_nano.shapes"),
+        (["scene.png", "--model", "hcformer_tiny", "--weights", "zoo:hcformer_nano.shapes"], "--model hcformer_nano"),
+        (["none.png", "--model", "hcformer_nano"], "none.png"),
+        (["broken.png", "--model", "hcformer_nano"], "broken.png"),
+        (["scene.png", "--model", "hcformer_nan"], "hcformer_nano"),
+        (["scene.png", "--model", "resnet18"], "does not cluster"),
+        (["scene.png", "--model", "hcformer_nano", "--weights", "none.pth"], "none.pth"),
+    ],
+)
+def test_mistakes_are_explained(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    make_scene(0, size=64).image.save("scene.png")
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    assert main(["explain", *arguments, "--size", "64"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+
+
+def test_contact_sheet_and_palette(tmp_path):
+    sheet = contact_sheet([Image.new("RGB", (20, 10), "red")] * 5, columns=2, cell=40, gap=2)
+    assert sheet.size == (86, 68)  # 2 columns of 40 and 3 gaps; 3 rows of 20 and 4 gaps
+    assert sheet.getpixel((10, 10)) == (255, 0, 0) and sheet.getpixel((0, 0)) == (255, 255, 255)
+    save_picture(sheet, tmp_path / "new" / "sheet.png")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["sheet.png"]
+    assert len({tuple(colour) for colour in palette(40)}) == 40

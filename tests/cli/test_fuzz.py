@@ -1,0 +1,236 @@
+"""Random bad invocations of every command end in a sentence, never in a traceback, and leave what is not theirs.
+
+The arguments are drawn from the parsers themselves, so a new command is covered as soon as it is in ``COMMANDS``. All
+paths are relative to a scratch folder, where devices of its own stand for those of the machine.
+"""
+
+import io
+import os
+import pickle
+import random
+import signal
+import struct
+import threading
+from contextlib import redirect_stderr, redirect_stdout
+
+import numpy as np
+import pytest
+import torch
+from helpers.bad_images import BAD_IMAGES
+from PIL import Image
+
+from hypvision.cli import COMMANDS, main, parser_of
+
+SECONDS = 120  # after which an invocation counts as hanging
+
+
+class Call:
+    """A pickle that runs code."""
+
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+CONFIGS = {
+    "syntax.py": "model = dict(",
+    "raises.py": "raise ValueError('at the top')",
+    "empty.py": "",
+    "wrong.py": "model = 3\ntrain_dataloader = 'x'\ntest_dataloader = []\n",
+    "nothing.py": "model = dict(type='NoSuchModel')\ntrain_dataloader = dict()\ntest_dataloader = dict()\n",
+    "learner.py": "model = dict(type='MetricLearner', backbone=dict(model_name='no_such'), num_classes=2)\n",
+    "segmentor.py": "model = dict(type='HyperCLIPSegmentor', clip=dict(name='shapes-s8'))\n",
+    "circle.py": "_base_ = ['circle.py']\n",
+    "base.py": "_base_ = ['no_such.py']\n",
+    "config.yaml": "model: !!python/object/apply:os.mkdir [executed]\n",
+    "config.json": '{"model": {"type": "ImageClassifier"}}',
+    "broken.json": "{",
+}
+
+
+def write_scratch(folder):
+    """Files that commands may be given, by mistake or on purpose."""
+    inner = folder / "inner"
+    (inner / "folder/deep").mkdir(parents=True)
+    (inner / "empty").mkdir()
+    (inner / "bad").mkdir()
+    (folder / "outside.txt").write_text("untouched")
+    for name, text in CONFIGS.items():
+        (inner / name).write_text(text)
+    for name, content in BAD_IMAGES.items():
+        (inner / "bad" / name).write_bytes(content)
+        (inner / name).write_bytes(content)
+    good = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 56, 3), dtype=np.uint8))
+    for name in ("good.png", "folder/good.jpg", "folder/deep/good.png", "grinning \U0001f600 face.png"):
+        good.save(inner / name)
+    Image.new("RGB", (1, 1)).save(inner / "pixel.png")
+    torch.save({"state_dict": {"weight": torch.zeros(2)}}, inner / "other.pth")
+    torch.save(torch.zeros(3), inner / "tensor.pth")
+    torch.save({}, inner / "nothing.pth")
+    (inner / "code.pth").write_bytes(pickle.dumps(Call()))
+    (inner / "cut.pth").write_bytes((inner / "other.pth").read_bytes()[:200])
+    (inner / "header.safetensors").write_bytes(struct.pack("<Q", 2**60) + b"{}")
+    (inner / "text.safetensors").write_text("no tensors")
+    (inner / "classes.txt").write_text("cat\ndog\ncat\n")
+    (inner / "latin.txt").write_bytes(b"caf\xe9\n")
+    (inner / "about.yml").write_text("description: [1, 2\n")
+    (inner / "link.png").symlink_to("good.png")
+    (inner / "dangling").symlink_to("nowhere")
+    (inner / "loop").symlink_to("loop")
+    os.mkfifo(inner / "pipe")
+    (folder / "home").mkdir()
+    return inner
+
+
+WORDS = [
+    "", " ", ".", "..", "-", "--", "-1", "0", "1", "2", "7", "1.5", "nan", "inf", "-inf", "1e400", "0x10", "9" * 40,
+    "\u0663", "no_such", "None", "x" * 300, "x" * 5000, "~nobody_here/x", "a/b/c.png", "../new.png", "new/../../new",
+    "*.png", "**", "[", "{a,b}", "a\0b", "\udcff", "%s", "%(prog)s", "$HOME", "zoo:", "zoo:no_such", "hf-hub:no/such",
+    "https://", "https://127.0.0.1:9/a.pth", "http://127.0.0.1:9/a.pth#sha256=00", "file:///no/such", "file://", "#",
+    "a#b", "KEY=VALUE", "=", "=1", "a=", "a.b=3", "model=3", "img_size=((((", "num_classes=-1", "img_size=0",
+    "drop_rate=5", "no_such=1", "cat, dog", ",,", "cat,cat", "voc20", "shapes-s8", "shapes-s8:", "shapes-s8:no_such",
+    "ViT-B-16", ":", "test_vit", "hcformer_nano", "himapper", "resnet10t.", "a:b:c", "new.png", "new.npz", "new.pth",
+    "new.safetensors", "new.json", "new", "NEW.PNG", "new.tiff", "cpu", "cuda", "cuda:99", "32x32", "x32", "auto",
+]  # fmt: skip
+
+
+# What gets past the first checks, by the name of the argument, so that the work itself is reached with the rest wrong.
+PLAUSIBLE = {
+    "config": list(CONFIGS),
+    "weights": ["other.pth", "tensor.pth", "nothing.pth", "code.pth", "cut.pth", "header.safetensors", "pipe"],
+    "checkpoint": ["other.pth", "tensor.pth", "nothing.pth", "code.pth", "cut.pth", "pipe"],
+    "source": ["other.pth", "tensor.pth", "code.pth", "header.safetensors", "folder", "pipe"],
+    "adapter": ["other.pth", "header.safetensors", "text.safetensors", "pipe"],
+    "model": ["hcformer_nano", "test_vit", "himapper", "hcnn_resnet18", "resnet10t", "no_such"],
+    "images": ["good.png", "folder", "*.png", "bad/*", "pixel.png", "folder/**/*.png", "pipe", "link.png"],
+    "image": ["good.png", "pixel.png", "link.png", "bad/truncated.png", "folder", "pipe"],
+    "gallery": ["folder", "bad", "empty", "good.png"],
+    "classes": ["cat, dog", "classes.txt", "latin.txt", "broken.json", "voc20", "cat", ", ,", "folder", "config.json"],
+    "clip": ["shapes-s8", "shapes-s8:other.pth", "shapes-s8:code.pth", "shapes-s8:no_such", "ViT-B-16"],
+    "model_args": ["patch_size=2", "img_size=32", "img_size=0", "layers=(1,1,1,1)", "no_such=1", "num_classes=-1", "a"],
+    "cfg_options": ["model.type=x", "data_root=folder", "a.b=3", "train_dataloader=3", "model=3", "=", "x"],
+    "name": ["zoo:no_such", "a.b", "shapes-s8.captions", "#", "file:///no/such#a", "voc20", "pc59", "ade847"],
+    "names": ["zoo:no_such", "shapes-s8.captions", "hcformer_nano.shapes", "file://x#a", "#"],
+    "about": ["about.yml", "config.yaml", "classes.txt", "latin.txt", "good.png"],
+    "out": ["new", "new/deep", "new.png", "new.npz", "empty", "folder", "pipe", "good.png", "link.png", "dangling"],
+    "mean": ["0", "0.5", "1e30"], "std": ["0.5", "1", "-1", "1e-30"], "sweep": ["0", "1", "-1", "1e30"],
+    "size": ["32", "64", "33", "0", "8193"], "stage": ["0", "3", "4", "-1"], "head": ["0", "99"], "block": ["0", "99"],
+}  # fmt: skip
+
+
+def draw(random_, action, files):
+    """A value for an argument: one that fits its kind now and then, else anything."""
+    if action.choices is not None and random_.random() < 0.9:
+        return str(random_.choice(list(action.choices)))
+    if action.dest in PLAUSIBLE and random_.random() < 0.7:
+        return random_.choice(PLAUSIBLE[action.dest])
+    if action.metavar in ("N", "K", "X", "S", "S|HxW") and random_.random() < 0.8:
+        return random_.choice(["1", "2", "3", "33", "-1", "0", "0.5", "1e400", "nan", "9" * 40, ""])
+    return random_.choice(files if random_.random() < 0.6 else WORDS)
+
+
+def invocation(random_, files):
+    """A random command line."""
+    name = random_.choice(list(COMMANDS))
+    words = [name]
+    actions = [action for action in parser_of(name)._actions if action.dest != "help"]
+    if name == "make-data":  # a number that is right would draw as many images
+        actions = [action for action in actions if action.dest not in ("train", "val", "size")]
+        small = ["-1", "0", "1", "2", "x", "", "9" * 40]
+        words += ["--train", random_.choice(small), "--val", random_.choice(small), "--size", "32"]
+    for action in actions:
+        if action.option_strings and not action.required and random_.random() < 0.75:
+            continue
+        if random_.random() < 0.01:
+            continue  # forgotten
+        count = 1
+        if action.nargs == 0:
+            count = 0
+        elif action.nargs in ("+", "*"):
+            count = random_.choice([0, 1, 1, 1, 1, 1, 2, 2, 3])
+        if action.option_strings:
+            flag = random_.choice(action.option_strings)
+            words.append(flag[:-1] if random_.random() < 0.01 else flag)
+        words += [draw(random_, action, files) for _ in range(count)]
+    if random_.random() < 0.03:
+        words.insert(random_.randrange(1, len(words) + 1), random_.choice(["--no-such", "-z", "--", "extra"]))
+    return words
+
+
+def state(folder):
+    """What must stay as it is: links, pipes, and what lies outside the working folder."""
+    special = {name: os.lstat(folder / "inner" / name).st_ino for name in ("pipe", "dangling", "loop", "link.png")}
+    return (folder / "outside.txt").read_text(), special
+
+
+def attempt(words):
+    """What is wrong with how an invocation ends; None if nothing."""
+
+    def hangs(*args):
+        raise TimeoutError(f"more than {SECONDS} s")
+
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8", "strict", write_through=True)  # as the streams of a process
+    err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(SECONDS)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            status = main(words)
+    except SystemExit as end:
+        status = end.code
+    except BaseException as error:  # whatever it is, it is a traceback for users
+        return f"{type(error).__module__}.{type(error).__name__}: {str(error)[:300]}"
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    said, complained = (stream.buffer.getvalue().decode() for stream in (out, err))
+    if status not in (0, 2):
+        return f"status {status}"
+    if status == 2 and complained.count("hypvision: error:") != 1:
+        return f"no sentence: {complained[-300:]}"
+    if "Traceback" in complained + said:
+        return f"traceback in the output: {(complained + said)[-300:]}"
+    return None
+
+
+def fuzz(folder, monkeypatch, seed, count):
+    assert threading.current_thread() is threading.main_thread()
+    inner = write_scratch(folder)
+    monkeypatch.chdir(inner)
+    for name, value in dict(
+        HOME=folder / "home", HYPVISION_HOME=folder / "home/hypvision", HYPVISION_OFFLINE="1", HF_HUB_OFFLINE="1",
+        HF_HOME=folder / "home/hf", TORCH_HOME=folder / "home/torch",
+    ).items():  # fmt: skip
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read at its import
+    files = sorted(str(path.relative_to(inner)) for path in inner.rglob("*"))
+    expected = state(folder)
+    random_ = random.Random(seed)
+    failures = []
+    for _ in range(count):
+        words = invocation(random_, files)
+        wrong = attempt(words)
+        if wrong is None and state(folder) != expected:
+            wrong = f"something outside was changed: {state(folder)}"
+            expected = state(folder)
+        if wrong is None and (inner / "executed").exists():
+            wrong = "code of a file was run"
+            (inner / "executed").rmdir()
+        if wrong is not None:
+            failures.append((words, wrong))
+    text = "\n".join(
+        f"hypvision {' '.join(map(repr, (word[:60] for word in words)))}\n    {wrong}" for words, wrong in failures
+    )
+    assert not failures, f"{len(failures)} of {count}:\n{text}"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_sample_of_bad_invocations(tmp_path, monkeypatch):
+    fuzz(tmp_path, monkeypatch, seed=0, count=60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_bad_invocations(tmp_path, monkeypatch, seed):
+    fuzz(tmp_path, monkeypatch, seed, count=200)

@@ -1,0 +1,459 @@
+"""What every adapter of CLIP does, whatever the method: a new one joins by a row of :data:`METHODS`."""
+
+import copy
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import clip_models
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from hypvision.clip import adapters
+from hypvision.clip.towers import encode_dense, encode_text
+from hypvision.errors import HypvisionError
+
+MODELS = {"openai": clip_models.openai_clip, "siglip": clip_models.siglip, "custom": clip_models.custom_blocks}
+
+
+@dataclass
+class Method:
+    """A config of a method that is tested.
+
+    Attributes:
+        options: of ``inject``, with ``type``.
+        identity: the outputs are the base model's until something is learned.
+        merges: plain weights can express it.
+        models: which of :data:`MODELS` it is for.
+    """
+
+    options: dict[str, Any]
+    identity: bool = True
+    merges: bool = True
+    models: tuple[str, ...] = tuple(MODELS)
+
+
+METHODS = {
+    "hyperclip": Method(dict(type="hyperclip", block=16)),
+    "hyperclip-large-blocks": Method(dict(type="hyperclip", block=32)),
+    "hyperclip-feature": Method(dict(type="hyperclip", block=16, form="feature"), merges=False,
+                                models=("openai", "siglip")),
+    "hyperclip-official": Method(dict(type="hyperclip", block=16, official_dense_only=True), merges=False),
+}  # fmt: skip
+EVERY = [(name, kind) for name, method in METHODS.items() for kind in method.models]
+FIRST = [(name, method.models[0]) for name, method in METHODS.items()]
+
+
+@pytest.fixture(params=EVERY, ids="-".join)
+def case(request):
+    """A method, how to make its base model, and such a model with the adapter."""
+    name, kind = request.param
+    method, make = METHODS[name], MODELS[kind]
+    return method, make, adapters.inject(make(), method.options)
+
+
+@pytest.fixture(params=FIRST, ids="-".join)
+def quick(request):
+    """The same for one kind of model."""
+    name, kind = request.param
+    method, make = METHODS[name], MODELS[kind]
+    return method, make, adapters.inject(make(), method.options)
+
+
+def outputs(model, seed=0):
+    images, tokens = clip_models.pictures(model, seed=seed), clip_models.prompts(seed=seed)
+    model.eval()
+    with torch.no_grad():
+        return [model.encode_image(images), encode_text(model, tokens), encode_dense(model, images)[0]]
+
+
+def difference(a, b):
+    return max(float((x - y).abs().max()) for x, y in zip(a, b))
+
+
+def learn(model, noise=0.1):
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for parameter in adapters.trainable_parameters(model):
+            parameter.add_(noise * torch.randn_like(parameter))
+    return model
+
+
+def backward(model):
+    images, tokens = clip_models.pictures(model), clip_models.prompts()
+    dense = encode_dense(model, images)[0].mean((-1, -2))
+    image, text = model.encode_image(images), encode_text(model, tokens)
+    loss = F.mse_loss(F.normalize(image, dim=-1), F.normalize(text[:2], dim=-1)) + dense.square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+def test_every_method_is_tested():
+    assert {method.options["type"] for method in METHODS.values()} == set(adapters.ADAPTERS)
+
+
+def test_config_is_a_frozen_documented_dataclass():
+    for name, method in adapters.ADAPTERS.items():
+        assert is_dataclass(method.Config) and method.name == name
+        config = method.Config()
+        documented = method.Config.__doc__.partition("Attributes:")[2]
+        for field in fields(config):
+            assert field.name in documented, field.name
+        with pytest.raises(AttributeError):
+            setattr(config, fields(config)[0].name, None)
+        assert method.Config.from_options(asdict(config)) == config
+        with pytest.raises(HypvisionError, match="has no option ranks?x"):
+            method.Config.from_options(dict(rankx=1))
+
+
+def test_ways_to_inject(quick):
+    method, make, model = quick
+    own = adapters.adapter_of(model)
+    options = {key: value for key, value in method.options.items() if key != "type"}
+    for other in (
+        adapters.inject(make(), own.config),
+        adapters.inject(make(), method.options["type"], **options),
+        adapters.inject(make(), options, type=own.name),
+    ):
+        assert adapters.adapter_of(other).config == own.config and adapters.is_injected(other, own.name)
+        assert list(other.state_dict()) == list(model.state_dict())
+    with pytest.raises(HypvisionError, match="config or its fields"):
+        adapters.inject(make(), own.config, **options)
+
+
+def test_outputs_begin_as_those_of_the_base_model_and_change_by_learning(case):
+    method, make, model = case
+    base, before = outputs(make()), outputs(model)
+    assert difference(base, before) <= 1e-5 or not method.identity
+    tuned = outputs(learn(model))
+    assert difference(before, tuned) > 1e-3 and all(x.isfinite().all() for x in tuned)
+
+
+def test_names_are_those_of_the_base_model_and_its_own(case):
+    method, make, model = case
+    plain, given = make().state_dict(), model.state_dict()
+    own = adapters.adapter_state_dict(model)
+    assert set(given) == set(plain) | set(own) and not set(plain) & set(own)
+    assert all(method.options["type"] in name.split(".") for name in own)
+    assert all(torch.equal(given[name], plain[name]) for name in plain)
+    parameters = dict(model.named_parameters())
+    learned = adapters.trainable_parameters(model)
+    assert {id(parameters[name]) for name in own} == {id(parameter) for parameter in learned}
+    # Weights of a plain model go in under their names, and all of it comes out again.
+    other = adapters.inject(make(), method.options)
+    changed = {name: torch.randn_like(value) if value.is_floating_point() else value for name, value in given.items()}
+    found = other.load_state_dict(changed)
+    assert not found.missing_keys and not found.unexpected_keys
+    assert all(torch.equal(value, changed[name]) for name, value in other.state_dict().items())
+    found = other.load_state_dict(plain, strict=False)
+    assert set(found.missing_keys) == set(own) and not found.unexpected_keys
+
+
+def test_only_the_adapter_trains(case):
+    _, make, model = case
+    model.train()
+    names = [name for name, _ in model.named_parameters()]
+    backward(learn(model))
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained == set(adapters.adapter_state_dict(model))
+    gradients = [parameter.grad for parameter in adapters.trainable_parameters(model)]
+    assert all(grad is None or grad.isfinite().all() for grad in gradients)
+    assert sum(float(grad.abs().max()) > 0 for grad in gradients if grad is not None) > len(gradients) / 2
+    assert [name for name, _ in model.named_parameters()] == names  # optimisers number them
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in make().state_dict().items())
+
+
+def test_a_training_step_is_seen_at_once(quick):
+    _, _, model = quick
+    model.train()
+    optimizer = torch.optim.AdamW(adapters.trainable_parameters(model), lr=1e-2)
+    losses = []
+    for _ in range(6):
+        losses.append(float(backward(model)))
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[-1] < 0.9 * losses[0]
+    found = outputs(model)
+    assert difference(found, outputs(copy.deepcopy(model))) < 1e-5  # a copy computes everything anew
+
+
+def test_gradients_do_not_depend_on_how_often_a_model_is_called(quick):
+    """Two passes in one graph, two backwards, activations computed again: the sum of what each gives."""
+    method, make, _ = quick
+    found = []
+    for checkpointing, together in ((False, False), (False, True), (True, True)):
+        model = learn(adapters.inject(make(), method.options)).train()
+        model.set_grad_checkpointing(checkpointing)
+        losses = [model.encode_image(clip_models.pictures(model, seed=seed)).square().sum() for seed in (0, 1)]
+        if together:
+            sum(losses).backward()
+        else:
+            for loss in losses:
+                loss.backward()
+        found.append([parameter.grad for parameter in adapters.trainable_parameters(model)])
+    for other in found[1:]:
+        for a, b in zip(found[0], other):
+            assert (a is None) == (b is None) and (a is None or torch.allclose(a, b, rtol=1e-4, atol=1e-5))
+
+
+def test_half_precision_and_autocast(quick):
+    method, make, model = quick
+    expected = outputs(learn(model))
+    half = learn(adapters.inject(make().bfloat16(), method.options)).eval()
+    assert all(parameter.dtype == torch.float32 for parameter in adapters.trainable_parameters(half))
+    with torch.no_grad():
+        text = encode_text(half, clip_models.prompts())
+    assert text.dtype == torch.bfloat16
+    assert F.cosine_similarity(text.float(), expected[1]).min() > 0.99
+    model.train()
+    with torch.autocast("cpu", torch.bfloat16):
+        backward(model)
+    for parameter in adapters.trainable_parameters(model):
+        assert parameter.grad is None or (parameter.grad.dtype == torch.float32 and parameter.grad.isfinite().all())
+
+
+def test_casting_the_model_casts_what_it_computes(quick):
+    _, _, model = quick
+    single = outputs(learn(model))
+    model.double()
+    images = clip_models.pictures(model).double()
+    with torch.no_grad():
+        double = model.encode_image(images)
+    assert double.dtype == torch.double and (double - single[0]).abs().max() < 1e-4
+
+
+def test_copies_are_independent(quick):
+    _, make, model = quick
+    model.train()
+    graph = model.encode_image(clip_models.pictures(model))
+    before = outputs(learn(model))
+    other = copy.deepcopy(model)
+    assert graph.requires_grad and difference(outputs(other), before) < 1e-5
+    learn(other)
+    assert difference(outputs(other), before) > 1e-4 and difference(outputs(model), before) < 1e-5
+    adapters.remove(other)
+    assert difference(outputs(other), outputs(make())) < 1e-5
+    assert adapters.is_injected(model) and difference(outputs(model), before) < 1e-5
+    adapters.remove(model)
+    assert difference(outputs(model), outputs(make())) < 1e-5
+
+
+def test_merged_it_is_a_plain_model(case):
+    method, make, model = case
+    tuned = outputs(learn(model))
+    if not method.merges:
+        with pytest.raises(HypvisionError, match="cannot be merged"):
+            adapters.merge(model)
+        assert difference(outputs(model), tuned) < 1e-5
+        return
+    assert adapters.merge(model) is model and not adapters.is_injected(model)
+    assert list(model.state_dict()) == list(make().state_dict())
+    assert difference(outputs(model), tuned) <= 1e-5
+    plain = make()
+    plain.load_state_dict(model.state_dict())
+    assert difference(outputs(plain), outputs(model)) < 1e-5
+
+
+def test_removed_it_is_the_base_model(case):
+    method, make, model = case
+    learn(model)
+    backward(model.train())
+    assert adapters.remove(model) is model and not adapters.is_injected(model)
+    plain = make()
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in plain.named_parameters()]
+    assert all(torch.equal(value, plain.state_dict()[name]) for name, value in model.state_dict().items())
+    for module, other in zip(model.modules(), plain.modules(), strict=True):
+        assert type(module) is type(other) and module.__dict__.keys() == other.__dict__.keys()
+        assert all(not value for name, value in vars(module).items() if name.endswith("_hooks"))
+    assert difference(outputs(model), outputs(plain)) < 1e-5
+    adapters.inject(model, method.options)  # and can be adapted again
+    with pytest.raises(HypvisionError, match="already"):
+        adapters.inject(model, method.options)
+
+
+def test_saved_and_loaded(case, tmp_path):
+    _, make, model = case
+    learn(model)
+    path = adapters.save(model, tmp_path / "new" / "adapter.safetensors")
+    assert [file.name for file in path.parent.iterdir()] == ["adapter.safetensors"]
+    count = sum(parameter.numel() for parameter in adapters.trainable_parameters(model))
+    assert path.stat().st_size < 1.2 * 4 * count + 15_000
+    with safe_open(path, framework="pt") as file:
+        assert set(file.keys()) == set(adapters.adapter_state_dict(model))
+    fresh = adapters.load(make(), path)
+    assert adapters.adapter_of(fresh).config == adapters.adapter_of(model).config
+    assert difference(outputs(fresh), outputs(model)) < 1e-5
+
+
+def test_summary_is_one_line(quick):
+    _, _, model = quick
+    count = sum(parameter.numel() for parameter in adapters.trainable_parameters(model))
+    text = adapters.summary(model)
+    assert text.startswith(f"{count:,} of ") and "\n" not in text and "train, too" not in text
+    model.logit_scale.requires_grad_()
+    assert adapters.summary(model).endswith("; 1 others train, too")
+
+
+# Files of other models, and mistakes; the same code for all methods
+
+
+def test_adapters_of_other_models_are_refused(tmp_path):
+    make = clip_models.openai_clip
+    model = adapters.inject(make(), block=16)
+    path = adapters.save(model, tmp_path / "a.safetensors")
+
+    def fails(match, target, file=path, **options):
+        with pytest.raises(HypvisionError, match=match):
+            adapters.load(target, file, **options)
+        assert not adapters.is_injected(target) or target is model
+
+    fails("of another model: its text tower has 3 blocks of width 32, this one's 2", make(2))
+    other = make()
+    for parameter in other.parameters():
+        parameter.data.mul_(1.5)
+    fails("trained on other weights", other)
+    adapters.load(other, path, strict=False)
+    fails("There is no adapter", make(), tmp_path / "none.safetensors")
+    (tmp_path / "broken.safetensors").write_bytes(b"x" * 100)
+    fails("cannot be read.*Copy it again", make(), tmp_path / "broken.safetensors")
+    torch.save({}, tmp_path / "training.pth")
+    fails("cannot be read.*load_segmenter", make(), tmp_path / "training.pth")
+    fails("carries an adapter 'hyperclip' already", model)
+    for content in (
+        None,
+        "{}",
+        '{"config": {"rank": 1}, "base": {}}',
+        '{"type": "lora", "config": {}, "base": {}}',
+        "[1]",
+    ):
+        save_file({"a": torch.ones(1)}, tmp_path / "plain.safetensors", metadata=content and {"adapter": content})
+        fails("is not an adapter", make(), tmp_path / "plain.safetensors")
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata()
+    save_file({"hyperclip.q": torch.ones(1)}, tmp_path / "plain.safetensors", metadata=header)
+    fails("does not fit", make(), tmp_path / "plain.safetensors")
+    # As two random initialisations: of the same sizes, with nothing else in common.
+    half = adapters.save(adapters.inject(make().bfloat16(), block=16), tmp_path / "b.safetensors")
+    adapters.load(make(), half)
+    for parameter in (other := make()).parameters():
+        parameter.data.neg_()
+    fails("begin differently", other, half)
+
+
+def test_an_interrupted_save_leaves_the_old_file(tmp_path, monkeypatch):
+    model = adapters.inject(clip_models.openai_clip(), block=16)
+    path = tmp_path / "adapter.safetensors"
+    path.write_text("old")
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(HypvisionError, match="was not written: the disk is full"):
+        adapters.save(model, path)
+    assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_mistakes_are_explained(tmp_path):
+    def fails(match, function, *args, **kwargs):
+        with pytest.raises(HypvisionError, match=match) as caught:
+            function(*args, **kwargs)
+        assert "\n" not in str(caught.value)
+
+    model = clip_models.openai_clip()
+    for function in (adapters.trainable_parameters, adapters.merge, adapters.remove, adapters.summary):
+        fails("carries no adapter", function, model)
+    fails("There is no adapter 'lora'. Known: hyperclip", adapters.inject, model, "lora")
+    fails("no option blocks. Did you mean block", adapters.inject, model, blocks=16)
+    fails("does not divide the width 32", adapters.inject, model, block=64)
+    fails("has blocks 0 to 3", adapters.inject, model, block=16, vision_layers=(4,))
+    fails("has blocks 0 to 2", adapters.inject, model, block=16, text_layers=(1, 1))
+    fails("use some of the letters", adapters.inject, model, projections="qo")
+    fails("form is 'both'", adapters.inject, model, form="both")
+    fails("nothing would be adapted", adapters.inject, model, text=False, vision=False)
+    fails("no transformer tower", adapters.inject, model, text_layers=(), vision_layers=())
+    fails("For none use geometry='euclidean'", adapters.inject, model, c_text=0)
+    fails("no transformer tower", adapters.inject, torch.nn.Linear(2, 2))
+    assert not adapters.is_injected(model) and all(p.requires_grad for p in model.parameters())
+    adapters.inject(model, block=16)
+    fails("written as .safetensors", adapters.save, model, tmp_path / "a.pth")
+    fails("carries hyperclip; say which is meant, not 'prompts'", adapters.merge, model, "prompts")
+
+
+# Two methods on one model, and what earlier versions wrote
+
+
+@dataclass(frozen=True)
+class ScaleConfig(adapters.AdapterConfig):
+    """Of a method that this file needs: the logit scale of a model is multiplied."""
+
+    start: float = 0.0
+
+
+class Scale(adapters.Adapter):
+    name, Config = "scale", ScaleConfig
+
+    def attach(self):
+        self.model.scale = torch.nn.Linear(1, 1)
+
+    def detach(self):
+        del self.model.scale
+
+    def describe(self):
+        return "a scale"
+
+
+def test_two_methods_on_one_model(monkeypatch, tmp_path):
+    monkeypatch.setitem(adapters.ADAPTERS, "scale", Scale)
+    make = clip_models.openai_clip
+    model = adapters.inject(adapters.inject(make(), block=16), "scale")
+    both, own = adapters.trainable_parameters(model), adapters.trainable_parameters(model, "scale")
+    assert len(own) == 2 and len(both) == len(own) + len(adapters.trainable_parameters(model, "hyperclip"))
+    assert all(parameter.requires_grad for parameter in both)
+    with pytest.raises(HypvisionError, match="carries hyperclip, scale; say which is meant"):
+        adapters.save(model, tmp_path / "a.safetensors")
+    with pytest.raises(HypvisionError, match="'scale' cannot be merged: plain CLIP weights cannot"):
+        adapters.merge(model, "scale")
+    path = adapters.save(model, tmp_path / "a.safetensors", "scale")
+    other = adapters.load(make(), path)
+    assert torch.equal(other.scale.weight, model.scale.weight)
+    adapters.remove(model, "scale")
+    assert adapters.adapter_of(model).name == "hyperclip" and not hasattr(model, "scale")
+
+
+def former(name):
+    stem, _, letter = name.rpartition(".")
+    return f"{stem.removesuffix('hyperclip')}hyperbolic_attn.adapter_attn_{letter}.weights"
+
+
+def test_what_earlier_versions_wrote_is_read(tmp_path):
+    """Adapter files and state dicts with the official code's names, and former names of options."""
+    make = clip_models.openai_clip
+    model = learn(adapters.inject(make(), block=16, official_cls_quirk=True, official_layer_quirk=True))
+    config = adapters.adapter_of(model).config
+    assert config.official_dense_only and config.official_twelve_layers
+    path = adapters.save(model, tmp_path / "new.safetensors")
+    with safe_open(path, framework="pt") as file:
+        about = file.metadata()["adapter"]
+        weights = {former(name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    about = about.replace("official_dense_only", "official_cls_quirk").replace('"type": "hyperclip", ', "")
+    assert "transformer.resblocks.0.hyperbolic_attn.adapter_attn_q.weights" in weights
+    save_file(weights, tmp_path / "old.safetensors", metadata={"hyperclip": about})
+    assert difference(outputs(adapters.load(make(), tmp_path / "old.safetensors")), outputs(model)) < 1e-5
+    own = adapters.adapter_state_dict(model)
+    old = {former(name) if name in own else name: value for name, value in model.state_dict().items()}
+    other = adapters.inject(make(), config)
+    found = other.load_state_dict(old)
+    assert not found.missing_keys and not found.unexpected_keys and difference(outputs(other), outputs(model)) < 1e-5
+
+
+def test_optimiser_states_of_earlier_versions_fit():
+    """Blocks stand where they stood: after everything else of their transformer block, q, k, v."""
+    model = adapters.inject(clip_models.openai_clip(), block=16)
+    names = [name for name, _ in model.named_parameters()]
+    for stem in ("transformer.resblocks.1.", "visual.transformer.resblocks.2."):
+        within = [name.removeprefix(stem) for name in names if name.startswith(stem)]
+        assert within[-3:] == ["hyperclip.q", "hyperclip.k", "hyperclip.v"] and len(within) == 15

@@ -1,0 +1,276 @@
+"""HyperCLIP on open_clip models of every kind; what all adapters have in common is in test_contract.py."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import clip_models
+
+from hypvision.clip import adapters
+from hypvision.clip.adapters.hyperclip import BlockMaps, HyperCLIPConfig, clip_report, layer
+from hypvision.errors import HypvisionError
+
+KINDS = {"openai": clip_models.openai_clip, "siglip": clip_models.siglip, "custom": clip_models.custom_blocks}
+OPTIONS = [
+    dict(),
+    dict(block=1),
+    dict(block=32, shared=True),
+    dict(projections="qv"),
+    dict(text=False),
+    dict(vision=False, text_layers=(1,)),
+    dict(geometry="euclidean"),
+    dict(mobius=False),
+    dict(fused=False),
+]
+
+
+def outputs(model, seed=0):
+    model.eval()
+    with torch.no_grad():
+        return model(clip_models.pictures(model, seed=seed), clip_models.prompts(seed=seed))[:2]
+
+
+def close(a, b, tolerance=1e-5):
+    return all((x - y).abs().max() <= tolerance for x, y in zip(a, b))
+
+
+def disturb(model, noise=0.1):
+    with torch.no_grad():
+        for parameter in adapters.trainable_parameters(model):
+            parameter.add_(noise * torch.randn_like(parameter))
+
+
+@pytest.fixture(params=["packed", "batched"])
+def path(request, monkeypatch):
+    """How the weights are computed: as on a CPU, as on a GPU."""
+    monkeypatch.setattr(layer, "_SMALL", 1 if request.param == "packed" else 10**9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_identity_then_merged_then_removed(kind, options):
+    if kind == "custom" and options not in (OPTIONS[0], OPTIONS[3]):
+        pytest.skip("the attention class alone differs")
+    model = KINDS[kind]()
+    plain = {name: value.clone() for name, value in model.state_dict().items()}
+    before = outputs(model)
+    adapters.inject(model, **{"block": 16, **options})
+    assert close(outputs(model), before)
+    assert {name: value.shape for name, value in model.state_dict().items() if "hyperclip" not in name} == {
+        name: value.shape for name, value in plain.items()
+    }
+    disturb(model)
+    tuned = outputs(model)
+    changed = [not torch.allclose(a, b, atol=1e-3) for a, b in zip(tuned, before)]
+    assert changed == [options.get("vision", True), options.get("text", True)]
+    other = copy.deepcopy(model)
+    assert close(outputs(other), tuned, 0)
+    adapters.merge(model)
+    assert set(model.state_dict()) == set(plain) and not adapters.is_injected(model)
+    assert close(outputs(model), tuned)
+    assert not any(isinstance(module, BlockMaps) for module in model.modules())
+    adapters.remove(other)
+    assert close(outputs(other), before, 1e-6)
+    assert all(torch.equal(value, plain[name]) for name, value in other.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["openai", "siglip"])
+def test_adapted_projections_are_those_of_the_reference(kind, path):
+    """The projection of every block, computed row by row by the reference implementation, gives the same model."""
+    from hypvision.clip.towers import find_towers
+
+    model = KINDS[kind]()
+    reference = copy.deepcopy(model)
+    adapters.inject(model, block=16, c_text=1.0, official_dense_only=False)
+    disturb(model)
+    for tower, base in zip(find_towers(model), find_towers(reference)):
+        for block, plain in zip(tower.blocks, base.blocks):
+            packed = base.owner(plain)._parameters[base.packed_name]
+            chunks = [
+                layer.map_rows_reference(rows, getattr(block.hyperclip, letter), c)
+                for letter, rows in zip("qkv", packed.detach().chunk(3))
+                for c in [1.0 if tower.kind == "text" else 0.01]
+            ]
+            packed.data = torch.cat(chunks)
+    assert close(outputs(model), outputs(reference), 5e-6)
+
+
+def test_feature_form_is_the_weight_form_transposed():
+    weight = adapters.inject(clip_models.openai_clip(), block=16)
+    feature = adapters.inject(clip_models.openai_clip(), block=16, form="feature")
+    disturb(weight)
+    turned = {name: value.mT.contiguous() for name, value in adapters.adapter_state_dict(weight).items()}
+    feature.load_state_dict(turned, strict=False)
+    assert close(outputs(weight), outputs(feature))
+    sig = adapters.inject(clip_models.siglip(), block=16, form="feature")
+    before = outputs(sig)
+    disturb(sig)
+    assert not close(outputs(sig), before, 1e-3)
+    with pytest.raises(HypvisionError, match="cannot be merged"):
+        adapters.merge(feature)
+    with pytest.raises(HypvisionError, match="does not reach inside"):
+        adapters.inject(clip_models.custom_blocks(), block=16, form="feature")
+
+
+def test_the_hyperbolic_form_equals_the_linear_one_until_the_clip(path):
+    def tuned(**options):
+        model = adapters.inject(clip_models.openai_clip(), block=16, **options)
+        torch.manual_seed(5)
+        disturb(model)
+        return model
+
+    flat = outputs(tuned(geometry="euclidean"))
+    assert close(outputs(tuned()), flat)
+    with pytest.warns(UserWarning, match="are as long as .* Use a smaller curvature c_(text|vision)"):
+        near = tuned(c_text=30.0, c_vision=30.0)
+    report = clip_report(near)
+    assert report["text"]["clipped_share"] > 0.5 and report["text"]["clip_radius"] < 0.7
+    assert not close(outputs(near), flat, 1e-3)
+
+
+def test_only_the_blocks_train_and_get_finite_gradients():
+    model = adapters.inject(clip_models.openai_clip(), block=16)
+    model.train()
+    image, text, scale = model(clip_models.pictures(model), clip_models.prompts())
+    (image[0] @ text[0] * scale).backward()
+    trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert trained == set(adapters.adapter_state_dict(model))
+    assert len(trained) == 3 * (3 + 4)
+    gradients = [parameter.grad for parameter in adapters.trainable_parameters(model)]
+    assert all(g.isfinite().all() and g.abs().max() > 0 for g in gradients)
+
+
+@pytest.mark.parametrize("kind", ["openai", "siglip"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_gradients_are_those_of_the_reference(kind, checkpointing, path):
+    gradients = []
+    for fused in (True, False):
+        model = adapters.inject(KINDS[kind](), block=16, fused=fused)
+        torch.manual_seed(7)
+        disturb(model)
+        model.train()
+        if fused and checkpointing:
+            model.set_grad_checkpointing(True)
+        for _ in range(2):  # the second pass must not reuse the graph of the first
+            image, text = model(clip_models.pictures(model), clip_models.prompts())[:2]
+            F.mse_loss(image, text[:2]).backward()
+        gradients.append([parameter.grad for parameter in adapters.trainable_parameters(model)])
+    # (2 x) because the reference is less exact in float32
+    assert all((a - b).abs().max() <= 1e-4 * b.abs().max() + 1e-7 for a, b in zip(*gradients))
+
+
+def test_an_optimiser_step_is_seen():
+    model = adapters.inject(clip_models.openai_clip(), block=16)
+    optimizer = torch.optim.AdamW(adapters.trainable_parameters(model), lr=1e-2)
+    target, losses = torch.randn(3, 64), []
+    for _ in range(8):
+        loss = F.mse_loss(model.encode_text(clip_models.prompts()), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.05
+    with torch.no_grad():
+        assert F.mse_loss(model.encode_text(clip_models.prompts()), target) < losses[-1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    model = clip_models.openai_clip().to(dtype)
+    before = outputs(model.float())[1]
+    model = adapters.inject(model.to(dtype), block=16)
+    assert all(parameter.dtype == torch.float32 for parameter in adapters.trainable_parameters(model))
+    with torch.no_grad():
+        after = model.encode_text(clip_models.prompts(), normalize=True)
+    assert after.dtype == dtype and (after.float() - before).abs().max() < 0.05
+
+
+def test_autocast_trains():
+    model = adapters.inject(clip_models.openai_clip(), block=16).train()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model.encode_image(clip_models.pictures(model)).float().square().mean()
+    loss.backward()
+    gradients = [p.grad for name, p in model.named_parameters() if name.startswith("visual") and "hyperclip" in name]
+    assert all(g.dtype == torch.float32 and g.isfinite().all() for g in gradients)
+
+
+def test_official_options():
+    layers = HyperCLIPConfig(official_twelve_layers=True)
+    assert layers.layers("vision", 24) == (*range(11), 23) and layers.layers("vision", 12) == tuple(range(12))
+    assert layers.layers("text", 12) == tuple(range(12)) and layers.layers("vision", 4) == (0, 1, 2, 3)
+    assert HyperCLIPConfig(text_layers=2, vision_layers=[3, 0]).layers("vision", 4) == (0, 3)
+    assert HyperCLIPConfig(official_text_curvature=True).curvature("text") == 1.0
+
+    from hypvision.clip.towers import encode_dense
+
+    options = dict(block=16, text=False, vision_layers=(3,))
+    model = adapters.inject(clip_models.openai_clip(), official_dense_only=True, **options)
+    usual = adapters.inject(clip_models.openai_clip(), **options)
+    images, before = clip_models.pictures(model), outputs(model)
+    with torch.no_grad():
+        dense = encode_dense(model, images)[0]
+        for adapted in (model, usual):
+            torch.manual_seed(0)
+            disturb(adapted)
+        assert close(outputs(model), before, 0) and not close(outputs(usual), before, 1e-3)
+        tuned = encode_dense(model, images)[0]
+        assert not torch.allclose(tuned, dense, atol=1e-3)
+        assert torch.allclose(tuned, encode_dense(usual, images)[0], atol=1e-6)
+    # Where it is not used its gradients are zeros, not missing: distributed training waits for each.
+    model.train().encode_image(images).sum().backward()
+    assert all(not parameter.grad.any() for parameter in adapters.trainable_parameters(model))
+    # What it computes is not that of any plain weights.
+    with pytest.raises(HypvisionError, match="two sets of weights"):
+        adapters.merge(model)
+    blocks = adapters.adapter_state_dict(model)
+    plain = adapters.inject(clip_models.openai_clip(), **options)
+    plain.load_state_dict(blocks, strict=False)
+    assert torch.allclose(encode_dense(adapters.merge(plain), images)[0], tuned, atol=1e-5)
+
+
+def test_counts_and_names():
+    model = adapters.inject(clip_models.openai_clip(), block=16)
+    names = adapters.adapter_state_dict(model)
+    assert names["visual.transformer.resblocks.3.hyperclip.v"].shape == (4, 16, 16)
+    assert names["transformer.resblocks.0.hyperclip.q"].shape == (2, 16, 16)
+    count = sum(value.numel() for value in names.values())
+    assert count == 3 * 3 * 32 * 16 + 4 * 3 * 64 * 16
+    text = adapters.summary(model)
+    assert f"{count:,} of " in text and "3 of 3 text blocks" in text and "c = 0.01" in text and "\n" not in text
+    model.logit_scale.requires_grad_()
+    assert "1 others train" in adapters.summary(model)
+
+
+def test_fingerprint_of_the_base_model():
+    """As it stands in files: over the adapted blocks alone, unchanged by what the adapter learns."""
+    model = adapters.inject(clip_models.openai_clip(), block=16, text_layers=(1, 2), vision=False)
+    weights = [clip_models.openai_clip().transformer.resblocks[i].attn.in_proj_weight for i in (1, 2)]
+    for _ in range(2):
+        found = adapters.adapter_of(model).fingerprint()
+        assert set(found) == {"text"} and (found["text"]["width"], found["text"]["depth"]) == (32, 3)
+        mean = sum(float(weight.detach().abs().mean()) for weight in weights) / 2
+        assert found["text"]["mean_abs"] == pytest.approx(mean, rel=1e-6)
+        expected = [float(weights[0].detach().flatten()[192 * k]) for k in range(16)]  # of 96 x 32 numbers
+        assert found["text"]["sample"] == pytest.approx(expected)
+        disturb(model)
+
+
+@pytest.mark.slow
+def test_real_vit_b16():
+    """Random weights in ViT-B/16: the counts of the official model, identity, merge; SigLIP's real image tower."""
+    import open_clip
+
+    model = open_clip.create_model("ViT-B-16", force_quick_gelu=True).eval()
+    before = [model.encode_image(torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))).detach()]
+    adapters.inject(model)
+    assert sum(p.numel() for p in adapters.trainable_parameters(model)) == 5_898_240
+    assert len(adapters.trainable_parameters(model)) == 72
+    assert sum(p.numel() for p in model.parameters()) == 155_518_977
+    image = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    assert close([model.encode_image(image).detach()], before)
+    disturb(model, 0.02)
+    tuned = model.encode_image(image).detach()
+    adapters.merge(model)
+    assert close([model.encode_image(image).detach()], [tuned])
+    assert isinstance(model.visual, torch.nn.Module) and not any(isinstance(m, BlockMaps) for m in model.modules())

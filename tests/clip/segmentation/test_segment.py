@@ -1,0 +1,306 @@
+"""The command and the function that segment pictures; the command that measures radii."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers import clip_models
+from helpers.segmenter import build, picture
+from PIL import Image
+
+from hypvision.checkpoints.storage import write_weights
+from hypvision.cli import main
+from hypvision.clip import adapters, load_segmenter, segment
+from hypvision.clip.models import create_clip, expand_tokens, trim_tokens
+from hypvision.clip.radius import hyperbolic_radius, radius_penalty, radius_statistics, scale_sweep, text_radii
+from hypvision.data.shapes import COLOURS, TAXONOMY, make_object
+from hypvision.errors import HypvisionError
+from hypvision.images import find_images
+from hypvision.viz.segmentation import draw_segmentation
+
+SHIPPED = "zoo:shapes-s8.captions"
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    for i in range(2):
+        Image.fromarray(make_object(i, "val", 96)[0]).save(folder / f"{i}.png")
+    return folder
+
+
+def test_function_takes_any_picture_and_any_classes(photos):
+    model = build()
+    array = picture(40, 50).permute(1, 2, 0).numpy().astype(np.uint8)
+    found = segment(array, ["cat", "dog"], model)
+    assert found.labels.shape == (40, 50) and found.classes == ("cat", "dog") and set(np.unique(found.labels)) <= {0, 1}
+    drawn = draw_segmentation(found.image, found.labels, found.classes)
+    assert drawn.size[1] > 40
+    assert draw_segmentation(found.image, found.labels, found.classes, legend=False).size == (50, 40)
+    assert found.label_image().mode == "L"
+    many = segment(Image.fromarray(array), [f"thing {i}" for i in range(300)], model)
+    assert many.label_image().mode.startswith("I;16") and np.array(many.label_image()).max() < 300
+    assert segment(photos / "0.png", ["cat"], model).labels.shape == (96, 96)
+    for match, arguments in (
+        ("must be uint8", (array.astype(float), ["cat"])),
+        ("There is no image|does not exist", ("none.png", ["cat"])),
+        ("is empty", (array, [])),
+        ("got Tensor", (torch.zeros(3, 40, 50), ["cat"])),
+        ("must be uint8", (array[:0], ["cat"])),
+        ("The picture has 15 x 50 pixels, less than one patch of 16 x 16", (array[:15], ["cat"])),
+    ):
+        with pytest.raises(HypvisionError, match=match):
+            segment(*arguments, model)
+
+
+def test_pictures_are_seen_as_they_are_shown(tmp_path):
+    """16 bits keep their shades; a camera's note on the orientation is followed; alpha, grey and CMYK are RGB."""
+    grey = np.linspace(0, 255, 48 * 32).reshape(48, 32).astype(np.uint8)
+    Image.fromarray(grey).save(tmp_path / "8.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "16.png")
+    model = build()
+    seen = {name: segment(tmp_path / f"{name}.png", ["cat"], model).image for name in ("8", "16")}
+    assert np.array_equal(np.array(seen["8"]), np.array(seen["16"])) and seen["16"].mode == "RGB"
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    Image.fromarray(grey).save(tmp_path / "turned.png", exif=exif)
+    turned = segment(tmp_path / "turned.png", ["cat"], model)
+    assert turned.labels.shape == (32, 48) and np.array_equal(np.array(turned.image)[..., 0], np.rot90(grey, -1))
+    for mode in ("RGBA", "CMYK", "P", "LA", "1"):
+        assert segment(Image.fromarray(grey).convert(mode), ["cat"], model).image.mode == "RGB"
+    Image.fromarray(grey.astype(np.float32)).save(tmp_path / "float.tif")
+    with pytest.raises(HypvisionError, match="mode F, whose white and black are not known"):
+        segment(tmp_path / "float.tif", ["cat"], model)
+
+
+def test_shipped_clip_has_learned_something():
+    """Zero-shot colours of single objects, a thing that a random model cannot tell."""
+    bundle = create_clip("shapes-s8", SHIPPED)
+    colours = list(COLOURS)
+    images, truth = [], []
+    for i in range(48):
+        image, instance = make_object(i, "val", 64)
+        images.append(torch.from_numpy(image).permute(2, 0, 1))
+        truth.append(colours.index(TAXONOMY.instances[instance][1]))
+    mean, std = (torch.tensor(value)[:, None, None] for value in (bundle.mean, bundle.std))
+    shapes = sorted({words[2] for words in TAXONOMY.instances})
+    with torch.no_grad():
+        found = bundle.model.encode_image((torch.stack(images).float() - mean) / std, normalize=True)
+        text = [bundle.model.encode_text(bundle.tokenizer([f"a {c} {s}" for s in shapes]), normalize=True).mean(0)
+                for c in colours]  # fmt: skip
+    hits = ((found @ torch.stack(text).T).argmax(1) == torch.tensor(truth)).float().mean()
+    assert hits > 0.5  # chance: 1 in 6
+
+
+def test_command(photos, tmp_path, capsys):
+    common = [
+        "--classes",
+        "grey ground, disk",
+        "--clip",
+        "shapes-s8",
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main(["segment", str(photos), *common]) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "0_labels.png", "0_overlay.png", "1_labels.png", "1_overlay.png"
+    ]  # fmt: skip
+    assert set(np.unique(np.array(Image.open(tmp_path / "out/0_labels.png")))) <= {0, 1}
+    (tmp_path / "names.txt").write_text("disk\nring\n")
+    assert main(["segment", str(photos / "0.png"), *common[:1], str(tmp_path / "names.txt"), *common[2:]]) == 0
+    capsys.readouterr()
+    for match, arguments in (
+        ("There is no image", ["none.png", *common]),
+        ("more than once", [str(photos), "--classes", "a, a", *common[2:]]),
+        ("There is no video", ["none.mp4", *common]),
+        ("with one of openai", [str(photos), "--classes", "a", "--clip", "ViT-B-16"]),
+        ("Did you mean shapes-s8", [str(photos), "--classes", "a", "--clip", "shapes-s9"]),
+        ("There is no checkpoint", [str(photos), "--classes", "a", "--weights", "none.pth"]),
+        ("at least 1", [str(photos), *common, "--every", "0"]),
+    ):
+        assert main(["segment", *arguments]) == 2
+        assert match in capsys.readouterr().err
+
+
+def test_what_ships_is_found_from_any_folder(photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = load_segmenter(clip="shapes-s8")
+    expected = create_clip("shapes-s8", SHIPPED).model
+    given = own.state_dict()
+    matches = [name for name in given if name.endswith("visual.conv1.weight")]
+    assert matches and torch.equal(given[matches[0]], expected.state_dict()["visual.conv1.weight"])
+
+
+def test_video(photos, tmp_path):
+    cv2 = pytest.importorskip("cv2")
+    writer = cv2.VideoWriter(str(tmp_path / "a.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), 10, (64, 64))
+    if not writer.isOpened():
+        pytest.skip("OpenCV has no codec here")
+    for i in range(4):
+        writer.write(make_object(i, "val", 64)[0])
+    writer.release()
+    out = str(tmp_path / "out")
+    arguments = ["--classes", "disk, ring", "--clip", "shapes-s8", "--every", "2", "--out", out, "--device", "cpu"]
+    assert main(["segment", str(tmp_path / "a.mp4"), *arguments]) == 0
+    reader = cv2.VideoCapture(str(tmp_path / "out/a_overlay.mp4"))
+    assert reader.get(cv2.CAP_PROP_FRAME_COUNT) == 2
+    # A pattern finds both kinds; videos of one name in two folders keep apart.
+    (tmp_path / "more").mkdir()
+    (tmp_path / "a.mp4").rename(tmp_path / "more/0.mp4")
+    (tmp_path / "more/1.avi").write_bytes((tmp_path / "more/0.mp4").read_bytes())
+    (tmp_path / "0.MP4").write_bytes((tmp_path / "more/0.mp4").read_bytes())
+    (tmp_path / "more/0.png").write_bytes((photos / "0.png").read_bytes())
+    assert main(["segment", str(tmp_path / "more/*"), str(tmp_path / "0.MP4"), *arguments]) == 0
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written >= {"0_overlay.mp4", "0-2_overlay.mp4", "1_overlay.mp4", "0_labels.png"}
+    (tmp_path / "bad.mp4").write_bytes(b"no video")
+    for name in ("bad.mp4", "none.mp4", "none*.mp4"):
+        assert main(["segment", str(tmp_path / name), *arguments]) == 2
+
+
+def test_trained_weights_come_back(tmp_path, capsys, photos):
+    config = tmp_path / "config.py"
+    config.write_text(
+        "model = dict(type='HyperCLIPSegmentor', clip=dict(name='shapes-s8'), adapter=dict(block=32), resolution=64,\n"
+        "    crop=64, slide=64, head=dict(type='similarity'), train_classes=['a'])\n"
+    )
+    from hypvision.clip.segmentation.segment import _options_of
+    from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
+    from hypvision.engine.config import load_config
+
+    model = OpenVocabSegmenter(**_options_of(load_config(config).model)).eval()
+    write_weights(model.state_dict(), tmp_path / "weights.safetensors", "float32", {})
+    again = load_segmenter(tmp_path / "weights.safetensors", load_config(config).model)
+    names = ["disk", "ring", "house"]
+    first, second = (segment(photos / "0.png", names, which).labels for which in (model, again))
+    assert (first == second).all()
+    # Its adapter fits a CLIP with the same frozen weights.
+    with torch.no_grad():
+        for parameter in adapters.trainable_parameters(again.clip):
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    path = adapters.save(again.clip, tmp_path / "adapter.safetensors")
+    base = create_clip("shapes-s8")
+    base.model.load_state_dict(model.clip.state_dict(), strict=False)
+    adapters.load(base.model, path)
+    again.set_classes(names)
+    own = text_radii(base, names, convention="half")
+    assert torch.allclose(own, text_radii(base._replace(model=again.clip), names, convention="half"))
+    with pytest.raises(HypvisionError, match="of another size .hyperclip-width128-patch8.. Give its config"):
+        load_segmenter(tmp_path / "weights.safetensors")
+    with pytest.raises(HypvisionError, match="Leave out one"):
+        load_segmenter(tmp_path / "weights.safetensors", clip="shapes-s8")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_a_device_that_is_not_there_is_told(photos, capsys):
+    arguments = ["--classes", "disk", "--clip", "shapes-s8", "--device", "cuda"]
+    assert main(["segment", str(photos), *arguments]) == 2 and "finds no GPU" in capsys.readouterr().err
+
+
+def test_offline_is_told(monkeypatch):
+    import open_clip
+
+    def offline(*args, **kwargs):
+        raise OSError("Max retries exceeded\nmore")
+
+    monkeypatch.setattr(open_clip, "create_model", offline)
+    with pytest.raises(HypvisionError, match="cannot be fetched: Max retries exceeded. With a network .* 'shapes-s8'"):
+        create_clip("ViT-B-16", "openai")
+
+
+def test_models_by_name(tmp_path):
+    def fails(match, *args):
+        with pytest.raises(HypvisionError, match=match):
+            create_clip(*args)
+
+    fails("no CLIP model 'ViT-B-17'. Did you mean", "ViT-B-17")
+    fails("'ViT-B-16' has no weights 'mine'", "ViT-B-16", "mine")
+    fails("There are no CLIP weights", "shapes-s8", "none.pt")
+    fails("'shapes-s8' has no weights 'openai'", "shapes-s8", "openai")
+    fails("weights of 'hcformer_nano' .classification., not of", "shapes-s8", "zoo:hcformer_nano.shapes")
+    fails("weights of 'shapes-s8' .zero-shot., not of the CLIP model 'ViT-B-16'", "ViT-B-16", SHIPPED)
+    model = create_clip("shapes-s8").model
+    used = torch.tensor([5, 49406, 49407])
+    trimmed = trim_tokens(model.state_dict(), used)
+    full = expand_tokens(trimmed)["token_embedding.weight"]
+    assert torch.equal(full[used], model.token_embedding.weight[used]) and full[6].abs().sum() == 0
+    path = tmp_path / "clip.safetensors"
+    write_weights(trimmed, path, "float32", {})
+    assert path.stat().st_size < 10e6 and torch.equal(create_clip("shapes-s8", path).model.token_embedding.weight, full)
+    write_weights(trimmed, path, "int8", {})
+    stored = create_clip("shapes-s8", path).model.token_embedding.weight
+    assert path.stat().st_size < 4e6 and (stored - full).abs().max() <= full.abs().max() / 250
+    write_weights({"a": torch.ones(1)}, tmp_path / "bad.safetensors", "float32", {})
+    fails("do not fit the model", "shapes-s8", tmp_path / "bad.safetensors")
+
+
+# Radius
+
+
+def test_radius_is_twice_the_norm_whatever_the_curvature():
+    z = torch.randn(7, 16, dtype=torch.double)
+    for c in (0.01, 1.0):
+        root = math.sqrt(c)
+        n = z.norm(dim=-1, keepdim=True)
+        point = torch.tanh(root * n) * z / (root * n)
+        expected = 2 / root * torch.atanh(root * point.norm(dim=-1))
+        assert torch.allclose(hyperbolic_radius(z, c), expected) and torch.allclose(expected, 2 * n[:, 0])
+        assert torch.allclose(hyperbolic_radius(point, c, input="ball"), expected)
+        assert torch.allclose(hyperbolic_radius(z, c, "half"), n[:, 0])
+    with pytest.raises(HypvisionError, match="not inside the ball"):
+        hyperbolic_radius(z * 10, 1.0, input="ball")
+    with pytest.raises(HypvisionError, match="use 'metric2' or 'half'"):
+        hyperbolic_radius(z, convention="third")
+    assert radius_statistics(torch.tensor([1.0, 2.0, 3.0]))["median"] == 2.0
+
+
+def test_sweep_and_penalty():
+    bundle = create_clip("shapes-s8", SHIPPED)
+    with pytest.raises(HypvisionError, match="carries none"):
+        scale_sweep(bundle, ["disk"], [1.0])
+    adapters.inject(bundle.model, block=32)
+    before = text_radii(bundle, ["disk", "ring"])
+    assert before.shape == (2,)
+    found = scale_sweep(bundle, ["disk", "ring"], [0.5, 1.0, 2.0])
+    assert found[1.0] == pytest.approx(float(before.mean()), rel=1e-5) and len(set(found.values())) == 3
+    assert torch.allclose(text_radii(bundle, ["disk", "ring"]), before)
+    z = torch.randn(4, 8, requires_grad=True)
+    radius_penalty(z, 1.0).backward()
+    assert z.grad.isfinite().all() and (z.detach() * z.grad).sum() > 0  # long vectors are to shrink
+
+
+def test_radius_command(tmp_path, photos, capsys):
+    model = adapters.inject(create_clip("shapes-s8", SHIPPED).model, block=32)
+    with torch.no_grad():
+        for parameter in adapters.trainable_parameters(model):
+            parameter.mul_(0.9)
+    adapter = adapters.save(model, tmp_path / "a.safetensors")
+    arguments = ["--clip", "shapes-s8", "--classes", "voc20", "--adapter", str(adapter), "--images", str(photos)]
+    assert main(["radius", *arguments, "--sweep", "0.9", "1", "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "text voc20 before: mean" in printed and "patches after" in printed and "S x 0.9" in printed
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["radius.json", "radius.png"]
+    assert main(["radius", "--clip", "shapes-s8", "--classes", "disk, ring", "--out", str(tmp_path / "named")]) == 0
+    assert "disk, ring" in capsys.readouterr().out
+    assert clip_models.VOCABULARY == 100
+    torch.save(model.state_dict(), tmp_path / "model.pth")
+    for wrong, match in (
+        (["--clip", "ViT-B-32"], "Say which weights of 'ViT-B-32'"),
+        (["--clip", "shapes-s8", "--adapter", str(tmp_path / "model.pth")], "save the adapter of its clip"),
+    ):
+        assert main(["radius", *wrong, "--classes", "voc20", "--out", str(tmp_path / "out")]) == 2
+        assert match in capsys.readouterr().err
+
+
+def test_a_folder_of_folders_names_the_pattern(tmp_path):
+    (tmp_path / "cat").mkdir()
+    with pytest.raises(HypvisionError, match="Give another folder"):
+        find_images([tmp_path])
+    Image.new("RGB", (8, 8)).save(tmp_path / "cat/0.png")
+    with pytest.raises(HypvisionError, match=r"has no images .*Those below it: '(.*)'\.") as caught:
+        find_images([tmp_path])
+    pattern = str(caught.value).split("'")[-2]
+    assert find_images([pattern]) == [tmp_path / "cat/0.png"]

@@ -1,0 +1,341 @@
+"""The whole segmenter on tiny CLIPs: class lists, text cache, loss, sliding and whole inference, mistakes."""
+
+import copy
+import re
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import clip_models
+from helpers.segmenter import build, picture
+from references.hyperclip import literal_loss
+
+from hypvision.clip import adapters
+from hypvision.clip.classes import CLASS_LISTS, load_classes, official_ids, prompts
+from hypvision.clip.open_vocabulary import set_tuning
+from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter, segmentation_loss
+from hypvision.clip.towers import encode_dense
+from hypvision.errors import HypvisionError
+
+
+def test_any_picture_any_classes():
+    model = build()
+    first = model.predict([picture(), picture(33, 20)])
+    assert [tuple(label.shape) for label in first] == [(50, 70), (33, 20)]
+    model.set_classes(["sky"])
+    assert (model.predict([picture()])[0] == 0).all()
+    model.set_classes([f"thing number {i}" for i in range(40)])  # more than pad_len and more than a chunk
+    label, scores = model.predict([picture()], scores=True, sizes=[(20, 30)])[0]
+    assert scores.shape == (40, 20, 30) and (scores.argmax(0) == label).all() and 0 <= scores.min() <= scores.max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["openai", "siglip", "custom"])
+def test_every_kind_of_clip(kind):
+    make = dict(openai=clip_models.openai_clip, siglip=clip_models.siglip, custom=clip_models.custom_blocks)[kind]
+    model = build(make=make)
+    assert model.predict([picture()])[0].shape == (50, 70)
+    model.train()
+    loss = model(torch.stack([picture(64, 64)]), torch.randint(0, 3, (1, 64, 64)))
+    loss.backward()
+    trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert {name for name, p in model.named_parameters() if p.requires_grad} == trained
+    assert all(".hyperclip." in name for name in trained if name.startswith("clip."))
+
+
+@pytest.mark.parametrize("squash", [True, False])
+def test_sliding_is_windows_and_the_whole_averaged(squash):
+    """Written out window by window for one image."""
+    model = build(squash=squash)
+    image = picture(50, 70)
+    width = 96 if squash else round(96 / 50 * 70)
+    large = F.interpolate(image[None], (96, width), mode="bilinear", align_corners=False)
+
+    def look(part):
+        with torch.no_grad():
+            logits = model.logits(part)
+        return F.interpolate(logits, (64, 64), mode="bilinear", align_corners=False).sigmoid()[0]
+
+    total, count = torch.zeros(3, 96, width), torch.zeros(96, width)
+    columns = (0, 32) if squash else (0, 42, 70)
+    for top in (0, 32):
+        for left in columns:
+            total[:, top : top + 64, left : left + 64] += look(large[..., top : top + 64, left : left + 64])
+            count[top : top + 64, left : left + 64] += 1
+    whole = look(F.interpolate(image[None], (64, 64), mode="bilinear", align_corners=False))
+    overall = F.interpolate(whole[None], (96, width), mode="bilinear", align_corners=False)[0]
+    expected = F.interpolate(((total / count + overall) / 2)[None], (50, 70), mode="bilinear", align_corners=False)[0]
+    assert sorted({left for _, left in model._windows((96, width))}) == list(columns)
+    label, scores = model.predict([image], scores=True)[0]
+    assert (scores - expected).abs().max() < 1e-5 and (label == expected.argmax(0)).all()
+
+
+def test_similarity_head():
+    model = build(head=dict(type="similarity"))
+    with torch.no_grad():
+        features = encode_dense(model.clip, (picture(64, 64)[None] - 120) / 60)[0]
+        words = model.encode_classes()[:, 0]
+        found = model.logits(picture(64, 64)[None])
+    assert sum(p.numel() for p in model.head.parameters()) == 2 and model.upsample1 is None
+    for t in range(3):
+        cosine = torch.cosine_similarity(features, words[t][None, :, None, None], dim=1)
+        assert torch.allclose(found[:, t], 20 * cosine - 10, atol=1e-4)
+    model.train()
+    model(picture(64, 64)[None], torch.zeros(1, 64, 64, dtype=torch.long)).backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+    with pytest.raises(HypvisionError, match="no head 'fcn'"):
+        build(head=dict(type="fcn"))
+
+
+def test_official_windows():
+    model = build(crop=384, slide=640, resolution=64)
+    assert model._windows((640, 640)) == [(0, 0), (0, 256), (256, 0), (256, 256)]
+
+
+def test_whole_removes_the_padding_and_the_quirk_does_not():
+    image = torch.zeros(3, 40, 40)
+    image[:, :, 20:] = 255
+    model = build(inference="whole")
+    fine = model.predict([image], scores=True)[0][1]
+    model.official_whole_padding = True
+    official = model.predict([image], scores=True)[0][1]
+    with torch.no_grad():
+        padded = F.pad((image[None] - 120) / 60, (0, 24, 0, 24))
+        logits = model._normalised_logits(padded, model.encode_classes())  # 40 + 24 = 64, the resolution
+        small = logits.sigmoid()
+        expected = F.interpolate(small, (64, 64), mode="bilinear", align_corners=False)[0, :, :40, :40]
+        assert (fine - expected).abs().max() < 1e-5
+        quirk = F.interpolate(small, (40, 40), mode="bilinear", align_corners=False)[0]
+        assert (official - quirk).abs().max() < 1e-5 and (fine - official).abs().max() > 1e-4
+
+
+def test_loss_is_the_one_hot_one():
+    logits = torch.randn(1, 5, 7, 9, requires_grad=True)
+    labels = torch.randint(0, 5, (1, 20, 30))
+    labels[:, :4] = 255
+    expected = literal_loss(logits, labels)
+    found = segmentation_loss(logits, labels)
+    assert torch.allclose(found, expected, rtol=1e-6)
+    a, b = (torch.autograd.grad(loss, logits)[0] for loss in (found, expected))
+    assert torch.allclose(a, b, atol=1e-9)
+    masked = segmentation_loss(logits, labels, mask_ignored=True)
+    big = F.interpolate(logits, (20, 30), mode="bilinear", align_corners=False)[:, :, 4:]
+    one_hot = F.one_hot(labels[:, 4:], 5).permute(0, 3, 1, 2).float()
+    assert torch.allclose(masked, F.binary_cross_entropy_with_logits(big, one_hot), rtol=1e-6)
+    assert segmentation_loss(logits, torch.full((1, 8, 8), 255), mask_ignored=True) == 0
+    for wrong in (5, -1):
+        labels[0, 9, 9] = wrong
+        with pytest.raises(HypvisionError, match=f"has the label {wrong}, but there are 5 classes"):
+            segmentation_loss(logits, labels)
+
+
+def test_text_is_encoded_again_when_something_changed():
+    model, calls = build(), []
+    original = model._encode_classes
+    model._encode_classes = lambda names: calls.append(names) or original(names)
+    for _ in range(2):
+        model.predict([picture()])
+    assert len(calls) == 1
+    with torch.no_grad():
+        before = model.encode_classes()
+    model.set_classes(["cat", "dog", "snow"])
+    model.predict([picture()])
+    model.set_classes(["cat", "dog", "grass"])
+    with torch.no_grad():
+        assert torch.allclose(model.encode_classes(), before, atol=1e-6)
+    assert len(calls) == 3
+    model.train()
+    model(picture(64, 64)[None], torch.zeros(1, 64, 64, dtype=torch.long)).backward()
+    with torch.no_grad():
+        for parameter in adapters.trainable_parameters(model.clip):
+            parameter.sub_(10 * parameter.grad.sign() * 1e-2)
+    model.eval()
+    with torch.no_grad():  # the official code would use the old embeddings here
+        assert not torch.allclose(model.encode_classes(), before, atol=1e-3)
+        adapters.merge(model.clip)
+        merged = model.encode_classes()
+    assert merged.shape == (3, 1, 64) and len(calls) == 6
+
+
+def test_frozen_text_is_not_encoded_in_training():
+    model, calls = build(adapter=dict(block=16, text=False)), []
+    original = model._encode_classes
+    model._encode_classes = lambda names: calls.append(names) or original(names)
+    model.train()
+    for _ in range(3):
+        model(picture(64, 64)[None], torch.zeros(1, 64, 64, dtype=torch.long)).backward()
+    assert len(calls) == 1
+
+
+def test_templates_and_synonyms():
+    model = build(templates=["a {}", "the {} here"], synonyms="mean")
+    model.set_classes(["cat, kitty", "dog"])
+    with torch.no_grad():
+        text = model.encode_classes()
+        single = build(templates=["a {}"], classes=["cat", "kitty", "dog"]).encode_classes()
+    assert text.shape == (2, 2, 64) and torch.allclose(text.norm(dim=-1), torch.ones(2, 2))
+    assert torch.allclose(text[0, 0], F.normalize(single[:2, 0].mean(0), dim=0), atol=1e-5)
+    assert torch.allclose(text[1, 0], single[2, 0], atol=1e-5)
+    assert model.predict([picture()])[0].shape == (50, 70)
+    assert prompts("wall, rock", ["a {}"]) == [["a wall"]]
+
+
+def test_words_that_clip_was_never_taught_are_told():
+    model = OpenVocabSegmenter(
+        dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), tune="frozen", head=dict(type="similarity"),
+        resolution=64, crop=64, slide=64, classes=["disk", "zebra", "ring", "cat"],
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="cannot tell 'zebra' from 'cat'.*1 such pairs"):
+        model.encode_classes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.encode_classes(["disk", "ring", "zebra"])
+
+
+@pytest.mark.parametrize("tune", ["attention", "full", "frozen"])
+def test_other_tunings(tune):
+    model = build(adapter=None, tune=tune).train()
+    before = {name: value.clone() for name, value in model.clip.state_dict().items()}
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    model(picture(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).backward()
+    optimizer.step()
+    changed = {name for name, value in model.clip.state_dict().items() if not torch.equal(value, before[name])}
+    if tune == "frozen":
+        assert not changed
+    elif tune == "attention":
+        assert changed and all(name.endswith("in_proj_weight") for name in changed)
+        name = "transformer.resblocks.0.attn.in_proj_weight"
+        parts = [(a != b).any() for a, b in zip(model.clip.state_dict()[name].chunk(3), before[name].chunk(3))]
+        assert parts == [True, False, True]
+    else:
+        assert "visual.conv1.weight" in changed and "token_embedding.weight" in changed
+
+
+@pytest.mark.parametrize("options", [dict(tune="full"), dict(tune="attention"), dict(form="feature"), dict()])
+def test_whatever_trains_gets_a_gradient(options):
+    """Otherwise distributed training stops."""
+    tune, form = options.get("tune", "adapter"), options.get("form", "weight")
+    adapter = dict(block=16, form=form) if tune == "adapter" else None
+    model = build(adapter=adapter, tune=tune).train()
+    model(picture(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).backward()
+    assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def test_a_tuning_leaves_nothing_of_the_one_before():
+    model = clip_models.openai_clip()
+    for mode in ("attention", "full"):
+        set_tuning(model, mode)
+    model.encode_image(clip_models.pictures(model)).square().sum().backward()
+    assert all(part.any() for part in model.visual.transformer.resblocks[0].attn.in_proj_weight.grad.chunk(3))
+
+
+def test_checkpointing_and_amp():
+    gradients = []
+    for checkpointing in (False, True):
+        model = build(checkpointing=checkpointing).train()
+        model(picture(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).backward()
+        gradients.append([p.grad for p in model.parameters() if p.requires_grad])
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(picture(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).dtype == torch.float32
+        model.eval()
+        assert model.predict([picture()])[0].shape == (50, 70)
+
+
+def test_weights_travel():
+    model = build()
+    other = build(classes=["cat", "dog", "grass"])
+    with torch.no_grad():
+        for parameter in adapters.trainable_parameters(model.clip):
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(copy.deepcopy(other).predict([picture()])[0], model.predict([picture()])[0])
+
+
+def test_weights_and_options_of_earlier_versions():
+    model = build(official_whole_padding=True, inference="whole")
+    with torch.no_grad():
+        for parameter in adapters.trainable_parameters(model.clip):
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    former = {
+        re.sub(r"\.hyperclip\.([qkv])$", r".hyperbolic_attn.adapter_attn_\1.weights", name): value
+        for name, value in model.state_dict().items()
+    }
+    assert sum("hyperbolic_attn" in name for name in former) == len(adapters.trainable_parameters(model.clip))
+    adapter = dict(block=16, official_cls_quirk=False, official_layer_quirk=False)
+    other = build(official_whole_quirk=True, inference="whole", tune="hyperbolic", adapter=adapter)
+    other.load_state_dict(former)
+    assert torch.equal(other.predict([picture()])[0], model.predict([picture()])[0]) and other.official_whole_padding
+
+
+def test_texts_follow_weights_that_are_exchanged_unseen():
+    """As averaged weights are put in place for a validation: through ``.data``, which no version counts."""
+    model = build().train()
+    with torch.no_grad():
+        before = model.encode_classes()
+        for parameter in adapters.trainable_parameters(model.clip):
+            parameter.data.copy_(parameter + 0.1 * torch.randn_like(parameter))
+        model.eval()
+        after = model.encode_classes()
+        assert (after - before).abs().max() > 1e-3
+        assert model.eval().encode_classes() is after  # evaluation goes on: nothing is made anew
+        assert torch.allclose(copy.deepcopy(model).encode_classes(), after, atol=1e-6)
+
+
+def test_class_lists(tmp_path):
+    sizes = {name: len(load_classes(name)) for name in CLASS_LISTS}
+    expected = dict(coco171=171, ade150=150, ade847=847, pc59=59, pc459=459, voc20=20, voc20b=59)
+    assert sizes == expected | dict(coco48=48, coco17=17, coco65=65, coco133=133, coco116=116)
+    base, novel = load_classes("coco48"), load_classes("coco17")
+    assert set(load_classes("coco133")) - set(novel) == set(load_classes("coco116"))
+    assert load_classes("coco65") == tuple(name for name in load_classes("coco133") if name in base + novel)
+    assert load_classes("ade847")[1] == "building, edifice" and load_classes("ade150")[7] == "bed"
+    assert official_ids("ade847")[:2] == [2978, 312] and len(official_ids("pc59")) == 60
+    assert not {11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90} & set(official_ids("coco171"))
+    (tmp_path / "a.txt").write_text("cat\n\ndog \n")
+    (tmp_path / "a.json").write_text('["cat", "dog"]')
+    (tmp_path / "b.json").write_text('{"dog": 1, "cat": 0}')
+    (tmp_path / "c.json").write_text('{"1": "dog", "0": "cat"}')
+    (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbfcat\r\ndog\r\n")  # with a byte order mark
+    for name in ("a.txt", "a.json", "b.json", "c.json", "windows.txt"):
+        assert load_classes(tmp_path / name) == ("cat", "dog")
+
+
+def test_mistakes_are_explained(tmp_path):
+    def fails(match, function, *args, **kwargs):
+        with pytest.raises(HypvisionError, match=match) as caught:
+            function(*args, **kwargs)
+        assert "\n" not in str(caught.value)
+
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "bad.json").write_text("{")
+    fails("is empty", load_classes, [])
+    fails("is empty", load_classes, tmp_path / "empty.txt")
+    fails("has 'cat' more than once", load_classes, ["cat", "dog", "cat "])
+    fails("entry 3, which is not a name", load_classes, ["cat", 3])
+    fails("There is no class list 'none.txt'. Give names", load_classes, "none.txt")
+    fails("cannot be read", load_classes, tmp_path / "bad.json")
+    (tmp_path / "latin.txt").write_bytes("Stra\xdfe".encode("latin-1"))
+    fails("is not text in UTF-8", load_classes, tmp_path / "latin.txt")
+    for content in ('{"cat": "x"}', '{"classes": ["cat"]}'):
+        (tmp_path / "bad.json").write_text(content)
+        fails("an entry that has no number", load_classes, tmp_path / "bad.json")
+    fails("got NoneType", load_classes, None)
+    fails("no table of ids", official_ids, "voc20")
+    fails("Call set_classes", build(classes=None).predict, [picture()])
+    fails("10 x 70 pixels, less than one patch of 16 x 16", build().logits, torch.zeros(1, 3, 10, 70))
+    for inference in ("slide", "whole"):
+        fails("10 x 70 pixels, less than one patch", build(inference=inference).predict, [picture(10, 70)])
+    for option, value in (("overlap", 1.0), ("crop", 0), ("slide", 0), ("resolution", 0)):
+        fails(f"{option}={value}", build, **{option: value})
+    fails("give two numbers", build, hooks=(0,))
+    fails("give two numbers", build, upsample=(0, 128))
+    fails("use 'first' or 'mean'", build, synonyms="last")
+    fails("no multiple of the patch of 16 x 16 pixels. Use 64", build, resolution=70)
+    fails("no tuning 'lora'", build, adapter=None, tune="lora")
+    fails("trains with tune='adapter'", build, tune="full")
+    fails("use 'slide' or 'whole'", build, inference="both")
+    fails("no prompt templates 'nice'", build, templates="nice")
+    for template in ("a cat", "a {} {", "{} and {}", "a {x} {}"):
+        fails("needs one {}", build, templates=[template])
+    fails("give its tokenizer", OpenVocabSegmenter, clip_models.openai_clip())

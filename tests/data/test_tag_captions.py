@@ -1,0 +1,224 @@
+"""Captions made of tags: crops, words and their order against the label maps, mistakes told, CamVid's configs."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+pytest.importorskip("open_clip")
+
+from hypvision.clip.models import expand_tokens
+from hypvision.data.tag_captions import TagCaptions, caption_of
+from hypvision.engine.config import load_config
+from hypvision.engine.run import train
+from hypvision.errors import HypvisionError
+from hypvision.tasks.contrastive import CLIPContrast
+from hypvision.tasks.publishing import stripped
+
+CONFIGS = Path(__file__).parents[2] / "configs/hyperclip"
+NAMES = ["sky", "road", "apple"]
+COLOURS = np.array([[0, 0, 255], [90, 90, 90], [255, 0, 0], [255, 255, 255]], dtype=np.uint8)
+PREFIX = dict(img_path="img/train", seg_map_path="ann/train")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two pictures of sky over road, one with a red apple and a stripe of void; colours tell the labels."""
+    for kind in ("img", "ann"):
+        (tmp_path / kind / "train").mkdir(parents=True)
+    for number in range(2):
+        labels = np.zeros((40, 60), dtype=np.uint8)
+        labels[20:] = 1
+        if number:
+            labels[5:15, 10:30] = 2
+            labels[:, 55:] = 3
+        Image.fromarray(labels).save(tmp_path / f"ann/train/{number}.png")
+        Image.fromarray(COLOURS[labels]).save(tmp_path / f"img/train/{number}.png")
+    return tmp_path
+
+
+def shares(inputs):
+    """Of each name's colour, from the pixels alone."""
+    pixels = inputs.permute(1, 2, 0).numpy().astype(int).reshape(-1, 3)
+    nearest = np.abs(pixels[:, None] - COLOURS[None].astype(int)).sum(-1).argmin(1)
+    return np.bincount(nearest, minlength=4)[:3] / len(pixels)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["road"], "a photo of a road"),
+        (["road", "apple"], "a photo of a road and an apple"),
+        (["apple", "road", "sky"], "a photo of an apple, a road and a sky"),
+    ],
+)
+def test_sentences(names, expected):
+    assert caption_of(names) == expected
+    assert caption_of(["cat"], "A photo of {} in the scene") == "A photo of a cat in the scene"
+    with pytest.raises(HypvisionError, match="at least one name"):
+        caption_of([])
+
+
+def test_words_are_what_the_crop_shows(folder):
+    data = TagCaptions(folder, PREFIX, NAMES, size=48, zoom=(0.2, 0.9), share=0.1, most=2)
+    seen = set()
+    for i in range(80):
+        item = data[i]
+        assert item["inputs"].shape == (3, 48, 48) and item["inputs"].dtype == torch.uint8
+        words = re.findall(r"sky|road|apple", item["caption"])
+        found = shares(item["inputs"])
+        order = sorted(range(3), key=lambda k: -found[k])
+        # Resizing moves borders by a pixel: words are checked where the shares leave no doubt.
+        for k, name in enumerate(NAMES):
+            if found[k] > 0.15 and k in order[:2]:
+                assert name in words, (item["caption"], found)
+            if found[k] == 0:
+                assert name not in words, (item["caption"], found)
+        if len(words) == 2 and abs(found[NAMES.index(words[0])] - found[NAMES.index(words[1])]) > 0.1:
+            assert found[NAMES.index(words[0])] > found[NAMES.index(words[1])]
+        assert 1 <= len(words) <= 2
+        if found.max() > 0.55:
+            assert item["label"] == found.argmax()
+        seen.update(words)
+    assert seen == set(NAMES)
+
+
+def test_samples_are_repeatable_and_single_ones_have_a_label(folder):
+    data, again = (TagCaptions(folder, PREFIX, NAMES, single=True, jitter=0.2, length=30) for _ in range(2))
+    for i in range(30):
+        one, two = data[i], again[i]
+        assert torch.equal(one["inputs"], two["inputs"]) and one["caption"] == two["caption"]
+        assert one["label"] >= 0
+    other = TagCaptions(folder, PREFIX, NAMES, single=True, jitter=0.2, seed=1)
+    assert any(not torch.equal(data[i]["inputs"], other[i]["inputs"]) for i in range(5))
+
+
+def test_balance(folder):
+    """Pixels: of sky 1200 + 20 * 55 - 200, of road 1200 + 20 * 55, of the apple 200; void does not count."""
+    total = np.array([2100.0, 2300.0, 200.0])
+    for balance in (0.0, 0.5, 1.0):
+        chances = TagCaptions(folder, PREFIX, NAMES, balance=balance)._chances
+        expected = total**balance / (total**balance).sum()
+        assert np.allclose(chances, expected)
+    assert np.allclose(TagCaptions(folder, PREFIX, [*NAMES, "void", "cow"])._chances[4], 0)  # nowhere to be seen
+
+
+def test_mistakes_are_told(folder):
+    with pytest.raises(HypvisionError, match="no images"):
+        TagCaptions(folder, dict(img_path="img/val", seg_map_path="ann/val"), NAMES)
+    for options in (dict(zoom=(0.5, 0.2)), dict(zoom=(0, 1)), dict(share=1.0), dict(most=0), dict(jitter=1.0)):
+        with pytest.raises(HypvisionError, match="at least one word"):
+            TagCaptions(folder, PREFIX, NAMES, **options)
+    Image.new("RGB", (30, 30)).save(folder / "img/train/0.png")
+    with pytest.raises(HypvisionError, match="Both must be of one size"):
+        [item for data in [TagCaptions(folder, PREFIX, NAMES)] for item in (data[i] for i in range(20))]
+    Image.new("RGB", (60, 40)).save(folder / "ann/train/0.png")
+    with pytest.raises(HypvisionError, match="One number a pixel"):
+        TagCaptions(folder, PREFIX, NAMES)
+    (folder / "ann/train/0.png").write_bytes(b"no picture")
+    with pytest.raises(HypvisionError, match="cannot be read"):
+        TagCaptions(folder, PREFIX, NAMES)
+    (folder / "ann/train/0.png").unlink()
+    with pytest.raises(HypvisionError, match="no label map .*0.png"):
+        TagCaptions(folder, PREFIX, NAMES)
+    Image.fromarray(np.full((40, 60), 255, dtype=np.uint8)).save(folder / "ann/train/0.png")
+    Image.fromarray(np.full((40, 60), 255, dtype=np.uint8)).save(folder / "ann/train/1.png")
+    with pytest.raises(HypvisionError, match="nothing to name"):
+        TagCaptions(folder, PREFIX, NAMES)
+
+
+def test_pictures_are_compared_with_the_configs_words(folder):
+    model = CLIPContrast(dict(name="shapes-s8"), classes=NAMES).eval()
+    data = TagCaptions(folder, PREFIX, NAMES, single=True)
+    batch = [data[i] for i in range(3)]
+    inputs, labels = torch.stack([item["inputs"] for item in batch]), torch.tensor([item["label"] for item in batch])
+    with torch.no_grad():
+        found = model(inputs, [item["caption"] for item in batch], labels, mode="predict")
+        text = model.clip.encode_text(
+            model.tokenizer([f"A photo of a {n} in the scene" for n in NAMES]), normalize=True
+        )
+        expected = model(inputs, [""] * 3) @ text.T
+    assert torch.allclose(torch.stack([item["scores"] for item in found]), expected, atol=1e-5)
+    assert [item["label"] for item in found] == labels.tolist()
+
+
+def test_configs_of_camvid_agree():
+    """Held-out classes have no label in training; the words are those of the pre-training, in the labels' order."""
+    from hypvision.openmmlab.datasets.segmentation import CamVidDataset
+
+    pre = load_config(CONFIGS / "clip-camvid_1000i.py")
+    tuned = load_config(next(CONFIGS.glob("camvid_hyperclip_*i.py")))
+    names = list(pre.model.classes)
+    official = [name.lower() for name in CamVidDataset.METAINFO["classes"][:11]]
+    assert [name.replace("sign", "signsymbol") for name in names] == official
+    train, test = tuned.train_dataloader.dataset, tuned.test_dataloader.dataset
+    assert list(train.classes) == list(test.classes) == [*names, "void"]
+    assert set(train.ignore_classes) == {"car", "pavement", "tree", "void"} and list(test.ignore_classes) == ["void"]
+    groups = tuned.test_evaluator.groups
+    assert sorted([*groups.base, *groups.novel]) == sorted(names)
+    assert set(groups.novel) == set(train.ignore_classes) - {"void"}
+    for config in (pre, tuned):  # nothing but the test loader looks at the test split
+        for phase in ("train", "val", "test"):
+            assert config[f"{phase}_dataloader"].dataset.data_prefix.img_path == f"img/{phase}"
+
+
+@pytest.fixture(scope="module")
+def camvid(tmp_path_factory):
+    """Two pictures a split in CamVid's layout, all twelve labels in each."""
+    root = tmp_path_factory.mktemp("camvid")
+    rng = np.random.default_rng(0)
+    for split in ("train", "val", "test"):
+        for kind in ("img", "ann"):
+            (root / kind / split).mkdir(parents=True)
+        for number in range(2):
+            labels = rng.permutation(12).astype(np.uint8).reshape(3, 4).repeat(24, 0).repeat(24, 1)
+            Image.fromarray(labels).save(root / f"ann/{split}/{number}.png")
+            Image.fromarray((labels[..., None] * [9, 20, 5]).astype(np.uint8)).save(root / f"img/{split}/{number}.jpg")
+    return root
+
+
+def test_pretraining_takes_a_step(camvid, tmp_path):
+    options = {"data_root": str(camvid), "train_dataloader.batch_size": 4, "train_cfg.max_iters": 1}
+    options |= {"model.clip.pretrained": None, "val_dataloader.dataset.length": 6, "train_cfg.val_interval": 1}
+    config = load_config(CONFIGS / "clip-camvid_1000i.py", options)
+    runner = train(config, tmp_path)
+    assert runner.iter == 1 and runner.message_hub.get_scalar("train/loss_text").current() > 0
+    assert runner.model.classes == tuple(config.classes)
+    assert 0 <= runner.message_hub.get_scalar("val/top1").current() <= 100
+
+
+def test_tuning_ignores_the_held_out_classes(camvid, tmp_path):
+    path = next(CONFIGS.glob("camvid_hyperclip_*i.py"))
+    options = {"data_root": str(camvid), "model.clip.pretrained": None, "train_cfg.max_iters": 1}
+    config = load_config(path, {**options, "train_cfg.val_interval": 1})
+    runner = train(config, tmp_path)
+    kept = [name for name in config.classes if name not in config.novel]
+    assert runner.model.train_classes == tuple(kept) and runner.model.test_classes == tuple(config.classes)
+    runner.train_dataloader.dataset.pipeline.transforms[2:-1] = []  # neither resized nor cut: as they are on disk
+    labels = runner.train_dataloader.dataset[0]["data_samples"].gt_sem_seg.data[0].numpy()
+    original = np.asarray(Image.open(camvid / "ann/train/0.png"))
+    table = np.array([kept.index(name) if name in kept else 255 for name in config.classes] + [255])
+    assert np.array_equal(labels, table[original]) and (labels == 255).mean() == 4 / 12
+    metrics = {key.partition("/")[2] for key in runner.message_hub.log_scalars}
+    assert {"mIoU_base", "mIoU_novel"} <= metrics
+
+
+def test_published_weights_keep_the_words_of_tags():
+    """What goes on from the shipped CLIP and learns a word more is published with that word."""
+    model = CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"))
+    table = model.clip.token_embedding.weight
+    word = int(model.tokenizer(["pavement"])[0, 1])
+    assert not table[word].any()
+    with torch.no_grad():
+        table[word] = 0.5
+    tokens = model.tokenizer(["a photo of a pavement"])
+    before = model.clip.encode_text(tokens)
+    weights = stripped(dict(state_dict=model.state_dict()), "zero-shot")
+    assert len(weights["token_embedding.index"]) < 400
+    with torch.no_grad():
+        table.zero_()
+    model.clip.load_state_dict(expand_tokens(weights))
+    assert torch.allclose(model.clip.encode_text(tokens), before, atol=1e-6)

@@ -1,0 +1,425 @@
+"""Safe reading, atomic writing, resuming; and that mmengine's Runner goes through all of it."""
+
+import errno
+import hashlib
+import os
+import shutil
+import threading
+import warnings
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("mmcv")
+from mmengine.fileio import get_file_backend, put_text
+from mmengine.logging import HistoryBuffer
+from mmengine.model import BaseModel
+from mmengine.runner import CheckpointLoader, Runner, save_checkpoint
+
+import hypvision.checkpoints.sources
+import hypvision.openmmlab
+from hypvision.checkpoints.match import check_compatible, compare
+from hypvision.checkpoints.storage import write_weights
+from hypvision.engine.checkpoint import AtomicLocalBackend, find_resume_checkpoint, load_checkpoint_file
+from hypvision.errors import HypvisionError
+
+
+class Command:
+    """Runs a shell command when it is unpickled."""
+
+    def __init__(self, command):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+class MethodOf:
+    """Asks for an attribute of something when it is unpickled."""
+
+    def __init__(self, *arguments):
+        self.arguments = arguments
+
+    def __reduce__(self):
+        return getattr, self.arguments
+
+
+def resumable(epoch=1, **changes):
+    return {"state_dict": {"w": torch.ones(2)}, "meta": {"epoch": epoch, "iter": 10 * epoch}, **changes}
+
+
+def test_what_a_resume_needs_survives(tmp_path):
+    history = HistoryBuffer()
+    history.update(1.5)
+    history.update(2.5, 3)
+    content = resumable(
+        history=history,
+        best=np.float64(0.5),
+        flag=np.bool_(True),
+        arrays=[np.arange(3, dtype=np.uint8), np.array([True, False]), np.eye(2, dtype=">f4"), np.array(2.5)],
+        classes=("cat", "dog"),
+    )
+    torch.save(content, tmp_path / "a.pth")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = load_checkpoint_file(tmp_path / "a.pth")
+    assert loaded["history"].mean() == history.mean() and loaded["history"].statistics("max") == 2.5
+    assert loaded["best"] == 0.5 and loaded["flag"] and loaded["classes"] == ("cat", "dog")
+    for array, expected in zip(loaded["arrays"], content["arrays"]):
+        np.testing.assert_array_equal(array, expected)
+        assert array.dtype == expected.dtype.newbyteorder("=")  # as NumPy itself reads it
+
+
+def test_numpy_arrays_of_both_major_versions(tmp_path):
+    for here, there in (("numpy._core", "numpy.core"), ("numpy.core", "numpy._core")):
+        torch.save({"x": np.arange(3)}, tmp_path / "a.pth", _use_new_zipfile_serialization=False)
+        raw = (tmp_path / "a.pth").read_bytes()
+        (tmp_path / "b.pth").write_bytes(raw.replace(f"c{here}.".encode(), f"c{there}.".encode()))
+        assert load_checkpoint_file(tmp_path / "b.pth")["x"].tolist() == [0, 1, 2]
+
+
+def test_safetensors(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"w": torch.arange(3.0)}, tmp_path / "a.safetensors")
+    assert load_checkpoint_file(tmp_path / "a.safetensors")["w"].tolist() == [0, 1, 2]
+    (tmp_path / "b.safetensors").write_bytes((tmp_path / "a.safetensors").read_bytes()[:-2])
+    with pytest.raises(HypvisionError, match="b.safetensors' is damaged"):
+        load_checkpoint_file(tmp_path / "b.safetensors")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("through_mmengine", [True, False])
+def test_code_in_a_pickle_is_refused_and_not_run(tmp_path, zipped, through_mmengine):
+    proof = tmp_path / "proof"
+    path = tmp_path / "bad.pth"
+    torch.save(resumable(extra=Command(f"touch {proof}")), path, _use_new_zipfile_serialization=zipped)
+    load = CheckpointLoader.load_checkpoint if through_mmengine else load_checkpoint_file
+    with pytest.raises(HypvisionError, match=r"bad\.pth' was refused: it contains 'posix\.system'.*convert it once"):
+        load(str(path))
+    assert not proof.exists()
+    torch.load(path, weights_only=False)
+    assert proof.exists()  # the trap works
+
+
+@pytest.mark.parametrize("arguments", [(HistoryBuffer, "__init__"), (np.ndarray, "tofile"), (np.ndarray, "mean")])
+def test_attributes_of_anything_else_are_refused(tmp_path, arguments):
+    torch.save({"x": MethodOf(*arguments)}, tmp_path / "bad.pth")
+    with pytest.raises(HypvisionError, match="refused: it contains 'builtins.getattr'"):
+        load_checkpoint_file(tmp_path / "bad.pth")
+
+
+@pytest.mark.parametrize(
+    "content,reason",
+    [(b"", "it is empty"), (b"<html>404</html>", "an error page"), (b"\x80\x02garbage", "not a complete")],
+)
+def test_damaged_files_are_named(tmp_path, content, reason):
+    (tmp_path / "x.pth").write_bytes(content)
+    with pytest.raises(HypvisionError, match=f"x.pth' is damaged: .*{reason}"):
+        load_checkpoint_file(tmp_path / "x.pth")
+
+
+def test_truncated_missing_and_useless_files(tmp_path):
+    torch.save(resumable(), tmp_path / "whole.pth")
+    (tmp_path / "half.pth").write_bytes((tmp_path / "whole.pth").read_bytes()[:-100])
+    with pytest.raises(HypvisionError, match="half.pth' is damaged"):
+        load_checkpoint_file(tmp_path / "half.pth")
+    with pytest.raises(HypvisionError, match=r"no checkpoint '.*none.pth'. The folder has: half.pth, whole.pth"):
+        load_checkpoint_file(tmp_path / "none.pth")
+    torch.save(torch.ones(2), tmp_path / "tensor.pth")
+    with pytest.raises(HypvisionError, match="holds a Tensor, not a dict"):
+        load_checkpoint_file(tmp_path / "tensor.pth")
+
+
+def test_config_text_that_mmengine_would_execute_is_dropped(tmp_path):
+    torch.save(resumable(meta={"epoch": 1, "iter": 1, "config": "import os", "cfg": "text"}), tmp_path / "a.pth")
+    assert CheckpointLoader.load_checkpoint(str(tmp_path / "a.pth"))["meta"] == {"epoch": 1, "iter": 1, "cfg": "text"}
+
+
+def test_packed_weights_are_unpacked(tmp_path):
+    """A file of the zoo given by its path must not be read as the small integers that it stores."""
+    weight = torch.randn(32, 64)
+    write_weights({"w": weight}, tmp_path / "w.safetensors", "int8")
+    loaded = load_checkpoint_file(tmp_path / "w.safetensors")
+    assert list(loaded) == ["w"]
+    torch.testing.assert_close(loaded["w"], weight, rtol=0, atol=weight.abs().max().item() / 250)
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder that a local server serves, PyTorch's cache, and the paths that were asked for."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    asked = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            super().do_GET()
+
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    for name in ("HYPVISION_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    yield SimpleNamespace(
+        url=f"http://127.0.0.1:{server.server_port}", folder=folder, cache=tmp_path / "hub" / "checkpoints", asked=asked
+    )
+    server.shutdown()
+    server.server_close()
+
+
+def test_checkpoints_from_the_net_are_verified(site, monkeypatch):
+    torch.save(resumable(), site.folder / "net.pth")
+    digest = hashlib.sha256((site.folder / "net.pth").read_bytes()).hexdigest()
+    for _ in range(2):
+        loaded = CheckpointLoader.load_checkpoint(f"{site.url}/net.pth?raw=1#sha256={digest.upper()}")
+        assert loaded["state_dict"]["w"].tolist() == [1, 1]
+    assert site.asked == ["/net.pth?raw=1"]  # the second time from the cache
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={digest}")
+    with pytest.raises(HypvisionError, match=r"not on this machine, and HYPVISION_OFFLINE .* copy the file to"):
+        CheckpointLoader.load_checkpoint(f"{site.url}/other.pth#sha256={digest}")
+    assert len(site.asked) == 1
+    monkeypatch.delenv("HYPVISION_OFFLINE")
+
+    torch.save(resumable(7), site.folder / "net.pth")
+    with pytest.raises(HypvisionError, match="is another file: its sha256 begins with .* instead of 00000000"):
+        CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={'0' * 64}")
+    (site.cache / "net.pth").write_bytes(b"another file of this name")
+    with pytest.raises(HypvisionError, match="begins with"):
+        CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={digest}")
+    assert [file.name for file in site.cache.iterdir()] == ["net.pth"]
+
+    digest = hashlib.sha256((site.folder / "net.pth").read_bytes()).hexdigest()
+    assert CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={digest}")["meta"]["epoch"] == 7
+    with pytest.raises(HypvisionError, match=r"gone\.pth' cannot be downloaded: .*no such file"):
+        CheckpointLoader.load_checkpoint(f"{site.url}/gone.pth#sha256={digest}")
+
+
+def test_checkpoints_without_a_sum_are_not_fetched(site):
+    torch.save(resumable(), site.folder / "net.pth")
+    digest = hashlib.sha256((site.folder / "net.pth").read_bytes()).hexdigest()
+    for name in ("net.pth", "net.pth#sha256=" + digest[:8], f"net-{digest[:8]}.pth", "net.pth#md5=" + digest):
+        with pytest.raises(HypvisionError, match=r"not loaded: .*#sha256=HEX.* zoo:NAME, hf-hub:USER/REPO .* a file"):
+            CheckpointLoader.load_checkpoint(f"{site.url}/{name}")
+    assert not site.asked
+
+
+def test_official_names_carry_their_sum(tmp_path, monkeypatch):
+    torch.save(resumable(), tmp_path / "source.pth")
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    for name in ("HYPVISION_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    fetched = []
+
+    def fetch(url, target, verify, *arguments):
+        fetched.append((url, verify.keywords["sha256"]))
+        shutil.copy(tmp_path / "source.pth", target)
+
+    monkeypatch.setattr(hypvision.checkpoints.sources, "download", fetch)
+    CheckpointLoader.load_checkpoint("https://example.org/fpn_r50_20200101-0a1b2c3d.pth")
+    CheckpointLoader.load_checkpoint("torchvision://resnet50")
+    assert fetched[0] == ("https://example.org/fpn_r50_20200101-0a1b2c3d.pth", "0a1b2c3d") and len(fetched) >= 2
+    url, prefix = fetched[-1]
+    assert url.startswith("https://download.pytorch.org/models/resnet50-") and url.endswith(f"-{prefix}.pth")
+
+
+def test_writing_is_atomic_and_is_what_mmengine_uses(tmp_path):
+    path = tmp_path / "new" / "epoch_1.pth"
+    assert type(get_file_backend(str(path))) is AtomicLocalBackend
+    save_checkpoint(resumable(), str(path))
+    assert find_resume_checkpoint(path.parent) == str(path)
+    put_text("text", str(tmp_path / "a.txt"))
+    assert (tmp_path / "a.txt").read_text() == "text"
+    assert [file.name for file in path.parent.iterdir()] == ["epoch_1.pth"]
+    assert path.stat().st_mode & 0o777 == (tmp_path / "a.txt").stat().st_mode & 0o777 != 0o600
+    (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
+    put_text("changed", str(tmp_path / "link.txt"))
+    assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "a.txt").read_text() == "changed"
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch, step):
+    save_checkpoint(resumable(1), str(tmp_path / "epoch_1.pth"))
+    save_checkpoint(resumable(2), str(tmp_path / "epoch_2.pth"))
+    before = (tmp_path / "epoch_2.pth").read_bytes()
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, step, full)
+    for target, last in (("epoch_3.pth", "epoch_2.pth"), ("epoch_2.pth", "epoch_2.pth")):
+        with pytest.raises(HypvisionError) as caught:
+            save_checkpoint(resumable(3), str(tmp_path / target))
+        message = str(caught.value)
+        assert "disk is full" in message and f"{target}' was not written" in message and "--resume" in message
+        assert f"last complete checkpoint is '{tmp_path / last}'" in message
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["epoch_1.pth", "epoch_2.pth"]
+    assert (tmp_path / "epoch_2.pth").read_bytes() == before
+
+
+def test_the_first_checkpoint_on_a_full_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    with pytest.raises(HypvisionError, match="no complete checkpoint yet"):
+        save_checkpoint(resumable(), str(tmp_path / "epoch_1.pth"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(resumable(), str(tmp_path / "epoch_1.pth"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(HypvisionError, match=r"Cannot write '.*epoch_1\.pth'.*--work-dir"):
+        save_checkpoint(resumable(), str(tmp_path / "file" / "epoch_1.pth"))
+
+
+def test_resume_takes_the_newest_that_loads(tmp_path):
+    assert find_resume_checkpoint(tmp_path) is None
+    assert find_resume_checkpoint(tmp_path / "none") is None
+    for epoch in (2, 9, 10):
+        torch.save(resumable(epoch), tmp_path / f"epoch_{epoch}.pth")
+    torch.save({"state_dict": {}}, tmp_path / "epoch_12.pth")  # weights only: nothing to go on from
+    torch.save(resumable(), tmp_path / "best_top1_epoch_11.pth")
+    assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_10.pth"
+    (tmp_path / "epoch_10.pth").write_bytes(b"half")
+    assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_9.pth"
+    pointer = tmp_path / "last_checkpoint"
+    for text, expected in (
+        (str(tmp_path / "epoch_2.pth"), "epoch_2.pth"),
+        ("/another/place/epoch_2.pth", "epoch_2.pth"),  # the folder was moved
+        (str(tmp_path / "epoch_10.pth"), "epoch_9.pth"),
+        (str(tmp_path / "epoch_99.pth"), "epoch_9.pth"),
+        ("", "epoch_9.pth"),
+        ("\0\0\0", "epoch_9.pth"),
+    ):
+        pointer.write_text(text)
+        assert Path(find_resume_checkpoint(tmp_path)).name == expected, text
+    for path in tmp_path.glob("*.pth"):
+        path.write_bytes(b"")
+    with pytest.raises(HypvisionError, match=r"None of the checkpoints .* can be resumed .*epoch_10\.pth"):
+        find_resume_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_never_resumed(tmp_path, value):
+    spoilt = resumable(2)
+    spoilt["state_dict"] = {"weight": torch.ones(3), "bias": torch.tensor([0.0, value])}
+    torch.save(resumable(1), tmp_path / "epoch_1.pth")
+    torch.save(spoilt, tmp_path / "epoch_2.pth")
+    assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
+    (tmp_path / "epoch_1.pth").unlink()
+    with pytest.raises(HypvisionError, match="can be resumed"):
+        find_resume_checkpoint(tmp_path)
+
+
+def test_resume_prefers_the_kind_written_last(tmp_path):
+    for name, age in (("epoch_3.pth", 100), ("iter_500.pth", 50), ("iter_1000.pth", 60)):
+        torch.save(resumable(), tmp_path / name)
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    assert Path(find_resume_checkpoint(tmp_path)).name == "iter_1000.pth"
+
+
+def test_checkpoints_of_another_architecture_are_refused():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    good = model.state_dict()
+    check_compatible(model, good, "x.pth")
+    check_compatible(model, {f"module.{name}": value for name, value in good.items()}, "x.pth")
+    check_compatible(model, {**good, "auxiliary.weight": torch.ones(2)}, "x.pth")
+    check_compatible(model, {name: v for name, v in good.items() if "num_batches" not in name}, "x.pth")
+
+    other_head = {**good, "2.weight": torch.ones(7, 4), "2.bias": torch.ones(7)}
+    check_compatible(model, other_head, "x.pth", exact=False)
+    with pytest.raises(HypvisionError, match=r"'x\.pth' does not fit.*6 of 8.*of another shape: 2\.weight \(7x4 "):
+        check_compatible(model, other_head, "x.pth")
+    for exact in (True, False):
+        with pytest.raises(HypvisionError, match=r"missing in the file: 0\.weight.*unknown to the model: layers\.0"):
+            check_compatible(model, {f"layers.{name}": v for name, v in good.items()}, "x.pth", exact)
+    with pytest.raises(HypvisionError, match="1 missing in the file: 2.bias"):
+        check_compatible(model, {name: value for name, value in good.items() if name != "2.bias"}, "x.pth")
+    assert compare({}, {}).share == 0
+
+
+class Toy(BaseModel):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, inputs, mode="tensor"):
+        loss = self.layer(inputs).square().mean()
+        return {"loss": loss} if mode == "loss" else [loss]
+
+
+def toy_runner(work_dir, epochs, **options):
+    torch.manual_seed(0)
+    return Runner(
+        Toy(),
+        str(work_dir),
+        train_dataloader={
+            "dataset": [{"inputs": torch.ones(2) * i} for i in range(4)],
+            "batch_size": 2,
+            "collate_fn": {"type": "default_collate"},
+            "sampler": {"type": "DefaultSampler", "shuffle": False},
+        },
+        train_cfg={"by_epoch": True, "max_epochs": epochs},
+        optim_wrapper={"optimizer": {"type": "Adam", "lr": 0.01}},
+        param_scheduler={"type": "CosineAnnealingLR", "T_max": 4, "end": 4},
+        default_hooks={"checkpoint": {"type": "CheckpointHook", "interval": 1, "max_keep_ckpts": 2}},
+        experiment_name=f"{Path(work_dir).name}{epochs}{len(options)}",
+        **options,
+    )
+
+
+def test_a_runner_saves_and_resumes_through_it(tmp_path, monkeypatch):
+    written = []
+    put = AtomicLocalBackend.put
+    monkeypatch.setattr(AtomicLocalBackend, "put", lambda self, obj, path: (written.append(path), put(self, obj, path)))
+    toy_runner(tmp_path / "broken", 1).train()
+    assert [Path(path).name for path in written] == ["epoch_1.pth"]
+    newest = find_resume_checkpoint(tmp_path / "broken")
+    assert newest == str(tmp_path / "broken" / "epoch_1.pth") == (tmp_path / "broken/last_checkpoint").read_text()
+
+    resumed = toy_runner(tmp_path / "broken", 3, load_from=newest, resume=True)
+    resumed.train()
+    whole = toy_runner(tmp_path / "whole", 3)
+    whole.train()
+    assert resumed.epoch == 3 and resumed.iter == 6
+    torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
+    first, second = (runner.message_hub.get_scalar("train/loss").data[0] for runner in (resumed, whole))
+    np.testing.assert_array_equal(first, second)  # the log history went through the checkpoint
+
+
+def test_a_runner_on_a_full_disk_ends_with_the_paragraph(tmp_path, monkeypatch):
+    runner = toy_runner(tmp_path, 2)
+    replace = os.replace
+
+    def full(source, target):
+        if str(target).endswith("epoch_2.pth"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(HypvisionError, match=r"disk is full: .*epoch_2\.pth' was not written.*epoch_1\.pth'"):
+        runner.train()
+    assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/net.pth", "cluster:s3://b/net.pth", "petrel://net.pth", "pavi://net"])
+def test_stores_that_verify_nothing_are_refused(address):
+    with pytest.raises(HypvisionError, match="cannot be verified"):
+        CheckpointLoader.load_checkpoint(address)

@@ -1,0 +1,73 @@
+"""Reading configs."""
+
+import importlib
+import json
+
+import pytest
+
+pytest.importorskip("mmengine")
+pytest.importorskip("mmdet")
+
+from helpers.engine import make_images, write_config
+
+from hypvision.engine.config import MOVED, leave_out_pretrained, load_config
+from hypvision.engine.run import train
+from hypvision.errors import HypvisionError
+
+
+def test_configs_dumped_by_earlier_versions_find_the_modules_that_moved(tmp_path):
+    path = tmp_path / "old.py"
+    names = [*MOVED, "hypvision.tasks"]
+    path.write_text(f"custom_imports = dict(imports={names!r})\nmodel = dict(type='ImageClassifier')\n")
+    imports = load_config(path).custom_imports["imports"]
+    assert imports == [*MOVED.values(), "hypvision.tasks"]
+    assert all(importlib.import_module(name) for name in imports)
+
+
+ATTACK = "!!python/object/apply:os.system ['touch {target}']"
+
+
+@pytest.mark.parametrize("suffix", [".yml", ".yaml"])
+@pytest.mark.parametrize("as_base", [False, True])
+def test_yaml_configs_run_nothing(tmp_path, suffix, as_base):
+    target = tmp_path / "touched"
+    path = tmp_path / f"config{suffix}"
+    path.write_text("model: " + ATTACK.format(target=target))
+    if as_base:
+        (tmp_path / "config.py").write_text(f"_base_ = ['{path.name}']")
+        path = tmp_path / "config.py"
+    with pytest.raises(HypvisionError, match="Configs are Python" if not as_base else "cannot be read"):
+        load_config(path)
+    assert not target.exists()
+
+
+def test_json_configs_are_read(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(dict(model=dict(type="ImageClassifier"))))
+    assert load_config(path).model.type == "ImageClassifier"
+
+
+def test_a_config_without_env_cfg_trains_where_there_is_no_gpu(tmp_path):
+    path = write_config(tmp_path / "config.py", make_images(tmp_path / "images", per_class=2))
+    config = load_config(path)
+    config._cfg_dict.pop("env_cfg")
+    config.train_cfg.max_epochs = 1
+    assert train(config, tmp_path / "run").iter == 1
+
+
+def test_weights_that_a_checkpoint_replaces_are_not_fetched():
+    model = dict(
+        type="MaskRCNN",
+        backbone=dict(type="TimmBackbone", pretrained=True, init_cfg=dict(type="Pretrained", checkpoint="x")),
+        neck=[dict(pretrained="torchvision://resnet50", checkpoint_path="zoo:x")],
+        clip=dict(name="ViT-B-16", pretrained="openai"),
+        distillation=dict(teacher=dict(pretrained=True)),
+    )
+    leave_out_pretrained(model)
+    assert model == dict(
+        type="MaskRCNN",
+        backbone=dict(type="TimmBackbone", pretrained=False, init_cfg=None),
+        neck=[dict(pretrained=None, checkpoint_path="")],
+        clip=dict(name="ViT-B-16", pretrained="openai", load_weights=False),
+        distillation=dict(teacher=dict(pretrained=True)),
+    )

@@ -1,0 +1,143 @@
+"""What training with curvatures adds to the engine: groups, the curvature log, calibration."""
+
+import logging
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import timm
+import torch
+from mmengine.registry import PARAM_SCHEDULERS
+
+from hypvision.engine.config import load_config
+from hypvision.engine.hooks import CurvatureHook
+from hypvision.engine.param_groups import GroupMultiStepLR, RiemannianParamGroups, TimmParamGroups
+from hypvision.errors import HypvisionError
+from hypvision.optim import RiemannianSGD
+from hypvision.tasks import CalibrationError, ImageClassifier
+from hypvision.tasks.metric_learning import MetricLearningParamGroups
+
+MICRO = dict(model_name="hecnn_resnet18", num_classes=3, layers=(1, 1, 1, 1), widths=(4, 4, 6, 6))
+
+
+def test_groups_have_their_rates():
+    model = ImageClassifier(MICRO)
+    config = dict(optimizer=dict(type="RiemannianSGD", lr=0.1, momentum=0.9, weight_decay=5e-4, move="project"))
+    wrapper = RiemannianParamGroups(config, dict(manifold_lr_scale=0.2, curvature_lr=0.01))(model)
+    assert isinstance(wrapper.optimizer, RiemannianSGD)
+    groups = {group["name"]: group for group in wrapper.optimizer.param_groups}
+    assert {name: (group["lr"], group["weight_decay"]) for name, group in groups.items()} == {
+        "weights": (0.1, 5e-4),
+        "no_weight_decay": (0.1, 0.0),
+        "points": (pytest.approx(0.02), 5e-4),
+        "curvatures": (0.01, 0.0),
+    }
+    assert all(group["move"] == "project" for group in groups.values())
+    assert sum(len(group["params"]) for group in groups.values()) == len(list(model.parameters()))
+
+
+def _recipe():
+    return load_config(Path(__file__).parents[2] / "configs/hecnn/hcnn-plus-resnet18_200e_cifar10.py")
+
+
+def test_the_recipe_of_the_papers_has_their_schedule():
+    """Rates and weight decay of each group over the 200 epochs: x 0.2 after 60, 120 and 160; points skip the first."""
+    config = _recipe()
+    wrapper = RiemannianParamGroups(config.optim_wrapper, config.optim_wrapper.paramwise_cfg)
+    wrapper.optim_wrapper_cfg = dict(type="OptimWrapper")
+    wrapped = wrapper(ImageClassifier(dict(MICRO, model_name="hcnn_resnet18", plus=True)))
+    optimizer = wrapped.optimizer
+    schedules = [PARAM_SCHEDULERS.build(dict(s), default_args=dict(optimizer=wrapped)) for s in config.param_scheduler]
+    expected = {"weights": 0.1, "no_weight_decay": 0.1, "points": 0.02, "curvatures": 1e-3}
+    assert {group["name"] for group in optimizer.param_groups} == set(expected)
+    for epoch in range(config.train_cfg.max_epochs):
+        drops = (epoch >= 60) + (epoch >= 120) + (epoch >= 160)
+        for group in optimizer.param_groups:
+            own = drops - (epoch >= 60) if group["name"] == "points" else drops
+            assert group["lr"] == pytest.approx(expected[group["name"]] * 0.2**own), (epoch, group["name"])
+            assert group["weight_decay"] == (0 if group["name"] == "curvatures" else 5e-4)
+        wrapped.step()
+        for schedule in schedules:
+            schedule.step()
+
+
+def test_the_recipe_of_the_papers_has_their_data():
+    config = _recipe()
+    assert config.train_dataloader.batch_size == 128 and config.train_cfg.max_epochs == 200
+    for loader in (config.train_dataloader, config.val_dataloader, config.test_dataloader):
+        transform = loader.dataset.transform
+        assert tuple(transform.mean) == (0.5074, 0.4867, 0.4411) and tuple(transform.std) == (0.267, 0.256, 0.276)
+    transform = config.train_dataloader.dataset.transform
+    assert transform.pad_crop == 4 and transform.auto_augment is None and transform.re_prob == 0
+
+
+def test_groups_to_leave_out_need_names():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    with pytest.raises(HypvisionError, match="no names.*RiemannianParamGroups"):
+        GroupMultiStepLR(optimizer, milestones=[1], leave_out=("points",))
+
+
+def test_unknown_options_are_explained():
+    with pytest.raises(HypvisionError, match="'curvature_rate', but RiemannianParamGroups knows manifold_lr_scale"):
+        RiemannianParamGroups(dict(optimizer=dict(type="RiemannianSGD", lr=0.1)), dict(curvature_rate=1.0))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(move="none"), "optim_wrapper.optimizer of the config.*move must be one of 'tangent'"),
+        (dict(momentum=-0.5), "optim_wrapper.optimizer of the config.*momentum"),
+        (dict(speed=1), "optim_wrapper.optimizer of the config.*'speed'"),
+    ],
+)
+@pytest.mark.parametrize("constructor", [RiemannianParamGroups, MetricLearningParamGroups, TimmParamGroups])
+def test_values_that_the_optimizer_refuses_are_mistakes_of_the_config(constructor, wrong, message):
+    config = dict(optimizer=dict(type="RiemannianSGD", lr=0.1, **wrong))
+    with pytest.raises(HypvisionError, match=message):
+        constructor(config)(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.0, math.nan])
+def test_values_that_the_network_refuses_are_mistakes_of_the_config(value):
+    with pytest.raises(HypvisionError, match="model.backbone of the config.*positive"):
+        ImageClassifier(dict(MICRO, curvature=value))
+
+
+def test_a_failed_download_is_no_mistake_of_the_config(monkeypatch):
+    class Offline(OSError, ValueError):
+        pass
+
+    def fetch(*_, **__):
+        raise Offline("no route to the hub")
+
+    monkeypatch.setattr(timm, "create_model", fetch)
+    with pytest.raises(Offline):
+        ImageClassifier(dict(MICRO))
+
+
+def test_calibration_error_is_that_of_a_count_by_hand():
+    metric = CalibrationError(bins=2)
+    scores = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.55, 0.45]]  # all in the upper bin
+    samples = [dict(scores=torch.tensor(s), label=label) for s, label in zip(scores, (0, 0, 0, 1))]
+    samples += [dict(scores=torch.tensor([0.4, 0.3, 0.3]), label=1)]  # alone in the lower
+    metric.process(None, samples)
+    expected = 100 * (4 / 5 * abs(2 / 4 - (0.9 + 0.8 + 0.6 + 0.55) / 4) + 1 / 5 * 0.4)
+    assert metric.compute_metrics(metric.results)["ece"] == pytest.approx(expected, rel=1e-5)
+    assert CalibrationError().compute_metrics([(1.0, True), (1.0, True)])["ece"] == 0
+    with pytest.raises(ValueError, match="bins"):
+        CalibrationError(bins=0)
+
+
+def test_curvatures_are_logged(caplog):
+    model = timm.create_model(**MICRO)
+    seen = {}
+    runner = SimpleNamespace(
+        model=model,
+        logger=logging.getLogger("curvature-test"),
+        message_hub=SimpleNamespace(update_scalar=lambda name, value: seen.update({name: value})),
+    )
+    with caplog.at_level(logging.INFO, "curvature-test"):
+        CurvatureHook().after_train_epoch(runner)
+    assert seen == {"train/curvature/manifolds.0": 1.0, "train/curvature/head_manifold": 1.0}
+    assert "manifolds.0 1" in caplog.text

@@ -1,0 +1,461 @@
+"""Mistakes around a segmenter or detector (data, config, checkpoint, disk): one paragraph each, nothing left behind."""
+
+import errno
+import json
+import os
+import re
+import resource
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("mmengine")
+from helpers.engine import make_images, tiny, write_config
+
+from hypvision.cli import main
+from hypvision.data.export import export
+from hypvision.data.shapes import make_scene
+from hypvision.engine.checks import check_channels, close_configs, explain
+from hypvision.engine.config import load_config
+from hypvision.errors import HypvisionError
+from hypvision.openmmlab.sample_checks import CheckSamplesHook, watch_samples
+
+LAYOUTS = dict(segmentation="ade", detection="coco")
+ANNOTATIONS = "annotations/instances_train2017.json"
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
+    root = tmp_path_factory.mktemp("originals")
+    return {task: export(root / task, layout, 4, 2, 64, level="kind") for task, layout in LAYOUTS.items()}
+
+
+@pytest.fixture
+def copies(originals, tmp_path):
+    """A function that copies the data of a task, to be spoilt."""
+    return lambda task: Path(shutil.copytree(originals[task], tmp_path / task))
+
+
+@pytest.fixture(scope="module")
+def checkpoints(originals, tmp_path_factory):
+    """One checkpoint of each task."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for task, data in originals.items():
+        config = tiny(task, data, folder / f"{task}.py")
+        assert main(["train", str(config), "--work-dir", str(folder / task)]) == 0
+    return dict(segmentation=folder / "segmentation/iter_2.pth", detection=folder / "detection/epoch_1.pth")
+
+
+def fails(capsys, *arguments) -> str:
+    """Run ``hypvision`` with something wrong; returns its one paragraph."""
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 2
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    paragraph = text[text.index("hypvision: error: ") :].strip()
+    assert "\n" not in paragraph
+    return paragraph
+
+
+def remains(folder: Path) -> list[str]:
+    """Checkpoints and temporary files below a folder."""
+    return sorted(path.name for path in folder.rglob("*") if path.suffix in (".pth", ".tmp") or path.name[0] == ".")
+
+
+# Single samples, without a run --------------------------------------------------------------------------------------
+
+
+def open_training_data(task, data, folder):
+    """The training data set of a config, watched as in a run."""
+    from mmengine.registry import DATASETS, DefaultScope
+
+    config = load_config(tiny(task, data, folder / f"{task}.py"))
+    for name in config.custom_imports["imports"]:
+        __import__(name)
+    with DefaultScope.overwrite_default_scope(config.default_scope):
+        dataset = DATASETS.build(config.train_dataloader.dataset)
+    watch_samples(dataset)
+    return dataset
+
+
+def label_map(value: int, shape=(64, 64)):
+    return lambda path: Image.fromarray(np.full(shape, value, np.uint8)).save(path)
+
+
+@pytest.mark.parametrize(
+    ("folder", "spoil", "message"),
+    [
+        ("images", lambda path: path.write_bytes(b"no picture"), r"image '.*000001\.jpg' cannot be read\. Replace"),
+        ("images", lambda path: path.write_bytes(b""), r"image '.*000001\.jpg' cannot be read, it is empty\."),
+        ("annotations", lambda path: path.write_bytes(b"no"), r"label map '.*000001\.png' cannot be read\. Replace"),
+        ("annotations", Path.unlink, r"label map '.*000001\.png' of the image '.*000001\.jpg' does not exist\. Put it"),
+        ("annotations", label_map(200), r"000001\.png' has the label 200, .* 5 classes, so labels from 1 to 5 are"),
+        ("annotations", label_map(6), r"000001\.png' has the label 6, which is out of range"),
+        ("annotations", label_map(1, (64, 64, 3)), r"000001\.png' has several channels"),
+        ("annotations", label_map(1, (32, 48)), r"000001\.png' is 48 x 32 pixels, but its picture '.*' has 64 x 64"),
+    ],
+)
+def test_segmentation_samples(copies, tmp_path, folder, spoil, message):
+    data = copies("segmentation")
+    dataset = open_training_data("segmentation", data, tmp_path)
+    assert dataset[1]["data_samples"].gt_sem_seg.data.shape == (1, 64, 64)
+    spoil(data / folder / "training" / f"000001.{'jpg' if folder == 'images' else 'png'}")
+    assert dataset[0] is not None
+    with pytest.raises(HypvisionError, match=message):
+        dataset[1]
+
+
+def test_labels_that_do_not_count_are_right(copies, tmp_path):
+    data = copies("segmentation")
+    pixels = np.array(Image.open(data / "annotations/training/000001.png"))
+    pixels[:4], pixels[4:8] = 0, 255
+    Image.fromarray(pixels).save(data / "annotations/training/000001.png")
+    labels = open_training_data("segmentation", data, tmp_path)[1]["data_samples"].gt_sem_seg.data
+    assert (labels == 255).sum() == 8 * 64
+
+
+def test_detection_samples(copies, tmp_path):
+    data = copies("detection")
+    content = json.loads((data / ANNOTATIONS).read_text())
+    for item in content["annotations"]:
+        if item["image_id"] == 2:
+            item["segmentation"] = {"size": [64, 64], "counts": "@@"}
+    (data / ANNOTATIONS).write_text(json.dumps(content))
+    dataset = open_training_data("detection", data, tmp_path)
+    (data / "train2017/000000000000.jpg").write_bytes(b"no picture")
+    (data / "train2017/000000000001.jpg").unlink()
+    for index, message in enumerate(
+        (
+            r"image '.*000\.jpg' cannot be read",
+            r"image '.*001\.jpg' does not exist",
+            r"annotation of the image '.*002\.jpg' cannot be used",
+        )
+    ):
+        with pytest.raises(HypvisionError, match=message):
+            dataset[index]
+    assert len(dataset[3]["data_samples"].gt_instances) > 0
+
+
+def changed(key: str, value) -> callable:
+    return lambda content: content["annotations"][1].__setitem__(key, value)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (changed("category_id", 77), r"annotation 2 \(annotations\[1\]\) has the category_id 77, .*\(1, 2, 3, 4\)"),
+        (changed("image_id", 77), r"has the image_id 77"),
+        (changed("id", 1), r"annotation 1 \(annotations\[1\]\) has an id that an earlier one has"),
+        (changed("bbox", [1, 2, None, 3]), r"has the bbox \[1, 2, None, 3\]\. Expected: \[left, top"),
+        (changed("bbox", [1, 2, 3]), r"four finite numbers"),
+        (lambda content: content["annotations"][1].pop("bbox"), r"annotations\[1\] has no 'bbox'"),
+        (lambda content: content["images"][0].pop("file_name"), r"images\[0\] has no 'file_name'"),
+        (lambda content: content.pop("categories"), r"lacks one of the lists images, annotations, categories"),
+        (
+            lambda content: content["categories"][3].update(name="oval"),
+            r"lacks 'round'.*Expected: branched, .*, oval\. ",
+        ),
+        (lambda content: content["categories"].reverse(), r"has another order.*Found: round, polygon"),
+        (lambda content: [c.update(name="x") for c in content["categories"]], r"lacks 'branched', 'composite'"),
+    ],
+)
+def test_annotation_files(copies, tmp_path, spoil, message):
+    data = copies("detection")
+    content = json.loads((data / ANNOTATIONS).read_text())
+    spoil(content)
+    (data / ANNOTATIONS).write_text(json.dumps(content))
+    with pytest.raises(HypvisionError, match=message) as caught:
+        open_training_data("detection", data, tmp_path)
+    assert "instances_train2017.json" in str(caught.value)
+
+
+def test_a_piece_of_a_data_set_may_lack_the_last_categories(copies, tmp_path):
+    data = copies("detection")
+    content = json.loads((data / ANNOTATIONS).read_text())
+    content["categories"].pop()
+    content["annotations"] = [item for item in content["annotations"] if item["category_id"] != 4]
+    (data / ANNOTATIONS).write_text(json.dumps(content))
+    assert open_training_data("detection", data, tmp_path).cat2label == {1: 0, 2: 1, 3: 2}
+
+
+def test_lists_of_pictures_without_truth(copies):
+    from hypvision.openmmlab.datasets.detection import CheckedCOCO
+
+    data = copies("detection")
+    content = json.loads((data / ANNOTATIONS).read_text())
+    boxes = CheckedCOCO(data / ANNOTATIONS).img_ann_map
+    assert [len(boxes[i]) for i in range(4)] == [len(make_scene(i, size=64).objects) for i in range(4)]
+    del content["annotations"]
+    (data / ANNOTATIONS).write_text(json.dumps(content))
+    assert CheckedCOCO(data / ANNOTATIONS).get_img_ids() == [0, 1, 2, 3]
+
+
+def test_damaged_annotation_file(copies, tmp_path):
+    data = copies("detection")
+    (data / ANNOTATIONS).write_text('{"images": [1')
+    with pytest.raises(HypvisionError, match=r"instances_train2017\.json' is damaged: it is not valid JSON"):
+        open_training_data("detection", data, tmp_path)
+
+
+# Whole runs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["segmentation", pytest.param("detection", marks=pytest.mark.slow)])
+def test_corrupt_image_in_a_worker(copies, tmp_path, capsys, task):
+    data = copies(task)
+    for path in data.glob("**/*.jpg"):
+        if "val" not in path.parent.name:
+            path.write_bytes(path.read_bytes()[:200])
+    config = tiny(task, data, tmp_path / f"{task}.py", workers=1)
+    said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
+    assert ".jpg' cannot be read" in said and str(data) in said
+    assert remains(tmp_path / "run") == []
+
+
+def test_label_out_of_range_in_test_data(copies, checkpoints, tmp_path, capsys):
+    data = copies("segmentation")
+    label_map(77)(data / "annotations/validation/000001.png")
+    config = tiny("segmentation", data, tmp_path / "segmentation.py")
+    said = fails(capsys, "test", config, checkpoints["segmentation"], "--work-dir", tmp_path / "run")
+    assert "validation/000001.png' has the label 77" in said
+
+
+@pytest.mark.parametrize("task", LAYOUTS)
+def test_missing_and_empty_data(copies, tmp_path, capsys, task):
+    data = copies(task)
+    config = tiny(task, data, tmp_path / f"{task}.py")
+    pictures = data / ("images/training" if task == "segmentation" else "train2017")
+    for path in pictures.iterdir():
+        path.unlink()
+    assert f"'{pictures}' of the train data" in fails(capsys, "train", config, "--work-dir", tmp_path / "run")
+    annotations = data / ("annotations/validation" if task == "segmentation" else ANNOTATIONS)
+    annotations.rename(tmp_path / "away")
+    (pictures / "0.jpg").write_bytes(b"")
+    said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
+    assert f"'{annotations}' of the " in said and "does not exist" in said and "docs/data.md" in said
+    shutil.rmtree(data)
+    said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
+    assert f"The data folder '{data}" in said and "--cfg-options data_root=" in said
+
+
+def test_no_sample_is_left(copies, tmp_path, capsys):
+    data = copies("detection")
+    content = json.loads((data / ANNOTATIONS).read_text())
+    (data / ANNOTATIONS).write_text(json.dumps({**content, "annotations": []}))
+    config = tiny("detection", data, tmp_path / "detection.py")
+    assert "found no samples" in fails(capsys, "train", config, "--work-dir", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("task", "key"),
+    [("segmentation", "model.decode_head.num_classes"), ("detection", "model.roi_head.bbox_head.num_classes")],
+)
+def test_class_counts_that_differ(originals, tmp_path, capsys, task, key):
+    config = tiny(task, originals[task], tmp_path / f"{task}.py")
+    said = fails(capsys, "train", config, "--work-dir", tmp_path / "run", "--cfg-options", f"{key}=7")
+    expected = 5 if task == "segmentation" else 4
+    assert f"has {expected} classes, but the " in said and "predicts 7. Set num_classes" in said
+
+
+def test_models_that_take_the_classes_at_run_time(originals, tmp_path):
+    dataset = open_training_data("detection", originals["detection"], tmp_path)
+    runner = SimpleNamespace(model=SimpleNamespace(bbox_head=SimpleNamespace(num_classes=256)))
+    with pytest.raises(HypvisionError, match="has 4 classes, but the .* predicts 256"):
+        CheckSamplesHook._check(runner, dataset)
+    dataset.return_classes = True
+    CheckSamplesHook._check(runner, dataset)
+
+
+@pytest.mark.parametrize("task", LAYOUTS)
+def test_nan_loss(originals, tmp_path, capsys, task):
+    config = tiny(task, originals[task], tmp_path / f"{task}.py")
+    said = fails(
+        capsys, "train", config, "--work-dir", tmp_path / "run", "--cfg-options", "optim_wrapper.optimizer.lr=1e30"
+    )
+    assert "The loss became nan in iteration 2" in said and "optim_wrapper.optimizer.lr" in said
+    # The checkpoint of the iteration before is complete; nothing was written after.
+    assert remains(tmp_path / "run") == (["iter_1.pth"] if task == "segmentation" else [])
+
+
+def test_checkpoints_of_others(originals, checkpoints, tmp_path, capsys):
+    for task, other in (("segmentation", "detection"), ("detection", "segmentation")):
+        config = tiny(task, originals[task], tmp_path / f"{task}.py")
+        said = fails(capsys, "test", config, checkpoints[other], "--work-dir", tmp_path / "run")
+        assert f"'{checkpoints[other]}' does not fit the model of the config" in said and "missing in the file" in said
+    wrong = tmp_path / "wrong.pth"
+    wrong.write_bytes(checkpoints["segmentation"].read_bytes()[:1000])
+    assert "wrong.pth' is damaged" in fails(capsys, "test", config, wrong, "--work-dir", tmp_path / "run")
+    import timm
+    import torch
+
+    torch.save(timm.create_model("test_vit").state_dict(), wrong)
+    for init, message in (
+        (dict(checkpoint=str(wrong)), "wrong.pth' does not fit the backbone 'hcformer_nano'"),
+        (dict(checkpoint=str(tmp_path / "none.pth")), "There is no checkpoint '"),
+    ):
+        config = tiny("segmentation", originals["segmentation"], tmp_path / "segmentation.py", init=init)
+        assert message in fails(capsys, "train", config, "--work-dir", tmp_path / "run")
+
+
+def test_unknown_names(originals, tmp_path, capsys):
+    config = tiny("segmentation", originals["segmentation"], tmp_path / "segmentation.py")
+    arguments = ["train", config, "--work-dir", tmp_path / "run", "--cfg-options"]
+    assert "Did you mean hcformer_nano" in fails(capsys, *arguments, "model.backbone.model_name=hcformer_nanoo")
+    assert "EncoderDecodr is not in the" in fails(capsys, *arguments, "model.type=EncoderDecodr")
+    said = fails(capsys, *arguments, "model.neck.in_channels=[8,8,8,8]")
+    assert "model.neck (FPN)" in said and "Set model.neck.in_channels=[16, 16, 16, 16]" in said
+
+
+def test_channels_of_a_head_without_neck():
+    Part = SimpleNamespace
+    model = Part(backbone=Part(out_channels=[8, 16, 32]), decode_head=Part(in_channels=[16, 32], in_index=[1, 2]))
+    check_channels(model)
+    model.decode_head.in_channels = [16, 64]
+    with pytest.raises(HypvisionError, match=r"model\.decode_head .* expects maps of \[16, 64\] .* returns \[16, 32\]"):
+        check_channels(model)
+    check_channels(Part(backbone=Part()))  # a backbone that does not tell
+
+
+# Disks --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_nothing(originals, tmp_path, capsys):
+    """A real limit on the size of files, which the writing of the checkpoint meets half way."""
+    config = tiny("segmentation", originals["segmentation"], tmp_path / "segmentation.py")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "iter_1.pth': File too large" in said
+    assert remains(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("task", LAYOUTS)
+def test_full_disk(originals, checkpoints, tmp_path, capsys, monkeypatch, task):
+    """All writes of predictions fail as on a full disk."""
+    config = tiny(task, originals[task], tmp_path / f"{task}.py")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)  # mmengine's files and ours
+    monkeypatch.setattr(Image.Image, "save", full)  # the label maps of mmseg
+    out = tmp_path / "out" / "found"
+    said = fails(capsys, "test", config, checkpoints[task], "--work-dir", tmp_path / "run", "--out", out)
+    assert "The disk is full" in said and "Free some space" in said
+    assert remains(tmp_path / "out") == []
+    if task == "detection":
+        assert "found.bbox.json' was not written" in said
+
+
+def test_full_disk_in_classification(tmp_path, capsys, monkeypatch):
+    config = write_config(tmp_path / "classifier.py", make_images(tmp_path / "data", per_class=2))
+    assert main(["train", str(config), "--work-dir", str(tmp_path / "run")]) == 0
+    out = tmp_path / "out.json"
+    out.write_text("old")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    arguments = ["test", config, tmp_path / "run/epoch_1.pth", "--work-dir", tmp_path / "run"]
+    assert f"'{out}' was not written: the disk is full" in fails(capsys, *arguments, "--out", out)
+    assert out.read_text() == "old" and remains(tmp_path / "data") == []
+    assert "was not written: the disk is full" in fails(capsys, *arguments, "--show-dir", tmp_path / "shown")
+    assert list((tmp_path / "shown").iterdir()) == []
+
+
+def test_places_that_cannot_be(originals, checkpoints, tmp_path, capsys):
+    config = tiny("segmentation", originals["segmentation"], tmp_path / "segmentation.py")
+    (tmp_path / "file").write_text("x")
+    assert "file': File exists" in fails(capsys, "train", config, "--work-dir", tmp_path / "file")
+    assert "file/run': Not a directory" in fails(capsys, "train", config, "--work-dir", tmp_path / "file/run")
+    weights = checkpoints["segmentation"]
+    said = fails(capsys, "test", config, weights, "--work-dir", tmp_path / "run", "--out", tmp_path / "file")
+    assert "file': File exists" in said and (tmp_path / "file").read_text() == "x"
+    assert explain(OSError(errno.EBADF, "Bad file descriptor")) is None  # a bug keeps its traceback
+
+
+# Options that do not fit ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classifier")
+    mixup = dict(mixup_alpha=0.5)
+    data = make_images(folder / "data", per_class=2)
+    return write_config(folder / "config.py", data, batch=5, mixup=mixup)  # the last batch has one picture
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("train_dataloader.batchsize=8", "DataLoader an argument 'batchsize'.* Did you mean batch_size"),
+        ("train_dataloader.batch_size=0", "batch_size should be a positive integer value, but got batch_size=0"),
+        ("train_dataloader.dataset.rot=x", "ImageFolderDataset an argument 'rot'.* Did you mean root"),
+        ("train_cfg.max_epoch=3", "EpochBasedTrainLoop an argument 'max_epoch'.* Did you mean max_epochs"),
+        ("default_hooks.logger.intervals=3", "LoggerHook an argument 'intervals'.* Did you mean interval"),
+        ("optim_wrapper.optimizer.learning_rate=0.1", "unexpected keyword argument 'learning_rate'"),
+        ("optim_wrapper.optimiser.lr=1", "OptimWrapper an argument 'optimiser'.* Did you mean optimizer"),
+        ("model.label_smooting=0.2", "ImageClassifier an argument 'label_smooting'.* Did you mean label_smoothing"),
+        ("model.mixup.mixup_alfa=1", "Mixup an argument 'mixup_alfa'"),
+        ("model.backbone.num_clases=3", "does not accept what model.backbone .* 'num_clases'"),
+        ("lr=0.1", r"no 'lr', so .* would change nothing\. Did you mean optim_wrapper.optimizer.lr\?"),
+        ("optim_wraper.optimizer.lr=0.1", r"no 'optim_wraper', .*\. Did you mean optim_wrapper"),
+    ],
+)
+def test_misspelt_options(classifier, tmp_path, capsys, option, message):
+    said = fails(capsys, "train", classifier, "--work-dir", tmp_path / "run", "--cfg-options", option)
+    assert re.search(message, said), said
+    assert remains(tmp_path / "run") == []
+
+
+def test_a_place_for_data_that_is_made_on_the_fly():
+    config = Path(__file__).parents[2] / "configs/hyperclip/shapes_hyperclip_450i.py"
+    with pytest.raises(HypvisionError, match="no 'data_root', so the option 'data_root' would change nothing"):
+        load_config(config, {"data_root": "data"})
+    assert load_config(config, {"randomness.seed": 3}).randomness.seed == 3
+
+
+def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
+    arguments = ["train", classifier, "--work-dir", tmp_path / "run", "--cfg-options"]
+    for model, option, message in (
+        ("hcformer_nano", "curvature=0", "curvature must be a finite number > 0"),
+        ("hcformer_nano", "patch_size=0", "patch_size must be a positive integer"),
+    ):
+        options = [f"model.backbone.model_name={model}", f"model.backbone.{option}"]
+        assert f"'{model}' does not accept what model.backbone" in (said := fails(capsys, *arguments, *options))
+        assert message in said
+
+
+def test_bugs_keep_their_traceback():
+    """An error of the same words that does not come from building the config."""
+    with pytest.raises(TypeError) as caught:
+        close_configs(nonsense=1)
+    assert explain(caught.value) is None
+
+
+def test_a_launcher_that_started_nothing(classifier, tmp_path, capsys, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    said = fails(capsys, "train", classifier, "--work-dir", tmp_path / "run", "--launcher", "pytorch")
+    assert "torchrun started, which sets RANK" in said and "tools/dist_train.sh" in said
+
+
+def test_commands_without_mmengine(tmp_path, capsys, originals):
+    (tmp_path / "notes.md").write_text("")
+    picture = next((originals["detection"] / "train2017").iterdir())
+    for arguments, message in (
+        (["make-data", tmp_path / "notes.md", "--layout", "ade"], "notes.md' is a file"),
+        (["make-data", tmp_path / "notes.md"], "notes.md/imagefolder' cannot be made ('"),
+        (["make-data", "/proc/shapes"], "cannot be made"),
+        (["explain", picture, "--model", "hcformer_nano", "--model-args", "patch_size=0"], "patch_size must be a posi"),
+    ):
+        assert message in fails(capsys, *arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]

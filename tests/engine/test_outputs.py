@@ -1,0 +1,232 @@
+"""What ``--tta``, ``--out`` and ``--show-dir`` give for the three tasks, against a direct computation."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+pytest.importorskip("mmengine")
+from helpers.engine import ROOT, make_images, tiny, write_config
+from mmengine.config import Config
+from mmengine.structures import InstanceData
+from pycocotools import mask as coco_mask
+
+from hypvision.cli import main
+from hypvision.data.export import export
+from hypvision.engine.config import load_config
+from hypvision.engine.run import test as measure
+from hypvision.engine.run import train
+from hypvision.errors import HypvisionError
+from hypvision.openmmlab.testing import mirror_pipeline
+from hypvision.openmmlab.tta import MirrorDetector
+
+
+def run(capsys, *arguments) -> dict:
+    """``hypvision test ...``; the metrics that it printed."""
+    capsys.readouterr()
+    assert main(["test", *map(str, arguments)]) == 0
+    return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+
+
+def trained(task, layout, side, folder):
+    """Config, checkpoint and data of a very short training; the model is as it was at its end."""
+    data = export(folder / "data", layout, 4, 3, side, level="kind")
+    runner = train(tiny(task, data, folder / f"{task}.py"), folder / "run")
+    checkpoint = folder / "run" / ("epoch_1.pth" if task == "detection" else "iter_2.pth")
+    return SimpleNamespace(config=folder / f"{task}.py", checkpoint=checkpoint, data=data, model=runner.model.eval())
+
+
+def images(paths) -> list[torch.Tensor]:
+    """BGR pictures ``(3, H, W)``, as mmcv reads them, by OpenCV itself (JPEG decoders differ by a grey level)."""
+    import cv2
+
+    return [torch.from_numpy(cv2.imread(str(path)).transpose(2, 0, 1).copy()) for path in paths]
+
+
+# Segmentation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def segmenter(tmp_path_factory):
+    return trained("segmentation", "ade", 64, tmp_path_factory.mktemp("segmenter"))
+
+
+def probabilities(model, picture: torch.Tensor) -> torch.Tensor:
+    """Softmax ``(classes, H, W)`` of one picture, without the test pipeline of mmseg."""
+    mean = torch.tensor([123.675, 116.28, 103.53]).view(3, 1, 1)
+    std = torch.tensor([58.395, 57.12, 57.375]).view(3, 1, 1)
+    with torch.no_grad():
+        logits = model.decode_head(model.neck(model.backbone(((picture.flip(0) - mean) / std)[None])))
+    return torch.nn.functional.interpolate(logits, picture.shape[1:], mode="bilinear")[0].softmax(0)
+
+
+@pytest.mark.parametrize("tta", [False, True])
+def test_segmentation(segmenter, tmp_path, capsys, tta):
+    names = sorted((segmenter.data / "images/validation").glob("*.jpg"))
+    arguments = ["--work-dir", tmp_path, "--out", tmp_path / "maps", "--show-dir", tmp_path / "shown"]
+    metrics = run(capsys, segmenter.config, segmenter.checkpoint, *arguments, *(["--tta"] if tta else []))
+    expected = []
+    for picture in images(names):
+        scores = probabilities(segmenter.model, picture)
+        if tta:
+            scores = scores + probabilities(segmenter.model, picture.flip(-1)).flip(-1)
+        expected.append(scores.argmax(0).numpy())
+    for path, labels in zip(names, expected):
+        written = np.array(Image.open(tmp_path / "maps" / f"{path.stem}.png"))
+        assert np.array_equal(written, labels + 1)  # as in the data set, where 0 is never used
+        shown = [file for file in (tmp_path / "shown").rglob("*.png") if path.stem in file.name]
+        assert len(shown) == 1 and Image.open(shown[0]).size[1] == 64
+    truth = [np.array(Image.open(segmenter.data / "annotations/validation" / f"{path.stem}.png")) - 1 for path in names]
+    right = np.mean([a == b for a, b in zip(expected, truth)])
+    assert metrics["aAcc"] == pytest.approx(100 * right, abs=0.01)
+
+
+# Detection ----------------------------------------------------------------------------------------------------------
+
+
+SIDE = 96  # what the test pipeline resizes to: nothing changes
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory):
+    return trained("detection", "coco", SIDE, tmp_path_factory.mktemp("detector"))
+
+
+def predict(model, picture: torch.Tensor) -> InstanceData:
+    """The instances that a detector finds in one picture, through its own ``predict``."""
+    from mmdet.structures import DetDataSample
+
+    shape = tuple(picture.shape[1:])
+    sample = DetDataSample(metainfo=dict(img_shape=shape, ori_shape=shape, scale_factor=(1.0, 1.0)))
+    with torch.no_grad():
+        return model.test_step(dict(inputs=[picture], data_samples=[sample]))[0].pred_instances
+
+
+def thinned(boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, limit: float) -> list[int]:
+    """Greedy non-maximum suppression in each class, one pair at a time; numbers of the boxes kept, best first."""
+    kept: list[int] = []
+    for i in np.argsort(-scores, kind="stable"):
+        overlaps = []
+        for j in kept:
+            left, top = np.maximum(boxes[i, :2], boxes[j, :2])
+            right, bottom = np.minimum(boxes[i, 2:], boxes[j, 2:])
+            common = max(0.0, right - left) * max(0.0, bottom - top)
+            areas = [(b[2] - b[0]) * (b[3] - b[1]) for b in (boxes[i], boxes[j])]
+            overlaps.append(labels[i] == labels[j] and common / (sum(areas) - common) > limit)
+        if not any(overlaps):
+            kept.append(int(i))
+    return kept
+
+
+@pytest.mark.parametrize("tta", [False, True])
+def test_detection(detector, tmp_path, capsys, tta):
+    options = ["--cfg-options", "model.test_cfg.rcnn.score_thr=0.01", "model.test_cfg.rcnn.max_per_img=20"]
+    arguments = ["--work-dir", tmp_path, "--out", tmp_path / "found.json", "--show-dir", tmp_path / "shown", *options]
+    metrics = run(capsys, detector.config, detector.checkpoint, *arguments, *(["--tta"] if tta else []))
+    assert {"coco/bbox_mAP", "coco/segm_mAP"} <= metrics.keys()
+    written = {kind: json.loads((tmp_path / f"found.{kind}.json").read_text()) for kind in ("bbox", "segm")}
+    names = sorted((detector.data / "val2017").glob("*.jpg"))
+    assert sorted(file.name for file in (tmp_path / "shown").rglob("*.jpg")) == [path.name for path in names]
+    detector.model.roi_head.test_cfg.update(score_thr=0.01, max_per_img=20)
+    for number, picture in enumerate(images(names)):
+        views = [predict(detector.model, picture)]
+        if tta:
+            mirrored = predict(detector.model, picture.flip(-1))
+            left, top, right, bottom = mirrored.bboxes.unbind(1)
+            mirrored.bboxes = torch.stack([SIDE - right, top, SIDE - left, bottom], dim=1)
+            mirrored.masks = mirrored.masks.flip(-1)
+            views.append(mirrored)
+        boxes, scores, labels, masks = (
+            torch.cat([torch.as_tensor(view[key]) for view in views]).numpy()
+            for key in ("bboxes", "scores", "labels", "masks")
+        )
+        kept = thinned(boxes, scores, labels, 0.5)[:20] if tta else list(range(len(boxes)))
+        found = [item for item in written["bbox"] if item["image_id"] == number]
+        assert len(found) == len(kept) > 3
+        left, top, right, bottom = boxes[kept].T
+        expected = np.stack([left, top, right - left, bottom - top], axis=1)
+        np.testing.assert_allclose([item["bbox"] for item in found], expected, atol=1e-3)
+        np.testing.assert_allclose([item["score"] for item in found], scores[kept], atol=1e-5)
+        assert [item["category_id"] - 1 for item in found] == labels[kept].tolist()
+        segments = [item["segmentation"] for item in written["segm"] if item["image_id"] == number]
+        assert np.array_equal(np.stack([coco_mask.decode(s) for s in segments]).astype(bool), masks[kept])
+
+
+def test_mirror_detector_without_masks_or_findings():
+    from torch import nn
+
+    class Module(nn.Module):
+        def test_step(self, data):
+            return data
+
+    model = MirrorDetector(Module(), tta_cfg=dict(max_per_img=2))
+    view = lambda flip, boxes, scores: SimpleNamespace(  # noqa: E731
+        metainfo=dict(flip=flip, flip_direction="horizontal", ori_shape=(10, 20)),
+        pred_instances=InstanceData(
+            bboxes=torch.tensor(boxes).reshape(-1, 4), scores=torch.tensor(scores),
+            labels=torch.zeros(len(scores), dtype=torch.long),
+        ),
+    )  # fmt: skip
+    plain = view(False, [[0.0, 0, 4, 4], [10.0, 0, 14, 4]], [0.5, 0.4])
+    mirrored = view(True, [[16.0, 0, 20, 4], [0.0, 5, 3, 9]], [0.9, 0.6])
+    (merged,) = model.merge_preds([[plain, mirrored]])
+    assert merged.pred_instances.bboxes.tolist() == [[0, 0, 4, 4], [17, 5, 20, 9]]
+    assert merged.pred_instances.scores.tolist() == pytest.approx([0.9, 0.6])
+    nothing = [view(False, [], []), view(True, [], [])]
+    assert len(model.merge_preds([nothing])[0].pred_instances) == 0
+
+
+def test_views_follow_from_the_test_pipeline():
+    load, pack = dict(type="LoadImageFromFile"), dict(type="PackDetInputs", meta_keys=("img_id",))
+    middle = [dict(type="Resize", scale=(8, 8)), dict(type="Pad", size=(16, 16)), dict(type="LoadAnnotations")]
+    first, views = mirror_pipeline([load, *middle, pack])
+    assert first == load and views["type"] == "TestTimeAug"
+    steps = views["transforms"]
+    assert [step[0]["type"] for step in steps] == ["Resize", "RandomFlip", "Pad", "LoadAnnotations", "PackDetInputs"]
+    assert [flip["prob"] for flip in steps[1]] == [0.0, 1.0]  # the first view is the picture as it is
+    assert {"img_id", "flip", "flip_direction", "ori_shape"} <= set(steps[-1][0]["meta_keys"])
+    assert pack["meta_keys"] == ("img_id",)
+    for wrong in ([], [load], [load, dict(type="Resize")], [dict(type="Resize"), pack]):
+        with pytest.raises(HypvisionError, match="tta_pipeline"):
+            mirror_pipeline(wrong)
+
+
+def test_tta_of_a_config_comes_first(segmenter, tmp_path):
+    """CamVid's config has views of its own; a config of neither library needs them."""
+    from hypvision.engine.run import _use_tta
+
+    config = load_config(ROOT / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py")
+    _use_tta(config)
+    assert config.test_dataloader.dataset.pipeline == config.tta_pipeline and config.model.type == "SegTTAModel"
+    with pytest.raises(HypvisionError, match="tta_model"):
+        _use_tta(Config(dict(model=dict(type="Other"), test_dataloader=dict(dataset=dict(pipeline=[])))))
+
+
+# Classification -----------------------------------------------------------------------------------------------------
+
+
+def test_classification(tmp_path):
+    config = write_config(tmp_path / "classifier.py", make_images(tmp_path / "data", per_class=3))
+    runner = train(config, tmp_path / "run")
+    model, data = runner.model.eval(), runner.val_dataloader.dataset
+    inputs = torch.stack([data[i]["inputs"] for i in range(len(data))])
+    out, shown = tmp_path / "out.json", tmp_path / "shown"
+    for tta in (False, True):
+        metrics = measure(config, tmp_path / "run/epoch_1.pth", tmp_path / "run", out, shown, tta)
+        with torch.no_grad():
+            logits = model.backbone(inputs)
+            if tta:
+                logits = (logits + model.backbone(inputs.flip(-1))) / 2
+        report = json.loads(out.read_text())
+        best = [prediction["classes"][0] for prediction in report["predictions"]]
+        assert best == logits.argmax(1).tolist()
+        scores = torch.tensor([prediction["scores"][0] for prediction in report["predictions"]])
+        torch.testing.assert_close(scores, logits.softmax(1).amax(1))
+        right = [label == guess for label, guess in zip(data.labels, best)]
+        assert metrics["top1"] == pytest.approx(100 * np.mean(right))
+        assert len(list(shown.glob("right_*.png"))) == sum(right)
+        for file in shown.iterdir():
+            file.unlink()

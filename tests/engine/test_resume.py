@@ -1,0 +1,123 @@
+"""A run that is killed in mid-epoch and resumed ends where an uninterrupted one does."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+pytest.importorskip("mmengine")
+from helpers.engine import ROOT, make_images, scalars, write_config
+
+from hypvision.cli import main
+from hypvision.engine.checkpoint import load_checkpoint_file
+
+# Everything that uses random numbers is on: augmentation in a worker, mixup, dropout, stochastic depth, and EMA too.
+RANDOM = dict(
+    epochs=3, workers=1, drop=0.2, mixup=dict(mixup_alpha=0.8, cutmix_alpha=1.0),
+    transform=dict(input_size=32, is_training=True, pad_crop=4, auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25),
+    hooks=[dict(type="EMAHook", ema_type="ExponentialMovingAverage", momentum=0.1)],
+)  # fmt: skip
+
+SIGNAL_AT = """
+import os, signal, sys
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from hypvision.cli import main
+
+@HOOKS.register_module()
+class SignalHook(Hook):
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter == {at}:
+            os.kill(os.getpid(), signal.{signal})
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def run_until(signal_name, at, folder, config):
+    """Train in a process that sends itself a signal before iteration ``at``; returns the finished process."""
+    script = folder / f"{signal_name}.py"
+    script.write_text(SIGNAL_AT.format(at=at, signal=signal_name))
+    command = [sys.executable, str(script), "train", str(config), "--work-dir", str(folder / "broken")]
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT)
+
+
+def with_signal_hook(options):
+    return {**options, "hooks": [*options["hooks"], dict(type="SignalHook")]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_epoch", [True, False], ids=["epochs", "iterations"])
+def test_resume_after_sigkill_repeats_the_uninterrupted_run(tmp_path, by_epoch):
+    data = make_images(tmp_path / "data")
+    whole = write_config(tmp_path / "whole.py", data, **RANDOM)
+    config = write_config(tmp_path / "broken.py", data, **RANDOM)
+    killed = write_config(tmp_path / "killed.py", data, **with_signal_hook(RANDOM))
+    if not by_epoch:
+        for path in (whole, config, killed):
+            path.write_text(path.read_text() + ITERATIONS)
+    # 3 iterations an epoch: killed in the second epoch, after the first checkpoint.
+    done = run_until("SIGKILL", 5, tmp_path, killed)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    last = "epoch_3.pth" if by_epoch else "iter_9.pth"
+    assert not (tmp_path / "broken" / last).exists()
+
+    assert main(["train", str(config), "--work-dir", str(tmp_path / "broken"), "--resume"]) == 0
+    assert main(["train", str(whole), "--work-dir", str(tmp_path / "whole")]) == 0
+    assert scalars(tmp_path / "broken", "loss")[-3:] == scalars(tmp_path / "whole", "loss")[-3:]
+    assert scalars(tmp_path / "broken", "top1")[-1] == scalars(tmp_path / "whole", "top1")[-1]
+    expected = torch.load(tmp_path / "whole" / last, weights_only=False)["state_dict"]
+    got = torch.load(tmp_path / "broken" / last, weights_only=False)["state_dict"]
+    for name, value in expected.items():
+        torch.testing.assert_close(got[name], value, rtol=0, atol=0, msg=name)
+
+
+ITERATIONS = """
+train_cfg = dict(type="IterBasedTrainLoop", max_iters=9, val_interval=3)
+train_dataloader["sampler"] = dict(type="InfiniteSampler", shuffle=True)
+default_hooks["checkpoint"] = dict(by_epoch=False, interval=3)
+log_processor["by_epoch"] = False
+param_scheduler = []
+"""
+
+
+def test_resume_after_sigkill(tmp_path):
+    """The quick form of the test above: without workers, three iterations, of which the last is repeated."""
+    options = dict(epochs=1, batch=4, drop=0.2, mixup=dict(mixup_alpha=0.8), hooks=[])
+    data = make_images(tmp_path / "data", per_class=2)
+    short = ITERATIONS.replace("max_iters=9", "max_iters=3").replace(
+        "by_epoch=False, interval=3", "by_epoch=False, interval=2"
+    )
+    config = write_config(tmp_path / "config.py", data, **options)
+    config.write_text(config.read_text() + short)
+    killed = write_config(tmp_path / "killed.py", data, **with_signal_hook(options))
+    killed.write_text(killed.read_text() + short)
+    done = run_until("SIGKILL", 2, tmp_path, killed)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert [path.name for path in (tmp_path / "broken").glob("*.pth")] == ["iter_2.pth"]
+    for folder, resume in (("broken", ["--resume"]), ("whole", [])):
+        assert main(["train", str(config), "--work-dir", str(tmp_path / folder), *resume]) == 0
+    assert len(scalars(tmp_path / "whole", "loss")) == 3
+    assert scalars(tmp_path / "broken", "loss")[-1] == scalars(tmp_path / "whole", "loss")[-1]
+    expected, got = (load_checkpoint_file(tmp_path / name / "iter_3.pth")["state_dict"] for name in ("whole", "broken"))
+    assert all(torch.equal(got[name], value) for name, value in expected.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_name, by_epoch", [("SIGINT", True), ("SIGTERM", False)])
+def test_interruption_ends_with_130_and_says_how_to_resume(tmp_path, signal_name, by_epoch):
+    data = make_images(tmp_path / "data")
+    config = write_config(tmp_path / "stopped.py", data, **with_signal_hook(RANDOM))
+    if not by_epoch:
+        config.write_text(config.read_text() + ITERATIONS)
+    done = run_until(signal_name, 4, tmp_path, config)
+    assert done.returncode == 130, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr + done.stdout
+    saved = "epoch_1.pth" if by_epoch else "iter_5.pth"  # an iteration-based run saves where it stops
+    assert f"{saved}' is complete" in done.stderr and "--resume" in done.stderr
+    checkpoint = torch.load(tmp_path / "broken" / saved, weights_only=False)
+    assert checkpoint["meta"]["iter"] == (3 if by_epoch else 5)

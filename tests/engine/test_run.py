@@ -1,0 +1,239 @@
+"""From a config to metrics, and what the commands say to a user who made a mistake."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+pytest.importorskip("mmengine")
+from helpers.engine import ROOT, make_images, write_config
+from mmengine.config import Config
+
+from hypvision.cli import main
+from hypvision.engine import run as engine
+from hypvision.engine.checks import check_data, explain
+from hypvision.engine.config import load_config, parse_options, prepare
+from hypvision.errors import HypvisionError
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    """A config and the checkpoint that ``tools/train.py`` made from it."""
+    folder = tmp_path_factory.mktemp("trained")
+    config = write_config(folder / "trained.py", data, epochs=2)
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    command = [sys.executable, "tools/train.py", str(config), "--work-dir", str(folder / "run"), "--amp"]
+    command += ["--cfg-options", "train_dataloader.batch_size=6"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "eta:" in done.stdout and "loss:" in done.stdout and "top1:" in done.stdout
+    return config, folder / "run" / "epoch_2.pth"
+
+
+def fails(capsys, *arguments) -> str:
+    """Run ``hypvision`` with arguments that are wrong; returns what it said."""
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 2
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    paragraph = text[text.index("hypvision: error: ") :].strip()
+    assert "\n" not in paragraph
+    return paragraph
+
+
+@pytest.mark.slow
+def test_train_then_test(trained, tmp_path, capsys):
+    config, checkpoint = trained
+    assert any(checkpoint.parent.glob("best_top1_epoch_*.pth"))
+    arguments = ["--out", tmp_path / "predictions.json", "--show-dir", tmp_path / "painted", "--tta"]
+    capsys.readouterr()
+    assert main(["test", str(config), str(checkpoint), "--work-dir", str(tmp_path), *map(str, arguments)]) == 0
+    metrics = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    report = json.loads((tmp_path / "predictions.json").read_text())
+    assert metrics["top1"] == pytest.approx(report["metrics"]["top1"], abs=1e-3) and len(report["predictions"]) == 24
+    assert len(list((tmp_path / "painted").glob("*.png"))) == 24
+
+
+@pytest.mark.slow
+def test_tensorboard_logs(data, tmp_path):
+    config = write_config(tmp_path / "tensorboard.py", data, epochs=1)
+    text = config.read_text().replace("LocalVisBackend", "TensorboardVisBackend")
+    config.write_text(text)
+    assert main(["train", str(config), "--work-dir", str(tmp_path / "run")]) == 0
+    assert list((tmp_path / "run").glob("*/vis_data/events.out.tfevents.*"))
+
+
+def test_all_configs_load():
+    files = sorted(file for file in (ROOT / "configs").glob("*/*.py") if file.parent.name != "_base_")
+    assert files
+    for file in files:
+        config = load_config(file)
+        loader = config.get("train_dataloader") or config.test_dataloader  # some only test
+        assert config.model.type and loader.batch_size > 0
+
+
+def test_data_root_moves_every_data_set():
+    config = load_config(ROOT / "configs/hcformer/hcformer-nano_cifar10.py", dict(data_root="/elsewhere/"))
+    assert config.train_dataloader.dataset.root == "/elsewhere/train"
+    assert config.test_dataloader.dataset.root == "/elsewhere/test"
+
+
+def test_prepare_fits_the_config_to_a_cpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = prepare(load_config(ROOT / "configs/hcformer/hcformer-nano_4xb256-310e_in1k.py"))
+    assert config.optim_wrapper.type == "BFloat16OptimWrapper" and config.env_cfg.dist_cfg.backend == "gloo"
+    assert config.work_dir == "work_dirs/hcformer-nano_4xb256-310e_in1k"
+    assert not config.train_dataloader.persistent_workers and config.val_dataloader.persistent_workers
+    again = prepare(config.copy())
+    assert [hook.type for hook in again.custom_hooks] == [hook.type for hook in config.custom_hooks]
+
+
+def test_options():
+    assert parse_options([]) == {}
+    options = parse_options(["a.b=3", "c=[1,2]", "d=x=y", "e=False"])
+    assert options == {"a.b": 3, "c": [1, 2], "d": "x=y", "e": False}
+
+
+def segmentation_or_detection(metric: str, hook: str, **more) -> Config:
+    pytest.importorskip("hypvision.openmmlab")
+    dataset = dict(type="RepeatDataset", dataset=dict(type="ADE20KDataset", pipeline=["plain"]))
+    return Config(
+        dict(
+            model=dict(type="EncoderDecoder"), test_dataloader=dict(dataset=dataset),
+            test_evaluator=[dict(type="Other"), dict(type=metric)], visualizer=dict(type="Visualizer"),
+            default_hooks=dict(visualization=dict(type=hook)), **more,
+        )
+    )  # fmt: skip
+
+
+def test_options_of_test_reach_the_parts_of_segmentation_and_detection(tmp_path):
+    config = segmentation_or_detection("mmseg.IoUMetric", "SegVisualizationHook", default_scope="mmseg")
+    engine._write_predictions(config, tmp_path / "maps")
+    assert config.test_evaluator[1].output_dir == str(tmp_path / "maps")
+    engine._show(config, tmp_path / "painted")
+    assert config.default_hooks.visualization.draw and config.visualizer.save_dir == str(tmp_path / "painted")
+    with pytest.raises(HypvisionError, match="tta_model"):  # the config tells neither mmseg nor mmdet
+        engine._use_tta(segmentation_or_detection("mmseg.IoUMetric", "SegVisualizationHook"))
+
+    config = segmentation_or_detection(
+        "CocoMetric", "mmdet.DetVisualizationHook", tta_model=dict(type="DetTTAModel"), tta_pipeline=["augmented"],
+        default_scope="mmdet",
+    )  # fmt: skip
+    engine._write_predictions(config, tmp_path / "boxes.json")
+    assert config.test_evaluator[1].outfile_prefix == str(tmp_path / "boxes")
+    engine._show(config, tmp_path / "painted")
+    assert config.default_hooks.visualization.test_out_dir == str(tmp_path / "painted")
+    engine._use_tta(config)
+    assert config.model.type == "DetTTAModel" and config.model.module.type == "EncoderDecoder"
+    assert config.test_dataloader.dataset.dataset.pipeline == ["augmented"]
+    with pytest.raises(HypvisionError, match="config has Other, PascalMetric"):
+        engine._write_predictions(segmentation_or_detection("PascalMetric", ""), tmp_path)
+
+
+# User errors --------------------------------------------------------------------------------------------------------
+
+
+def test_bad_configs(capsys, tmp_path, data):
+    said = fails(capsys, "train", ROOT / "configs/hcformer/none.py")
+    assert "none.py" in said
+    (tmp_path / "broken.py").write_text("model = dict(\n")
+    assert "not valid Python" in fails(capsys, "train", tmp_path / "broken.py")
+    (tmp_path / "orphan.py").write_text("_base_ = ['gone.py']\n")
+    assert "_base_" in fails(capsys, "train", tmp_path / "orphan.py")
+    assert "no 'model'" in fails(capsys, "train", ROOT / "configs/_base_/default_runtime.py")
+    config = write_config(tmp_path / "good.py", data)
+    assert "KEY=VALUE" in fails(capsys, "train", config, "--cfg-options", "lr")
+    assert "none.pth" in fails(capsys, "train", config, "--work-dir", tmp_path, "--resume", tmp_path / "none.pth")
+
+
+def test_unknown_names(capsys, tmp_path, data):
+    work = ["--work-dir", tmp_path / "run"]
+    config = write_config(tmp_path / "unknown.py", data)
+    said = fails(capsys, "train", config, *work, "--cfg-options", "model.backbone.model_name=hcformer_nanoo")
+    assert "hcformer_nano" in said and "model.backbone.model_name" in said
+    said = fails(capsys, "train", config, *work, "--cfg-options", "model.type=ImageClasifier")
+    assert "ImageClasifier" in said and "registry" in said
+
+
+def test_missing_data(capsys, tmp_path, data):
+    config = write_config(tmp_path / "moved.py", data)
+    run = tmp_path / "run"
+    said = fails(capsys, "train", config, "--work-dir", run, "--cfg-options", f"data_root={tmp_path / 'nowhere'}")
+    assert "nowhere/train' does not exist" in said and "docs/data.md" in said
+    assert not run.exists()  # told before anything was begun
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_corrupt_image(capsys, tmp_path, workers):
+    data = make_images(tmp_path / "data", per_class=2)
+    (data / "train" / "red" / "1.png").write_bytes(b"no picture")
+    config = write_config(tmp_path / f"corrupt{workers}.py", data, workers=workers)
+    said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
+    assert "red/1.png' cannot be read" in said
+
+
+def test_label_out_of_range(capsys, tmp_path, data):
+    config = write_config(tmp_path / "few.py", data)
+    said = fails(capsys, "train", config, "--work-dir", tmp_path, "--cfg-options", "model.backbone.num_classes=2")
+    assert "has 3 classes, but the model predicts 2" in said and "'red'" in said
+
+
+def test_nan_loss(capsys, tmp_path, data):
+    config = write_config(tmp_path / "hot.py", data, epochs=3)
+    options = ["optim_wrapper.optimizer.type=SGD", "optim_wrapper.optimizer.lr=1e38"]
+    said = fails(capsys, "train", config, "--work-dir", tmp_path / "run", "--cfg-options", *options)
+    assert "loss became" in said and "iteration 2" in said and "No checkpoint without" in said and "lr" in said
+    assert not list((tmp_path / "run").glob("*.pth"))
+
+
+@pytest.mark.slow
+def test_bad_checkpoints(capsys, trained, tmp_path):
+    config, checkpoint = trained
+    work = ["--work-dir", tmp_path]
+    assert "no checkpoint" in fails(capsys, "test", config, tmp_path / "none.pth", *work)
+    (tmp_path / "cut.pth").write_bytes(checkpoint.read_bytes()[:5000])
+    assert "cut.pth" in fails(capsys, "test", config, tmp_path / "cut.pth", *work)
+    other = ["--cfg-options", "model.backbone.model_name=test_vit2"]
+    assert "epoch_2.pth" in fails(capsys, "test", config, checkpoint, *work, *other)
+    other = ["--cfg-options", "model.backbone.model_name=hcformer_nano", f"load_from={checkpoint}"]
+    assert "epoch_2.pth" in fails(capsys, "train", config, *work, *other)
+    weights = torch.load(checkpoint, weights_only=False)["state_dict"]
+    torch.save(dict(state_dict=weights), tmp_path / "weights.pth")
+    assert "load_from" in fails(capsys, "train", config, "--resume", tmp_path / "weights.pth", *work)
+
+
+def test_errors_from_below():
+    full = OSError(errno.ENOSPC, "No space left on device", "epoch_3.pth")
+    assert "disk is full at 'epoch_3.pth'" in explain(full)
+    worker = HypvisionError("Caught HypvisionError in DataLoader worker process 0.\nOriginal Traceback:\n  File x\n"
+                            "hypvision.errors.HypvisionError: The image 'a.png' cannot be read.\n")  # fmt: skip
+    assert explain(worker) == "The image 'a.png' cannot be read."
+    assert "label 200" in explain(IndexError("Target 200 is out of bounds."))
+    assert "'a.jpg' cannot be read" in explain(AssertionError("failed to load image: a.jpg"))
+    assert explain(ValueError("a bug")) is None and explain(KeyError("a bug")) is None
+
+
+def test_check_data_looks_into_wrappers(tmp_path):
+    (tmp_path / "img").mkdir()
+    (tmp_path / "img" / "1.jpg").touch()
+    inner = dict(type="ADE20KDataset", data_root=str(tmp_path), data_prefix=dict(img_path="img", seg_map_path="ann"))
+    config = dict(train_dataloader=dict(dataset=dict(type="ConcatDataset", datasets=[inner])))
+    with pytest.raises(HypvisionError, match=r"ann' of the train data \(ADE20KDataset\) does not exist.*label maps"):
+        check_data(config)
+    (tmp_path / "ann").mkdir()
+    with pytest.raises(HypvisionError, match=r"folder '.*ann' of the train data \(ADE20KDataset\) is empty"):
+        check_data(config)
+    (tmp_path / "ann" / "1.png").touch()
+    check_data(config)
+    inner["data_root"] = str(tmp_path / "gone")
+    with pytest.raises(HypvisionError, match="folder '.*gone'"):
+        check_data(config)

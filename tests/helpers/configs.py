@@ -1,0 +1,83 @@
+"""Configs cut down to one step on procedural pictures in the layouts of the real data sets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hypvision.data.export import export
+from hypvision.engine.config import load_config
+
+ROOT = Path(__file__).parents[2] / "configs"
+WHOLE = (
+    "hcformer/hcformer-nano_4xb256-310e_in1k.py",
+    "hcformer/semantic-fpn_hcformer-nano_4xb4-80k_ade20k-512x512.py",
+    "hcformer/mask-rcnn_hcformer-nano_8xb2-1x_coco.py",
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The procedural pictures under the names that the real data sets have."""
+    from mmdet.datasets import CocoDataset  # after hypvision.openmmlab, which answers for mmcv's operations
+
+    root = tmp_path_factory.mktemp("data")
+    export(root / "imagenet", "imagefolder", 32, 16, 64)
+    export(root / "cifar10", "imagefolder", 32, 16, 32, level="kind")
+    (root / "cifar10/val").rename(root / "cifar10/test")
+    export(root / "ade", "ade", 4, 2, 64, level="kind")
+    export(root / "shapes_coco", "coco", 4, 2, 64, level="kind")
+    coco = export(root / "coco", "coco", 4, 2, 64, level="kind")
+    for path in (coco / "annotations").glob("instances_*.json"):  # mmdet selects COCO's categories by name
+        content = json.loads(path.read_text())
+        names = CocoDataset.METAINFO["classes"]  # all of them: an untrained network may predict any
+        for category, name in zip(content["categories"], names):
+            category["name"] = name
+        first = len(content["categories"])
+        highest = max(category["id"] for category in content["categories"])
+        content["categories"] += [dict(id=highest + i, name=name) for i, name in enumerate(names[first:], 1)]
+        path.write_text(json.dumps(content))
+    camvid = export(root / "camvid", "ade", 4, 2, 64, level="kind")
+    (camvid / "images").rename(camvid / "img")
+    (camvid / "annotations").rename(camvid / "ann")
+    for kind in ("img", "ann"):
+        (camvid / kind / "training").rename(camvid / kind / "train")
+        (camvid / kind / "validation").rename(camvid / kind / "val")
+    return root
+
+
+def shrink(config, name, data):
+    """One step of two small pictures."""
+    key = next(k for k in ("in1k", "cifar10", "ade20k", "coco", "camvid", "classification", "segmentation", "detection")
+               if k in name)  # fmt: skip
+    root = {
+        "in1k": "imagenet",
+        "ade20k": "ade",
+        "segmentation": "ade",
+        "detection": "shapes_coco",
+        "classification": "imagenet",
+    }
+    options = {"data_root": str(data / root.get(key, key)) + ("/" if key in ("coco", "detection") else "")}
+    config = load_config(config, options)
+    config.train_dataloader.update(batch_size=2, num_workers=0, persistent_workers=False)
+    config.train_dataloader.pop("prefetch_factor", None)
+    config.train_cfg = dict(type="IterBasedTrainLoop", max_iters=1, val_interval=10)
+    if name not in WHOLE:
+        config.param_scheduler = []
+    config.default_hooks.checkpoint = dict(type="CheckpointHook", by_epoch=False, interval=10, save_last=False)
+    config.auto_scale_lr = None
+    transform = config.train_dataloader.dataset.get("transform")
+    if transform is not None:
+        transform.input_size = 64 if key in ("in1k", "classification") else 32
+    for step in config.train_dataloader.dataset.get("pipeline", []):
+        if "scale" in step:
+            step.scale = (96, 64)
+        if "crop_size" in step:
+            step.crop_size = (64, 64)
+    preprocessor = config.model.get("data_preprocessor") or {}
+    if preprocessor.get("size"):
+        preprocessor.size = (64, 64)
+    config.model.backbone.pop("init_cfg", None)
+    return config

@@ -1,0 +1,350 @@
+"""Open-vocabulary panoptic segmentation: PQ, merging and fusion by hand, words changed at test, tiny data."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.structures import PixelData
+from PIL import Image
+
+pytest.importorskip("open_clip")
+
+from hypvision.clip.classes import load_classes
+from hypvision.data.shapes import make_scene
+from hypvision.engine.config import load_config
+from hypvision.engine.run import test as run_test
+from hypvision.engine.run import train
+from hypvision.errors import HypvisionError
+from hypvision.openmmlab.datasets.open_vocabulary_scenes import scene_classes
+from hypvision.openmmlab.open_vocabulary.panoptic import (
+    LoadPanopticSegments,
+    OpenVocabPanopticDataset,
+    OpenVocabPanopticMetric,
+    PanopticVisualizer,
+    merge_segments,
+    panoptic_counts,
+)
+from hypvision.openmmlab.open_vocabulary.predict import load_openvocab, look
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "configs/hyperclip"
+
+
+def test_counts_by_hand():
+    """Ten pixels in a row; classes a and b."""
+    truth = np.array([[1, 1, 1, 1, 2, 2, 2, 0, 0, 0]])
+    segments = [dict(id=1, category=0, iscrowd=0), dict(id=2, category=1, iscrowd=0)]
+    found = np.array([[5, 5, 5, 6, 6, 6, 6, 6, 7, 7]])  # 7 lies in the void
+    labels = {5: 0, 6: 1, 7: 1}
+    # a: 3 of 4; b: the union of 3 and 5 is 5 pixels, of which one is void and does not count.
+    expected = [[3 / 4, 1, 0, 0], [3 / 4, 1, 0, 0]]
+    assert panoptic_counts(found, labels, truth, segments, 2).tolist() == expected
+    # The class is wrong: a false positive of b, a false negative of a.
+    assert panoptic_counts(found, {5: 1, 6: 1, 7: 1}, truth, segments, 2).tolist() == [[0, 0, 0, 1], [0.75, 1, 1, 0]]
+    # An IoU of one half is no match.
+    assert panoptic_counts(np.array([[5, 5, 0, 0, 0, 0, 0, 0, 0, 0]]), {5: 0}, truth, segments, 2).tolist() == [
+        [0, 0, 1, 1], [0, 0, 0, 1]
+    ]  # fmt: skip
+    # Crowds are never missed, and what lies in one of its class is no mistake.
+    segments[0]["iscrowd"] = 1
+    assert panoptic_counts(found, labels, truth, segments, 2).tolist() == [[0, 0, 0, 0], [0.75, 1, 0, 0]]
+    assert panoptic_counts(found, {5: 1, 6: 1, 7: 1}, truth, segments, 2)[:, 2].tolist() == [0, 1]
+    # A number that is no segment is nothing.
+    assert panoptic_counts(found, {}, truth, segments, 2).tolist() == [[0, 0, 0, 0], [0, 0, 0, 1]]
+
+
+def measure(predicted, truth, segments, classes=("cat", "dog", "sky"), things=("cat", "dog"), **options):
+    metric = OpenVocabPanopticMetric(**options)
+    metric.dataset_meta = dict(classes=classes, thing_classes=things)
+    sample = dict(pred_panoptic_seg=dict(sem_seg=torch.tensor(predicted)[None]), segments_info=segments)
+    metric.process({}, [dict(sample, panoptic_ids=np.array(truth), img_path="a.png")])
+    return metric.evaluate(1)
+
+
+def test_quality_by_hand():
+    segments = [dict(id=1, category=0, iscrowd=0), dict(id=2, category=2, iscrowd=0), dict(id=3, category=0, iscrowd=0)]
+    truth = [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]]
+    # cat 1 with IoU 3/4, the other cat missed, sky right, a dog where the cat is
+    predicted = [[1000, 1000, 1000, 3], [2, 2, 2, 2], [2001, 2001, 2001, 2001]]
+    found = measure(predicted, truth, segments, groups=dict(novel=["dog"]))
+    cat = 0.75 / (1 + 0.5)
+    assert found["ov/PQ"] == pytest.approx(100 * (cat + 0 + 1) / 3, abs=0.01)
+    assert found["ov/SQ"] == pytest.approx(100 * (0.75 + 0 + 1) / 3, abs=0.01)
+    assert found["ov/RQ"] == pytest.approx(100 * (1 / 1.5 + 0 + 1) / 3, abs=0.01)
+    assert found["ov/PQ_novel"] == 0 and found["ov/PQ_rest"] == pytest.approx(50 * (cat + 1), abs=0.01)
+    assert found["ov/PQ_stuff"] == 100 and found["ov/PQ_things"] == pytest.approx(50 * cat, abs=0.01)
+    with pytest.raises(HypvisionError, match="group 'novel' has 'cow'"):
+        measure(predicted, truth, segments, groups=dict(novel=["cow"]))
+    with pytest.raises(HypvisionError, match="has the shape"):
+        measure([[2]], truth, segments)
+    metric = OpenVocabPanopticMetric()
+    metric.dataset_meta = dict(classes=("cat",))
+    with pytest.raises(HypvisionError, match="lack 'panoptic_ids'"):
+        metric.process({}, [dict(pred_panoptic_seg=dict(sem_seg=torch.zeros(1, 2, 2)))])
+
+
+def test_merging_by_hand():
+    masks = torch.zeros(5, 2, 4)
+    masks[0, :, :2], masks[1, :, 2:], masks[2, 0, :2], masks[3, 1, 3], masks[4, 0, 2:] = 0.9, 0.9, 0.9, 0.9, 0.9
+    scores = torch.tensor([  # thing, stuff, nothing
+        [0.9, 0.0, 0.1], [0.0, 0.8, 0.2], [0.7, 0.0, 0.3], [0.3, 0.2, 0.5], [0.4, 0.3, 0.3]
+    ])  # fmt: skip
+    # 0 and 1 win their halves; 2 lies under 0; 3 is nothing; 4 is not sure enough
+    found = merge_segments(scores, masks, [True, False], score_thr=0.5, overlap_thr=0.8)
+    assert found.tolist() == [[1000, 1000, 1, 1]] * 2
+    # Two masks of stuff are one segment, two of a thing are two; the rest is nothing.
+    masks = torch.zeros(4, 1, 5)
+    for k in range(4):
+        masks[k, 0, k] = 1
+    scores = torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    assert merge_segments(scores, masks, [True, False], 0.5, 0.8)[0, :4].tolist() == [1, 1, 1000, 2000]
+    assert merge_segments(scores, masks, [True, False], 0.5, 0.8)[0, 4] == 2
+    assert merge_segments(scores[:0], masks[:0], [True, False], 0.5, 0.8).tolist() == [[2] * 5]
+
+
+@pytest.fixture(scope="module")
+def coco(tmp_path_factory):
+    """Four training and two test scenes in COCO's panoptic format, the shapes called by COCO's names."""
+    root = tmp_path_factory.mktemp("panoptic") / "coco"
+    names = load_classes("coco133")
+    shapes = {name: k for k, name in enumerate(scene_classes())}
+    categories = [dict(id=10 + k, name=f"official {name}", isthing=int(k < 80)) for k, name in enumerate(names)]
+    for split, count in (("train", 4), ("val", 2)):
+        content = dict(images=[], annotations=[], categories=categories)
+        folder = root / f"annotations/panoptic_{split}2017"
+        folder.mkdir(parents=True)
+        (root / f"{split}2017").mkdir()
+        for i in range(count):
+            scene = make_scene(i, split, 64)
+            scene.image.save(root / f"{split}2017/{i}.jpg")
+            ids = np.where(scene.instances > 0, scene.instances.astype(np.int64) * 300, 7)
+            Image.fromarray(np.stack([ids % 256, ids // 256, 0 * ids], -1).astype(np.uint8)).save(folder / f"{i}.png")
+            segments = [dict(id=7, category_id=10 + 123, iscrowd=0)]
+            segments += [
+                dict(id=300 * k, category_id=10 + shapes[item.shape], iscrowd=0)
+                for k, item in enumerate(scene.objects, 1)
+            ]
+            content["images"].append(dict(id=i, file_name=f"{i}.jpg", height=64, width=64))
+            content["annotations"].append(dict(image_id=i, file_name=f"{i}.png", segments_info=segments))
+        (root / f"annotations/panoptic_{split}2017.json").write_text(json.dumps(content))
+    return root
+
+
+def dataset(root, **changes):
+    options = dict(data_root=f"{root}/", ann_file="annotations/panoptic_train2017.json", pipeline=[], classes="coco133",
+                   data_prefix=dict(img="train2017/", seg="annotations/panoptic_train2017/"))  # fmt: skip
+    return OpenVocabPanopticDataset(**{**options, **changes})
+
+
+def test_data_set(coco):
+    data = dataset(coco)
+    assert len(data) == 4 and len(data.metainfo["thing_classes"]) == 80 and len(data.metainfo["classes"]) == 133
+    assert dataset(coco, classes=None).metainfo["classes"][0] == "official person"
+    item = dict(data.get_data_info(1), ori_shape=(64, 64))
+    results = LoadPanopticSegments()(item)
+    scene = make_scene(1, "train", 64)
+    assert len(results["gt_masks"]) == 1 + len(scene.objects)
+    assert (results["gt_masks"].masks[0].astype(bool) == (scene.instances == 0)).all()
+    assert results["gt_bboxes"].tensor[1:].tolist() == [list(item.box) for item in scene.objects]
+    base = dataset(coco, ignore_classes="coco17")
+    kept = base.metainfo["classes"]
+    assert len(kept) == 116 and len(base.metainfo["thing_classes"]) == 63
+    for k in range(4):
+        results = LoadPanopticSegments()(dict(base.get_data_info(k), ori_shape=(64, 64)))
+        all_ = LoadPanopticSegments()(dict(data.get_data_info(k), ori_shape=(64, 64)))
+        names = [data.metainfo["classes"][label] for label in all_["gt_bboxes_labels"]]
+        assert [kept[label] for label in results["gt_bboxes_labels"]] == [name for name in names if name in kept]
+        gone = sum(int(m.sum()) for m, name in zip(all_["gt_masks"].masks, names) if name not in kept)
+        assert int((results["panoptic_ids"] == 0).sum()) == gone
+
+
+def test_mistakes_in_the_data(coco, tmp_path):
+    path = coco / "annotations/panoptic_train2017.json"
+
+    def changed(change):
+        content = json.loads(path.read_text())
+        change(content)
+        (tmp_path / "wrong.json").write_text(json.dumps(content))
+        return dict(ann_file=str(tmp_path / "wrong.json"))
+
+    (tmp_path / "damaged.json").write_text("{")
+    for match, changes in (
+        ("is empty", dict(classes=[])),
+        ("more than once", dict(classes=["cat", "cat"])),
+        ("has 133 categories, but the class list has 150 names", dict(classes="ade150")),
+        ("ignore_classes has 'unicorn'", dict(ignore_classes=["unicorn"])),
+        ("There is no annotation file", dict(ann_file="annotations/none.json")),
+        ("cannot be read", dict(ann_file=str(tmp_path / "damaged.json"))),
+    ):
+        with pytest.raises(HypvisionError, match=match):
+            dataset(coco, **changes)
+    for match, change in (
+        ("'categories' must be a list", lambda c: c.pop("categories")),
+        ("belong to the image_id 77", lambda c: c["annotations"][0].update(image_id=77)),
+        ("category_id 999, which is none", lambda c: c["annotations"][0]["segments_info"][0].update(category_id=999)),
+    ):
+        with pytest.raises(HypvisionError, match=match):
+            dataset(coco, **changed(change))
+    item = dict(dataset(coco).get_data_info(0), ori_shape=(64, 64))
+    for match, changes in (
+        ("There is no segment map", dict(seg_map_path=str(tmp_path / "none.png"))),
+        ("cannot be read", dict(seg_map_path=str(tmp_path / "damaged.json"))),
+        ("has 64 x 64 pixels, its picture 32 x 64", dict(ori_shape=(32, 64))),
+    ):
+        with pytest.raises(HypvisionError, match=match):
+            LoadPanopticSegments()({**item, **changes})
+
+
+def small(options=None):
+    """The offline config, untrained CLIP, two small steps."""
+    config = load_config(CONFIGS / "shapes_hyperclip-panoptic_600i.py")
+    config.model.clip.pop("pretrained")
+    config.merge_from_dict({
+        "train_dataloader.batch_size": 2, "train_dataloader.dataset.size": 64, "train_dataloader.dataset.length": 8,
+        "val_dataloader.dataset.size": 64, "val_dataloader.dataset.length": 2, "val_dataloader.batch_size": 2,
+        "test_dataloader.dataset.size": 64, "test_dataloader.dataset.length": 2, "test_dataloader.batch_size": 2,
+        "train_cfg.max_iters": 2, "train_cfg.val_interval": 2, "default_hooks.checkpoint.interval": 2,
+        **(options or {}),
+    })  # fmt: skip
+    return config
+
+
+@pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_train_and_test(frozen, tmp_path):
+    options = {"model.adapter": None, "model.tune": "frozen"} if frozen else {}
+    runner = train(small(options), tmp_path)
+    model = runner.model
+    losses = {key for key in runner.message_hub.log_scalars if "loss" in key}
+    assert ("train/loss_region" in losses) != frozen and "train/loss_dice" in losses
+    assert model.data_things == scene_classes() and model.test_classes == (*scene_classes(), "grey ground")
+    metrics = run_test(small(options), tmp_path / "iter_2.pth", tmp_path / "test")
+    assert {"ov/PQ", "ov/PQ_base", "ov/PQ_novel", "ov/PQ_stuff"} <= set(metrics)
+    if not frozen:
+        model = load_openvocab(small(), tmp_path / "iter_2.pth")
+        pixels = np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8)
+        found = look(model, pixels, ["disk", "sky"], ["disk"], size=None).pred_panoptic_seg.sem_seg
+        assert found.shape == (1, 40, 60) and set((found % 1000).unique().tolist()) <= {0, 1, 2}
+
+
+def panoptic(**options):
+    from mmdet.registry import MODELS
+
+    config = small()
+    config.model.update(options)
+    torch.manual_seed(0)
+    return MODELS.build(config.model).eval()
+
+
+def samples(count, side=64, original=80):
+    from mmdet.structures import DetDataSample
+
+    meta = dict(img_shape=(side, side), ori_shape=(original, original), batch_input_shape=(side, side))
+    return [DetDataSample(metainfo=dict(meta, img_id=i)) for i in range(count)]
+
+
+def test_words_change_at_test():
+    model = panoptic()
+    model.test_cfg.update(score_thr=0.0, overlap_thr=0.0)
+    with torch.no_grad():
+        model.panoptic_head.classifier.nothing.zero_()  # nothing is never the best
+        model.panoptic_head.classifier.log_temperature.fill_(0.0)
+    images = [torch.randint(0, 255, (3, 64, 64), dtype=torch.uint8) for _ in range(2)]
+
+    def found(*names):
+        model.set_test_classes(*names)
+        results = model.test_step(dict(inputs=images, data_samples=samples(2)))
+        return torch.stack([s.pred_panoptic_seg.sem_seg for s in results])
+
+    three = found(["disk", "red cow", "sky"], ["disk"])
+    assert three.shape == (2, 1, 80, 80) and set((three % 1000).unique().tolist()) <= {0, 1, 2, 3}
+    assert model.seen(model.test_classes).tolist() == [True, False, False]
+    words = model.test_step(dict(inputs=images, data_samples=samples(2)))[0].pred_panoptic_seg
+    assert words.label_names == ["disk", "red cow", "sky"]
+    visualizer = PanopticVisualizer()
+    empty = PixelData(metainfo=words.metainfo, sem_seg=torch.full((1, 80, 80), 3))
+    blank = np.zeros((80, 80, 3), dtype=np.uint8)
+    for segments, drawn in ((words, True), (empty, False)):
+        picture = visualizer._draw_panoptic_seg(blank, segments.numpy(), ("cat",), "random")
+        assert picture.shape == blank.shape and bool(picture.any()) == drawn
+    one = found(["zebra"])
+    assert set((one % 1000).unique().tolist()) <= {0, 1}
+    assert not (found(["zebra"], []) >= 1000).any()  # as stuff
+    assert torch.equal(found(["disk", "red cow", "sky"], ["disk"]), three)
+    for match, names in (
+        ("is empty", ([],)),
+        ("more than once", (["cat", "cat"],)),
+        ("things has 'dog'", (["cat"], ["dog"])),
+    ):
+        with pytest.raises(HypvisionError, match=match):
+            model.set_test_classes(*names)
+
+
+def test_fusion_by_hand():
+    model = panoptic(alpha=0.25, beta=0.75)
+    trained, clip = torch.tensor([[0.6, 0.2, 0.2]]), torch.tensor([[0.3, 0.7]])
+    seen, unseen = 0.75**0.75 * 0.3**0.25, 0.25**0.25 * 0.7**0.75
+    found = model.fused_scores(trained, clip, torch.tensor([True, False]))[0].tolist()
+    assert found == pytest.approx([0.8 * seen / (seen + unseen), 0.8 * unseen / (seen + unseen), 0.2])
+    with pytest.raises(HypvisionError, match="numbers from 0 to 1"):
+        panoptic(alpha=2.0)
+
+
+PANOPTIC = sorted(path.name for path in CONFIGS.glob("*-panoptic-*coco*.py"))
+QUICK = "hyperclip-panoptic-vitb16_8xb2-50e_coco116-17.py"
+
+
+def shrink(name, coco):
+    """A COCO config on six pictures, its CLIP replaced by a small random one, the heads made narrow."""
+    config = load_config(CONFIGS / name, {"data_root": f"{coco}/"})
+    model = config.model
+    model.clip = dict(name="shapes-s8")
+    if model.get("adapter"):
+        model.adapter.block = 32
+    model.hooks = (1, 2, 4, 5)
+    model.neck.out_channels = 32
+    head = model.panoptic_head
+    head.update(in_channels=[32] * 4, feat_channels=32, out_channels=32, num_queries=8)
+    head.positional_encoding.num_feats = head.pixel_decoder.positional_encoding.num_feats = 16
+    for decoder in (head.transformer_decoder, head.pixel_decoder.encoder):
+        decoder.num_layers = 1
+        for key, part in decoder.layer_cfg.items():
+            part.embed_dims = 32
+            if key == "ffn_cfg":
+                part.feedforward_channels = 32
+    for loader in ("train_dataloader", "test_dataloader"):
+        if loader not in config:
+            continue
+        config[loader].update(batch_size=2, num_workers=0, persistent_workers=False)
+        for step in config[loader].dataset.pipeline:
+            for key in ("scale", "crop_size"):
+                if key in step:
+                    step[key] = (64, 64)
+            if step.type == "RandomResize":
+                step.ratio_range = (1.0, 1.0)
+    for key in ("val_dataloader", "val_evaluator", "val_cfg"):
+        config.pop(key)
+    config.train_cfg = dict(type="IterBasedTrainLoop", max_iters=1)
+    config.param_scheduler = []
+    config.default_hooks.checkpoint = dict(type="CheckpointHook", by_epoch=False, interval=1)
+    return config
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == QUICK else [pytest.mark.slow]) for name in PANOPTIC]
+)
+def test_config_takes_a_step_and_tests(name, coco, tmp_path):
+    runner = train(shrink(name, coco), tmp_path)
+    assert runner.iter == 1 and runner.message_hub.get_scalar("train/loss").current() > 0
+    assert len(runner.model.train_classes) == 116
+    metrics = run_test(shrink(name, coco), tmp_path / "iter_1.pth", tmp_path / "test")
+    assert {"ov/PQ", "ov/PQ_novel", "ov/PQ_rest", "ov/PQ_things"} <= set(metrics)
+
+
+def test_ade_config():
+    """Test only, and its words fit its labels; what training knew is told."""
+    config = load_config(CONFIGS / "hyperclip-panoptic-vitb16_test-ade150.py")
+    assert len(PANOPTIC) == 2 and "train_dataloader" not in config and config.model.clip.pretrained is None
+    assert config.model.test_classes == config.test_dataloader.dataset.classes == "ade150"
+    assert {"sky", "grass", "fence"} <= set(load_classes(config.model.train_classes)) & set(load_classes("ade150"))

@@ -1,0 +1,200 @@
+"""Weights of the zoo in mmengine's configs and commands, and whole segmenters and detectors."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import ConfigDict
+from mmengine.registry import MODELS
+from mmengine.runner import CheckpointLoader
+
+import hypvision
+import hypvision.openmmlab
+from hypvision.checkpoints.index import builtin_index
+from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.sources import resolve
+from hypvision.errors import HypvisionError
+
+SLIM = dict(
+    type="TimmBackbone", model_name="hcformer_nano", img_size=64, layers=(1, 1, 2, 1), mlp_ratios=(4, 4, 4, 4),
+    fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), win=(4, 2, 1, 1), pad="minimal", layer_scale=0.3,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    for name in ("HYPVISION_INDEX", "HYPVISION_WEIGHTS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def weights(name):
+    return read_weights(resolve(name))
+
+
+def test_the_loader_gives_the_names_of_the_engine():
+    checkpoint = CheckpointLoader.load_checkpoint("zoo:hcformer_nano.shapes")
+    assert len(checkpoint["meta"]["dataset_meta"]["classes"]) == 16
+    given = checkpoint["state_dict"]
+    assert torch.equal(given["backbone.head.weight"], weights("hcformer_nano.shapes")["head.weight"])
+    with pytest.raises(HypvisionError, match="hcformer_nano.shapes"):
+        CheckpointLoader.load_checkpoint("zoo:hcformer_nano.shape")
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"),
+    [
+        ("hcformer_nano.shapes", ""),
+        ("semantic-fpn_hcformer_nano.shapes", "backbone.timm_model.model."),
+        ("mask-rcnn_hcformer_nano.shapes", "backbone.timm_model.model."),
+    ],
+)
+def test_init_cfg_takes_the_backbone_of_any_task(name, prefix):
+    backbone = MODELS.build(dict(SLIM, init_cfg=dict(type="Pretrained", checkpoint=f"zoo:{name}")))
+    backbone.init_weights()
+    own = backbone.timm_model.model.state_dict()
+    expected = weights(name)
+    for key in ("stem.weight", "stages.2.blocks.1.mlp.fc1.weight", "stages.3.blocks.0.mixer.bias"):
+        assert torch.equal(own[key], expected[prefix + key]), key
+
+
+def test_pretrained_true_takes_the_tag():
+    backbone = MODELS.build(dict(type="TimmBackbone", model_name="hcformer_nano.shapes", pretrained=True))
+    backbone.init_weights()
+    expected = weights("hcformer_nano.shapes")
+    assert torch.equal(backbone.timm_model.model.stem.weight, expected["stem.weight"])
+    with pytest.raises(HypvisionError, match="no weights for 'hcformer_small'"):
+        MODELS.build(dict(type="TimmBackbone", model_name="hcformer_small", pretrained=True))
+
+
+def test_a_classifier_of_the_engine_starts_from_a_tag():
+    import hypvision.tasks
+
+    config = dict(model_name="hcformer_nano.shapes", pretrained=True, num_classes=3)
+    model = hypvision.tasks.ImageClassifier(backbone=config)
+    assert model.backbone.head.weight.shape[0] == 3
+    assert torch.equal(model.backbone.norm.weight, weights("hcformer_nano.shapes")["norm.weight"])
+
+
+def test_a_segmenter_is_whole():
+    pytest.importorskip("mmseg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # mmseg's advice on its own code helps nobody
+        model = hypvision.load("semantic-fpn_hcformer_nano.shapes")
+    assert not model.training and model.dataset_meta["classes"][0] == "background"
+    expected = weights("semantic-fpn_hcformer_nano.shapes")
+    assert all(torch.equal(value, expected[key]) for key, value in model.state_dict().items())
+    with torch.no_grad():
+        logits = model(torch.randn(1, 3, 96, 96), mode="tensor")
+    assert logits.shape[:2] == (1, 5) and logits.isfinite().all()
+    with pytest.raises(HypvisionError, match="num_classes"):
+        hypvision.load("semantic-fpn_hcformer_nano.shapes", num_classes=3)
+
+
+def test_a_detector_finds_a_shape():
+    pytest.importorskip("mmdet")
+    from mmdet.structures import DetDataSample
+
+    from hypvision.data import ShapesScenes
+
+    model = hypvision.load("mask-rcnn_hcformer_nano.shapes")
+    assert tuple(model.dataset_meta["classes"]) == ("branched", "composite", "polygon", "round")
+    scene = ShapesScenes("val", length=100, size=96, seed=0)[0]
+    picture = torch.from_numpy(np.asarray(scene.image)[..., ::-1].copy()).permute(2, 0, 1)  # BGR, as mmdet reads files
+    sample = DetDataSample(metainfo=dict(img_shape=(96, 96), ori_shape=(96, 96), scale_factor=(1.0, 1.0), img_id=0))
+    with torch.no_grad():
+        (result,) = model.test_step(dict(inputs=[picture], data_samples=[sample]))
+    found = result.pred_instances
+    best = found.bboxes[found.scores.argmax()]
+    assert found.scores.max() > 0.5
+
+    def overlap(a, b):
+        width = (torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2])).clamp(min=0)
+        inner = width.prod()
+        return (inner / ((a[2:] - a[:2]).prod() + (b[2:] - b[:2]).prod() - inner)).item()
+
+    assert max(overlap(best, torch.as_tensor(box, dtype=torch.float32)) for box in scene.boxes) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [
+        ("hcformer_nano.shapes", "timm"),
+        ("semantic-fpn_hcformer_nano.shapes", "mmseg"),
+        ("mask-rcnn_hcformer_nano.shapes", "mmdet"),
+        ("shapes-s8.captions", "open_clip"),
+    ],
+)
+def test_the_code_on_a_card_runs(name, library, tmp_path, monkeypatch):
+    """As a reader would paste it, with a picture of the kind that the model knows."""
+    pytest.importorskip(library)
+    from hypvision.data import ShapesScenes
+    from hypvision.zoo.cards import model_card
+
+    code = model_card(builtin_index().get(name)).split("```python\n")[1].split("```")[0]
+    image = ShapesScenes("val", length=100, size=96, seed=0)[0].image
+    monkeypatch.chdir(tmp_path)
+    image.save("picture.jpg")
+    space = dict(image=image, images=torch.randn(2, 3, 64, 64))
+    exec(code, space)
+    array = np.asarray(image)[..., ::-1].copy()  # BGR, as OpenCV reads files
+    image.save("picture.png")
+    if "labels" in space:
+        model, infer = space["model"], space["inference_model"]
+        same = infer(model, "picture.png").pred_sem_seg.data, infer(model, array).pred_sem_seg.data
+        assert torch.equal(*same)
+        assert space["labels"].shape == (96, 96) and 1 < len(space["labels"].unique()) <= len(space["names"]) == 5
+    elif "found" in space:
+        model, infer = space["model"], space["inference_detector"]
+        same = infer(model, "picture.png").pred_instances.bboxes, infer(model, array).pred_instances.bboxes
+        assert torch.equal(*same)
+        assert space["found"].scores.max() > 0.5 and space["found"].bboxes.shape[1] == 4 and len(space["names"]) == 4
+    else:
+        assert space["scores"].isfinite().all() and len(space["scores"]) in (1, 2)
+
+
+def test_files_without_a_model_config_are_explained(tmp_path):
+    from hypvision.checkpoints.storage import write_weights
+    from hypvision.openmmlab.pretrained import build_model
+
+    write_weights({"w": torch.ones(2)}, tmp_path / "w.safetensors")
+    record = builtin_index().get("semantic-fpn_hcformer_nano.shapes")
+    with pytest.raises(HypvisionError, match="does not hold the config"):
+        build_model(record, tmp_path / "w.safetensors", {})
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        dict(type="os.mkdir", path="PLACE"),
+        dict(type="mmseg.os.mkdir", path="PLACE"),
+        dict(type="EncoderDecoder", backbone=dict(type="os.mkdir", path="PLACE")),
+        dict(type="EncoderDecoder", decode_head=[dict(nms=dict(type="os.mkdir", path="PLACE"))]),
+        dict(type=["os.mkdir"]),
+        dict(type="EncoderDecoder", backbone=dict(type="ResNet", _scope_="attack"), note="os.mkdir"),
+    ],
+)
+def test_a_weight_file_cannot_call_python(part, tmp_path, monkeypatch):
+    """mmengine would call what a type names, if no registry has it."""
+    from hypvision.checkpoints.storage import write_weights
+    from hypvision.openmmlab.pretrained import build_model
+
+    pytest.importorskip("mmseg")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "attack.py").write_text("import os\nos.mkdir('PLACE')\n")
+    write_weights({"w": torch.ones(2)}, tmp_path / "w.safetensors", header={"model": part})
+    record = builtin_index().get("semantic-fpn_hcformer_nano.shapes")
+    with pytest.raises(HypvisionError, match=r"was refused.*(os\.mkdir|'attack')"):
+        build_model(record, tmp_path / "w.safetensors", {})
+    assert not (tmp_path / "PLACE").exists()
+
+
+def test_shipped_configs_hold_no_paths():
+    """A model must not ask for the checkpoint that its training started from."""
+    from hypvision.checkpoints.storage import read_header
+
+    for record in builtin_index():
+        header = read_header(resolve(record, builtin_index()))
+        assert "work_dirs" not in str(header) and "/" not in str(ConfigDict(header).get("model", ""))

@@ -1,0 +1,171 @@
+"""Pre-training of the small CLIP: its data, its loss written out pair by pair, and the file that is shipped."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("open_clip")
+
+from mmengine.registry import MODELS
+from mmengine.runner import CheckpointLoader
+
+import hypvision
+from hypvision.checkpoints.match import check_compatible
+from hypvision.clip import adapters
+from hypvision.clip.models import expand_tokens
+from hypvision.data.shapes import TAXONOMY
+from hypvision.engine.config import load_config
+from hypvision.errors import HypvisionError
+from hypvision.tasks.contrastive import CLIPContrast, ShapeCaptions, ZeroShotAccuracy
+from hypvision.tasks.publishing import describe_config, stripped
+from hypvision.zoo.export import export_model
+
+CONFIGS = Path(__file__).parents[2] / "configs/hyperclip"
+
+
+def test_data_are_repeatable_and_captions_true():
+    data = ShapeCaptions(length=60)
+    again = ShapeCaptions(length=60)
+    for i in (0, 1, 58, 59):
+        assert torch.equal(data[i]["inputs"], again[i]["inputs"]) and data[i]["caption"] == again[i]["caption"]
+    single = [data[i] for i in range(0, 60, 2)]
+    assert all(item["inputs"].shape == (3, 64, 64) and item["inputs"].dtype == torch.uint8 for item in single)
+    named = [item for item in single if any(shape in item["caption"].split() for shape in TAXONOMY.classes["shape"])]
+    assert len(named) > 15
+    assert all(TAXONOMY.classes["shape"][item["label"]] in item["caption"].split() for item in named)
+    assert all(data[i]["label"] == -1 for i in range(1, 60, 2))
+
+
+def test_loss_pair_by_pair():
+    model = CLIPContrast(dict(name="shapes-s8")).eval()
+    inputs = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
+    captions = ["a disk", "a red ring", "a disk", "a house"]
+    with torch.no_grad():
+        found = model(inputs, captions, mode="loss")
+        images = model(inputs, captions)
+        text = model.clip.encode_text(model.tokenizer(["a disk", "a house", "a red ring"]), normalize=True)
+        logits = (float(model.clip.logit_scale.exp()) * images @ text.T).tolist()
+    number = [0, 2, 0, 1]
+
+    def log_share(values, i):
+        return values[i] - math.log(sum(math.exp(v) for v in values))
+
+    of_image = -sum(log_share(row, n) for row, n in zip(logits, number)) / 4
+    columns = [[row[t] for row in logits] for t in range(3)]
+    of_text = -((log_share(columns[0], 0) + log_share(columns[0], 2)) / 2 + log_share(columns[1], 3)
+                + log_share(columns[2], 1)) / 3  # fmt: skip
+    assert float(found["loss_image"]) == pytest.approx(of_image / 2, rel=1e-4)
+    assert float(found["loss_text"]) == pytest.approx(of_text / 2, rel=1e-4)
+
+
+def test_it_learns():
+    model = CLIPContrast(dict(name="shapes-s8")).train()
+    data = ShapeCaptions(length=8)
+    batch = [data[i] for i in range(8)]
+    inputs, captions = torch.stack([item["inputs"] for item in batch]), [item["caption"] for item in batch]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(6):
+        loss = sum(model(inputs, captions, mode="loss").values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_metric():
+    metric = ZeroShotAccuracy()
+    metric.process({}, [dict(scores=torch.tensor([0.1, 0.9]), label=1), dict(scores=torch.tensor([0.9, 0.1]), label=1)])
+    assert metric.evaluate(2) == dict(top1=50.0)
+    with pytest.raises(HypvisionError, match="needs single objects"):
+        metric.process({}, [dict(scores=torch.ones(2), label=-1)])
+
+
+def test_published_weights(tmp_path):
+    """What goes into the zoo: the record's facts from the config, and of the table of words what the captions use."""
+    config = load_config(CONFIGS / "clip-shapes_1100i.py")
+    known = describe_config(config)
+    assert (known["task"], known["model"], known["input"]["size"]) == ("zero-shot", "shapes-s8", [3, 64, 64])
+    model = CLIPContrast(dict(name="shapes-s8"))
+    weights = stripped(dict(state_dict=model.state_dict()), "zero-shot")
+    used = weights["token_embedding.index"]
+    assert 40 < len(used) < 400 and {49406, 49407} <= set(used.tolist())
+    full = expand_tokens(weights)
+    assert full.keys() == model.clip.state_dict().keys()
+    assert torch.equal(full["token_embedding.weight"][used], model.clip.token_embedding.weight[used])
+
+
+def test_shipped_weights():
+    clip = hypvision.load("shapes-s8.captions")
+    data = ShapeCaptions(split="val", length=60, scenes=False)
+    model = CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions")).eval()
+    samples = [data[i] for i in range(60)]
+    pictures = torch.stack([sample["inputs"] for sample in samples])
+    labels = torch.tensor([sample["label"] for sample in samples])
+    with torch.no_grad():
+        found = model(pictures, [""] * 60, labels, mode="predict")
+        words = clip.encode_text(clip.tokenizer(["A photo of a star in the scene"]), normalize=True)
+        assert torch.allclose(words, model.encode_classes(["star"])[:, 0], atol=1e-6)
+    right = sum(int(sample["scores"].argmax()) == sample["label"] for sample in found)
+    assert right > 24  # of 60; chance is 4
+    checkpoint = CheckpointLoader.load_checkpoint("zoo:shapes-s8.captions")
+    check_compatible(model, checkpoint["state_dict"], "zoo:shapes-s8.captions")
+    with pytest.raises(HypvisionError, match="is a CLIP, two networks"):
+        export_model("shapes-s8.captions", "onnx", "never.onnx")
+
+
+@pytest.mark.parametrize(
+    "options,learned",
+    [
+        (dict(adapter=dict(type="hyperclip", block=32)), ".hyperclip."),
+        (dict(adapter=dict(block=32), tune="hyperbolic"), ".hyperclip."),  # as earlier versions said it
+        (dict(tune="attention"), ".in_proj_weight"),
+        (dict(tune="text"), "clip."),
+        (dict(tune="image"), "clip.visual."),
+        (dict(tune="full"), "clip."),
+    ],
+    ids=str,
+)
+def test_what_trains(options, learned):
+    """Any adapter, or a part of CLIP: that gets gradients, and nothing else does."""
+    model = CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), **options).train()
+    inputs = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
+    sum(model(inputs, ["a disk", "a ring", "a house", "a disk"], mode="loss").values()).backward()
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained and all(learned in name for name in trained)
+    assert {name for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().max() > 0} <= trained
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
+    if options.get("tune") in ("text", "image"):
+        assert {name.startswith("clip.visual.") for name in trained} == {options["tune"] == "image"}
+        assert "clip.logit_scale" not in trained
+
+
+def test_an_adapter_learns_and_is_saved_alone(tmp_path):
+    clip = dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions")
+    model = CLIPContrast(clip, adapter=dict(type="hyperclip", block=32)).train()
+    data = ShapeCaptions(length=8)
+    batch = [data[i] for i in range(8)]
+    inputs, captions = torch.stack([item["inputs"] for item in batch]), [item["caption"] for item in batch]
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3)
+    losses = []
+    for _ in range(5):
+        loss = sum(model(inputs, captions, mode="loss").values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+    path = adapters.save(model.clip, tmp_path / "a.safetensors")
+    fresh = CLIPContrast(clip, tune="frozen").eval()
+    adapters.load(fresh.clip, path)
+    with torch.no_grad():
+        assert torch.allclose(fresh(inputs, captions), model.eval()(inputs, captions), atol=1e-5)
+    with pytest.raises(HypvisionError, match="Leave out one of the two"):
+        CLIPContrast(clip, adapter=dict(type="hyperclip", block=32), tune="text")
+
+
+def test_former_names_of_types_build_the_same():
+    assert MODELS.get("CaptionContrast") is MODELS.get("CLIPContrast") is CLIPContrast

@@ -1,0 +1,142 @@
+"""Every metric-learning config builds and trains on tiny data in the published layouts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+pytest.importorskip("mmengine")
+from helpers.retrieval_layouts import write_cars, write_cub, write_folder, write_inshop, write_sop
+
+from hypvision.data.shapes import TAXONOMY
+from hypvision.engine.config import load_config
+from hypvision.engine.run import test as run_test
+from hypvision.engine.run import train
+
+ROOT = Path(__file__).parents[2] / "configs" / "lhier"
+CONFIGS = sorted(path.name for path in ROOT.glob("*.py"))
+QUICK = ("lhier_dino-small_2xb90-100e_cub200.py", "hier_deit-small_2xb90-150e_inshop.py")
+CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FOLDERS = ("cifar10", "shapes")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*published are"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    write_cub(root / "cub200")
+    write_sop(root / "sop")
+    write_inshop(root / "inshop")
+    write_folder(root / "cifar10/train", CIFAR, images=8)
+    write_folder(root / "cifar10/test", CIFAR, images=8)
+    # Six instances of each shape: the folders are named as `hypvision make-data --level instance` does.
+    shapes = TAXONOMY.classes["instance"][: 6 * len(TAXONOMY.classes["shape"])]
+    write_folder(root / "shapes/train", shapes, images=8)
+    write_folder(root / "shapes/val", shapes, images=8)
+    return root
+
+
+def tiny(name, data, **options):
+    """A few small pictures, random weights, no worker processes."""
+    key = next(k for k in ("cub200", "cars196", "sop", "inshop", "cifar10", "shapes") if k in name)
+    if key == "cars196" and not (data / key).exists():
+        pytest.importorskip("scipy")
+        write_cars(data / key)
+    config = load_config(ROOT / name, {"data_root": str(data / key), "model.backbone.pretrained": False, **options})
+    for loader in (config.train_dataloader, config.val_dataloader, config.test_dataloader):
+        loader.update(num_workers=0, persistent_workers=False, batch_size=24 if key in FOLDERS else 8)
+        loader.dataset.transform.input_size = 32
+    if key in FOLDERS:
+        config.train_dataloader.batch_sampler.m = 4
+    if config.model.backbone.model_name.startswith(("vit", "deit")):
+        config.model.backbone.update(img_size=32, depth=2)
+    config.model.hier_loss = config.model.hier_loss and dict(config.model.hier_loss, num_proxies=12, neighbours=6)
+    return config
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CONFIGS])
+def test_config_trains_and_measures(name, data, tmp_path):
+    config = tiny(name, data)
+    config.train_cfg.update(max_epochs=2)
+    config.train_cfg.val_interval = 2
+    runner = train(config, tmp_path)
+    steps = len(runner.train_dataloader)
+    assert runner.iter == 2 * steps > 0
+    scalar = runner.message_hub.get_scalar
+    assert scalar("train/loss").current() > 0 and 0 <= scalar("val/recall@1").current() <= 100
+    rates = {group["name"]: group["lr"] for group in runner.optim_wrapper.optimizer.param_groups}
+    assert rates["class_proxies"] > rates["body"] > 0
+    if config.model.neck.geometry == "lorentz":
+        manifold = runner.model.neck.manifold
+        manifold.check_point(runner.model.hier_loss.proxies)
+        assert manifold._value() != 1.0
+
+
+def test_a_trained_checkpoint_is_measured_again(data, tmp_path):
+    """What validation said at the end, testing says again; embeddings are written."""
+    config = tiny("lhier_resnet10t_cifar10.py", data)
+    config.train_cfg.update(max_epochs=1)
+    config.param_scheduler = []
+    said = train(config, tmp_path / "run").message_hub.get_scalar("val/recall@1").current()
+    out = tmp_path / "embeddings.npz"
+    found = run_test(tiny("lhier_resnet10t_cifar10.py", data), tmp_path / "run/epoch_1.pth", tmp_path / "test", out=out)
+    assert found["recall@1"] == pytest.approx(said)
+    assert {"r_precision", "map@r", "mistake_height"} <= set(found)
+    with np.load(out) as file:
+        assert file["embeddings"].shape == (32, 65) and list(file["classes"]) == ["frog", "horse", "ship", "truck"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model.neck.learnable": False},
+        {"model.neck.slope": 3.0, "model.neck.limit": 6.0},
+        {"optim_wrapper.optimizer.type": "RiemannianAdam"},
+        {"optim_wrapper.optimizer.move": "project"},
+        {"optim_wrapper.paramwise_cfg.curvature_lr": 1e-4},
+        {"model.metric_loss.name": "MultiSimilarityLoss", "model.metric_loss.distance": "hyperbolic"},
+        {"model.hier_loss.exclude_anchor": True},
+        {"model.neck.dim": 16},
+    ],
+    ids=lambda options: " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in options.items()),
+)
+def test_switches_that_the_readme_names_take_a_step(options, data):
+    """Without a Runner: the learner and its optimiser are built from the config, and the loss is finite."""
+    import torch
+    from mmengine.optim import build_optim_wrapper
+    from mmengine.registry import MODELS
+
+    import hypvision.tasks.metric_learning  # noqa: F401 - registers the learner
+
+    if "model.metric_loss.name" in options:
+        pytest.importorskip("pytorch_metric_learning")
+    config = tiny("lhier_resnet10t_cifar10.py", data, **options)
+    model = MODELS.build(config.model)
+    optim = build_optim_wrapper(model, config.optim_wrapper)
+    batch = dict(inputs=torch.randn(8, 3, 32, 32), label=torch.arange(8) // 2)
+    losses = [model.train_step(batch, optim)["loss"] for _ in range(2)]
+    assert all(torch.isfinite(loss) for loss in losses)
+    moved = model.neck.manifold._value() != 1.0
+    assert moved == (options.get("model.neck.learnable") is not False)
+
+
+def test_there_is_a_config_for_every_data_set_backbone_and_method():
+    for method in ("hier", "lhier"):
+        for backbone in ("resnet50", "deit-small", "dino-small", "vit-small"):
+            for place in ("cub200", "cars196", "sop", "inshop"):
+                assert len(list(ROOT.glob(f"{method}_{backbone}_*_{place}.py"))) == 1
+    assert sum("_2xb90-" in name for name in CONFIGS) == 32
+
+
+def test_metafile_names_files_that_exist():
+    meta = yaml.safe_load((ROOT / "metafile.yml").read_text())
+    for model in meta["Models"]:
+        assert (ROOT.parents[1] / model["Config"]).is_file(), model["Config"]
+        assert Path(model["Config"]).stem == model["Name"]
+        assert ("Results" in model) == (model["Reported"] != "none")
+    recipes = {path.stem for path in ROOT.glob("*_2xb90-*.py")}
+    assert len(recipes) == 32 and recipes <= {model["Name"] for model in meta["Models"]}

@@ -1,0 +1,174 @@
+"""Retrieval metrics against loops over queries, and the blocks they are computed in."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("mmengine")
+from hypvision.errors import HypvisionError
+from hypvision.geometry import Lorentz
+from hypvision.tasks.metric_learning_metrics import RetrievalMetric, evaluate_retrieval, lca_heights, nearest
+
+SPACES = ("lorentz", "cosine", "euclidean")
+
+
+def points(count, space, dim=6):
+    x = torch.randn(count, dim)
+    return Lorentz(1.0).expmap0(x) if space == "lorentz" else x
+
+
+def distances(x, y, space):
+    """In float64, one pair at a time."""
+    x, y = x.double(), y.double()
+    if space == "lorentz":
+        return torch.stack([Lorentz(1.0).dist(a.expand_as(y), y) for a in x])
+    if space == "cosine":
+        return torch.stack([1 - torch.cosine_similarity(a[None], y) for a in x])
+    return torch.stack([(a - y).norm(dim=1) for a in x])
+
+
+def by_hand(order, query_labels, gallery_labels, recall, heights=None):
+    """The metrics from each query's ranking, in plain Python."""
+    sums = {f"recall@{k}": 0 for k in recall} | {"r_precision": 0, "map@r": 0}
+    able = tall = wrong = 0
+    for ranking, label in zip(order, query_labels):
+        hits = [gallery_labels[j] == label for j in ranking]
+        for k in recall:
+            sums[f"recall@{k}"] += any(hits[:k])
+        r = sum(hits)
+        if r:
+            able += 1
+            sums["r_precision"] += sum(hits[:r]) / r
+            sums["map@r"] += sum(sum(hits[: i + 1]) / (i + 1) for i in range(r) if hits[i]) / r
+        if heights is not None:
+            height = heights[label][gallery_labels[ranking[0]]]
+            tall, wrong = tall + height, wrong + (not hits[0])
+    out = {key: 100 * value / (len(order) if "recall" in key else able) for key, value in sums.items()}
+    return out | ({} if heights is None else {"height@1": tall / len(order), "mistake_height": tall / wrong})
+
+
+ANCESTORS = (("animal", "pet"), ("animal", "pet"), ("animal", "wild"), ("vehicle", "car"), ("vehicle", "ship"))
+HEIGHTS = [[0, 1, 2, 3, 3], [1, 0, 2, 3, 3], [2, 2, 0, 3, 3], [3, 3, 3, 0, 2], [3, 3, 3, 2, 0]]
+
+
+def test_heights_by_hand():
+    assert lca_heights(ANCESTORS).tolist() == HEIGHTS
+    assert lca_heights([(), ()]).tolist() == [[0, 1], [1, 0]]
+    assert lca_heights([("a",), ("a",), ("b",)]).tolist() == [[0, 1, 2], [1, 0, 2], [2, 2, 0]]
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("blocks", [{}, dict(query_block=7, gallery_block=5)], ids=["whole", "blocks"])
+def test_among_each_other_equals_the_loops(space, blocks):
+    x, labels = points(60, space), torch.randint(5, (60,))
+    labels[0] = 5  # alone in its class
+    ancestors, heights = (*ANCESTORS, ("vehicle", "car")), lca_heights((*ANCESTORS, ("vehicle", "car"))).tolist()
+    d = distances(x, x, space).fill_diagonal_(math.inf)
+    order = [row[:-1] for row in d.argsort(1).tolist()]
+    expected = by_hand(order, labels.tolist(), labels.tolist(), (1, 3, 10), heights)
+    found = evaluate_retrieval(x, labels, recall=(1, 3, 10, 60), space=space, ancestors=ancestors, **blocks)
+    assert found == pytest.approx(expected, rel=1e-6) and found["recall@1"] < found["recall@10"]
+
+
+def test_queries_against_a_gallery_equal_the_loops():
+    x, y = points(20, "lorentz"), points(45, "lorentz")
+    labels, gallery = torch.randint(5, (20,)), torch.randint(1, 5, (45,))
+    order = distances(x, y, "lorentz").argsort(1).tolist()
+    expected = by_hand(order, labels.tolist(), gallery.tolist(), (1, 2), HEIGHTS)
+    found = evaluate_retrieval(x, labels, y, gallery, (1, 2), ancestors=ANCESTORS, query_block=6, gallery_block=8)
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_perfect_and_hopeless_embeddings():
+    labels = torch.arange(12) // 3
+    perfect = torch.nn.functional.one_hot(labels).float() + 0.01 * torch.randn(12, 4)
+    found = evaluate_retrieval(perfect, labels, recall=(1,), space="cosine", ancestors=ANCESTORS[:4])
+    assert found == {"recall@1": 100, "r_precision": 100, "map@r": 100, "height@1": 0, "mistake_height": 0}
+    shuffled = torch.arange(12) % 3  # the neighbours are never of the class
+    found = evaluate_retrieval(perfect, shuffled, recall=(1,), space="cosine")
+    assert found["recall@1"] == 0 and "height@1" not in found
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_faiss_finds_the_same(space):
+    pytest.importorskip("faiss")
+    x = points(40, space)
+    itself = torch.arange(40)
+    for gallery, exclude in ((x, itself), (points(30, space), None)):
+        one, other = (
+            torch.cat([n for _, n in nearest(x, gallery, 9, space, exclude, query_block=16, backend=b)])
+            for b in ("torch", "faiss")
+        )
+        assert torch.equal(one, other)
+
+
+def test_blocks_cover_all_queries_and_bad_names_are_told():
+    x = points(10, "cosine")
+    chosen = [c for c, _ in nearest(x, x, 3, "cosine", query_block=4)]
+    assert chosen[0].start == 0 and chosen[-1].stop == 10 and all(a.stop == b.start for a, b in pairwise(chosen))
+    assert next(iter(nearest(x, x, 99, "cosine")))[1].shape == (10, 10)
+    for options in (dict(space="taxicab"), dict(backend="magic")):
+        with pytest.raises(ValueError, match="space is one of"):
+            next(iter(nearest(x, x, 3, **options)))
+
+
+def test_memory_does_not_grow_with_the_gallery():
+    """The peak beyond the embeddings depends on the block, so 60,000 x 60,000 needs what 6,000 x 6,000 needs."""
+    from bench.common import peak_bytes
+
+    def peak(count):
+        x, labels = points(count, "lorentz", 64), torch.arange(count) // 5
+        return peak_bytes(lambda: evaluate_retrieval(x, labels, recall=(1, 100), query_block=64, gallery_block=512))
+
+    small, large = peak(1500), peak(6000)
+    # what does grow is a handful of numbers for each image
+    assert large - small < 4500 * 64 and large < 0.05 * 6000 * 6000 * 4
+
+
+@pytest.mark.slow
+def test_sixty_thousand_by_sixty_thousand_fits_in_two_gigabytes():
+    """A process of its own with 60,502 embeddings of 512 dimensions, the size of SOP's test set; about 5 minutes."""
+    import subprocess
+    import sys
+
+    code = """
+import resource, torch
+torch.set_num_threads(1)
+from hypvision.tasks.metric_learning_metrics import nearest
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+x = torch.randn(60502, 513)
+for chosen, _ in nearest(x, x, 1000, exclude=torch.arange(60502)):
+    if chosen.start > 4096:
+        break  # every further block of queries is like these
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 2048
+
+
+def metric_of(samples, queries=None, **options):
+    metric = RetrievalMetric(recall=(1, 2), device="cpu", **options)
+    metric.dataset_meta = dict(classes=tuple("abcde"), ancestors=ANCESTORS, queries=queries)
+    for sample in samples:
+        metric.process(None, [sample])
+    return metric
+
+
+def test_the_metric_sorts_splits_and_writes(tmp_path):
+    x, labels = points(30, "lorentz"), torch.randint(5, (30,))
+    samples = [
+        dict(embedding=x[i], space="lorentz", label=int(labels[i]), index=i) for i in torch.randperm(30).tolist()
+    ]
+    out = tmp_path / "deep" / "embeddings.npz"
+    found = metric_of(samples, out_file=str(out)).evaluate(30)
+    assert found == pytest.approx(evaluate_retrieval(x, labels, recall=(1, 2), ancestors=ANCESTORS))
+    with np.load(out) as file:
+        assert np.array_equal(file["embeddings"], x.numpy()) and np.array_equal(file["labels"], labels.numpy())
+    found = metric_of(samples, queries=10).evaluate(30)
+    parts = (x[:10], labels[:10], x[10:], labels[10:], (1, 2))
+    assert found == pytest.approx(evaluate_retrieval(*parts, ancestors=ANCESTORS))
+    with pytest.raises(HypvisionError, match="no gallery is left"):
+        metric_of(samples, queries=30).evaluate(30)

@@ -1,0 +1,163 @@
+"""Publishing: what is stripped, what is measured, what is refused. Trains a tiny classifier once."""
+
+import hashlib
+import json
+import os
+
+import pytest
+import torch
+import yaml
+from helpers.engine import ROOT, make_images, write_config
+
+import hypvision.tasks.publishing
+from hypvision.checkpoints.index import read_index
+from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.storage import read_header
+from hypvision.engine.config import load_config
+from hypvision.engine.run import train
+from hypvision.errors import HypvisionError
+from hypvision.tasks.publishing import describe_config, publish, read_about, stripped
+from hypvision.zoo.cards import readme
+
+ABOUT = dict(
+    description="Tiny.", intended_use="Tests.", data="Noise.", training="hypvision train x", limits=["Knows nothing."],
+    licence="Apache-2.0", test_data="noise, 24 pictures",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A work dir with config and checkpoint of a short training, with its optimiser."""
+    root = tmp_path_factory.mktemp("publish")
+    config = write_config(root / "config.py", make_images(root / "data"), model="hcformer_nano")
+    text = config.read_text().replace(
+        'model_name="hcformer_nano"',
+        'model_name="hcformer_nano", layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4',
+    )
+    config.write_text(text)
+    train(config, root / "work")
+    return root, config, root / "work" / "epoch_1.pth"
+
+
+@pytest.fixture
+def where(trained, monkeypatch):
+    monkeypatch.chdir(trained[0])
+    return trained[0]
+
+
+def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, monkeypatch):
+    _, _, checkpoint = trained
+    before = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    monkeypatch.setattr(hypvision.tasks.publishing, "_load_elsewhere", lambda *args: None)  # see the slow test
+    calls = []
+
+    def measure(config, weights, environment, work_dir, options):
+        calls.append(weights)
+        if weights.startswith("zoo:"):  # what the other process would see
+            index = read_index(environment["HYPVISION_INDEX"])
+            path = index.root / index.get(weights[4:]).file.path
+            assert environment["HYPVISION_OFFLINE"] == "1" and path.is_file()
+        return {"top1": 40.0 if weights.startswith("zoo:") else 40.1, "top2": 70.0}
+
+    monkeypatch.setattr(hypvision.tasks.publishing, "_measure", measure)
+    zoo = tmp_path / "zoo"
+    record = publish("config.py", checkpoint, "hcformer_nano.tiny", ABOUT, zoo, metrics=["top1", "top2"])
+    assert calls == [str(checkpoint), "zoo:hcformer_nano.tiny"]
+    assert hashlib.sha256(checkpoint.read_bytes()).hexdigest() == before  # only read
+    path = zoo / record.file.path
+    assert path.stat().st_size < checkpoint.stat().st_size / 5
+    assert (zoo / "README.md").read_text() == readme(read_index(zoo))
+    assert read_index(zoo).get("hcformer_nano.tiny") == record
+    assert record.metrics[0].value == 40.0 and record.metrics[0].full_precision == 40.1
+    assert record.metrics[0].command == "hypvision test config.py zoo:hcformer_nano.tiny"
+    assert record.arguments["dims"] == [8, 16, 24, 32] and "num_classes" not in record.arguments
+    assert record.input["size"] == (3, 32, 32) and record.classes == ("blue", "green", "red")
+    assert read_header(path)["classes"] == ["blue", "green", "red"]
+    given = torch.load(checkpoint, weights_only=False)["state_dict"]
+    assert {f"backbone.{name}" for name in read_weights(path)} == set(given)
+
+    # Again, with other storage: the texts stay, the old file goes.
+    again = publish("config.py", checkpoint, "hcformer_nano.tiny", {}, zoo, storage="float32")
+    assert again.description == "Tiny." and again.metrics[0].data == ABOUT["test_data"]
+    assert again.metrics[0].full_precision is None
+    assert [p.name for p in (zoo / "weights").iterdir()] == [again.filename] != [record.filename]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(after=41.0), "more than the tolerance"),
+        (dict(after=float("nan")), "more than the tolerance"),
+        (dict(metrics=["mIoU"]), "no metric 'mIoU'"),
+        (dict(about={"description": "x"}), "intended_use"),
+        (dict(about={**ABOUT, "colour": "red"}), "unknown key 'colour'"),
+        (dict(limit=1000), "is the limit"),
+        (dict(storage="int3"), "no storage"),
+        (dict(name="no tag"), "MODEL.TAG"),
+    ],
+)
+def test_nothing_is_published_when_something_is_wrong(trained, where, tmp_path, monkeypatch, change, message):
+    after = change.get("after", 40.0)
+    left = [{"top1": after}, {"top1": 40.0}]
+    monkeypatch.setattr(hypvision.tasks.publishing, "_load_elsewhere", lambda *args: None)
+    monkeypatch.setattr(hypvision.tasks.publishing, "_measure", lambda *args: left.pop())
+    if "limit" in change:
+        monkeypatch.setattr(hypvision.tasks.publishing, "PACKAGED_LIMIT", change["limit"])
+    with pytest.raises(HypvisionError, match=message):
+        publish(
+            "config.py", trained[2], change.get("name", "hcformer_nano.tiny"), change.get("about", ABOUT),
+            tmp_path / "zoo", change.get("storage", "int8"), metrics=change.get("metrics", ()),
+        )  # fmt: skip
+    assert not (tmp_path / "zoo").exists()
+    assert len(left) == {"after": 0, "metrics": 1}.get(next(iter(change)), 2)  # nothing is measured in vain
+
+
+@pytest.mark.parametrize("text", ["description: [", "- a list", "training: 2026-02-30", b"\xff\xfe\xff"])
+def test_texts_that_cannot_be_read(tmp_path, text):
+    (tmp_path / "about.yml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(HypvisionError, match="about.yml"):
+        read_about(tmp_path / "about.yml")
+    with pytest.raises(HypvisionError, match=r"none\.yml"):
+        read_about(tmp_path / "none.yml")
+
+
+@pytest.mark.slow
+def test_the_command_measures_in_fresh_processes(trained, where, tmp_path):
+    import subprocess
+    import sys
+
+    (tmp_path / "about.yml").write_text(yaml.safe_dump(ABOUT))
+    command = [sys.executable, str(ROOT / "tools/publish_weights.py"), "config.py", str(trained[2])]
+    command += ["--name", "hcformer_nano.tiny", "--about", str(tmp_path / "about.yml"), "--tolerance", "10"]
+    done = subprocess.run([*command, "--zoo", str(tmp_path / "zoo")], capture_output=True, text=True, cwd=where)
+    assert done.returncode == 0, done.stderr[-2000:]
+    record = read_index(tmp_path / "zoo").get("hcformer_nano.tiny")
+    assert 0 <= record.metrics[0].value <= 100 and "Published" in done.stdout
+    environment = {**os.environ, "HYPVISION_INDEX": str(tmp_path / "zoo")}
+    command = [sys.executable, "-m", "hypvision.cli", *record.metrics[0].command.split()[1:]]
+    again = subprocess.run(command, capture_output=True, text=True, cwd=where, env=environment)
+    assert json.loads(again.stdout.splitlines()[-1])["top1"] == record.metrics[0].value
+
+
+def test_stripping():
+    inner = {"backbone.a": torch.ones(1), "backbone.b": torch.ones(1)}
+    assert set(stripped({"state_dict": inner, "optimizer": {}}, "classification")) == {"a", "b"}
+    assert set(stripped({"state_dict": inner}, "segmentation")) == set(inner)
+    with pytest.raises(HypvisionError, match="outside the timm model: neck"):
+        stripped({"state_dict": {**inner, "neck.a": torch.ones(1)}}, "classification")
+
+
+@pytest.mark.parametrize(
+    ("config", "task", "size"),
+    [
+        ("hcformer/hcformer-nano_8e_cifar10.py", "classification", [3, 32, 32]),
+        ("hcformer/semantic-fpn_hcformer-nano_600i_camvid.py", "segmentation", [3, 192, 192]),
+        ("demo/detection.py", "detection", [3, 96, 96]),
+    ],
+)
+def test_what_a_config_says(config, task, size):
+    found = describe_config(load_config(ROOT / "configs" / config))
+    assert (found["task"], found["model"], found["input"]["size"]) == (task, "hcformer_nano", size)
+    assert len(found["input"]["mean"]) == 3 and max(found["input"]["mean"]) < 1
+    if task != "classification":
+        assert "init_cfg" not in json.dumps(found["model_config"]["backbone"])

@@ -1,0 +1,34 @@
+"""Every config builds and takes one training step on tiny data in the real layouts."""
+
+import pytest
+import yaml
+from helpers.configs import ROOT, WHOLE, data, shrink  # noqa: F401 - a fixture
+
+from hypvision.engine.run import train
+
+FOLDERS = ("hcformer", "baselines", "demo", "hecnn")
+# One of each task, which keeps its schedule; its evaluators are built too.
+SLOW = ("tiny", "small", "medium", "resnet50")
+CONFIGS = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
+CONFIGS.remove("demo/open_vocabulary.py")  # tests/tools/test_demo.py
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] if any(s in n for s in SLOW) else []) for n in CONFIGS],
+)
+def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
+    runner = train(shrink(ROOT / name, name, data), tmp_path)
+    assert runner.iter == 1
+    assert runner.message_hub.get_scalar("train/loss").current() > 0
+    if name in WHOLE:
+        rate = runner.cfg.optim_wrapper.optimizer.lr
+        assert runner.param_schedulers and 0 < max(runner.optim_wrapper.get_lr()["lr"]) < rate  # it took its step
+        assert runner.val_loop.evaluator.metrics and runner.test_loop.evaluator.metrics
+
+
+def test_metafile_names_files_that_exist():
+    meta = yaml.safe_load((ROOT / "hcformer/metafile.yml").read_text())
+    assert len(meta["Models"]) == 14 and {model["Reported"] for model in meta["Models"]} == {"paper", "here"}
+    for model in meta["Models"]:
+        assert (ROOT.parent / model["Config"]).is_file(), model["Config"]

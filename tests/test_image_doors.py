@@ -1,0 +1,138 @@
+"""Every door by which images come in takes the same files and refuses the same attacks."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from helpers.bad_images import BAD_IMAGES
+from PIL import Image
+
+from hypvision.errors import HypvisionError
+from hypvision.images import open_image
+
+
+def classification(path):
+    pytest.importorskip("mmengine")
+    from hypvision.data.image_folder import ImageFolderDataset
+
+    return ImageFolderDataset(str(path.parents[1]), dict(input_size=32)).read(0)
+
+
+def retrieval(path):
+    pytest.importorskip("mmengine")
+    from hypvision.data.retrieval import RetrievalFolder
+
+    return RetrievalFolder(str(path.parents[1]), dict(input_size=32)).read(0)
+
+
+def published_retrieval(path):
+    pytest.importorskip("mmengine")
+    from hypvision.data.retrieval import CUB200
+
+    return CUB200.read(SimpleNamespace(paths=[str(path)]), 0)
+
+
+def captions(path):
+    from hypvision.data.tag_captions import TagCaptions
+
+    size = Image.open(path).size[::-1] if path.name.startswith("good") else (1, 1)
+    data = SimpleNamespace(_pictures={}, files=[(path,)], _labels=[np.zeros(size)])
+    return TagCaptions._picture(data, 0)
+
+
+def embed(path):
+    from hypvision.tasks.embedding import Embedder, embed_images
+
+    taken = []
+    embed_images(Embedder(lambda x: x, lambda image: torch.tensor(taken.append(image) or 0), "cosine", ""), [path])
+    return taken[0]
+
+
+def segment(path):
+    from hypvision.clip.segmentation.segment import segment
+
+    model = SimpleNamespace(
+        check_size=lambda *args: None, set_classes=lambda names: None, predict=lambda x: [torch.zeros(x[0].shape[1:])]
+    )
+    return segment(path, ["a"], model).image
+
+
+def radius(path):
+    from hypvision.clip import radius
+
+    taken = []
+    clip = SimpleNamespace(model=SimpleNamespace(visual=SimpleNamespace(image_size=64)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(radius, "image_radii", lambda clip, batch, **how: taken.append(batch[0]))
+        radius.measure_radii(clip, {}, [path])
+    return Image.fromarray(taken[0].permute(1, 2, 0).numpy())
+
+
+def look(path):
+    pytest.importorskip("mmdet")
+    import hypvision.openmmlab  # noqa: F401 - operators without a compiler
+    from hypvision.openmmlab.open_vocabulary.predict import look
+
+    taken = []
+    look(SimpleNamespace(test_step=lambda data: taken.append(data["inputs"][0]) or [None]), path, size=None)
+    return Image.fromarray(taken[0].permute(1, 2, 0).numpy()[..., ::-1])
+
+
+def command(path):
+    """explain, search and the rest of the commands open images in the one way."""
+    from hypvision.cli import main
+
+    assert main(["search", str(path), "--gallery", str(path.parent), "--model", "test_vit"]) == 2
+    return open_image(path)  # raises for the bad ones
+
+
+IMAGES = [classification, retrieval, published_retrieval, captions, embed, segment, radius, look, command]
+
+
+def wide_labels(path):
+    pytest.importorskip("mmseg")
+    import hypvision.openmmlab  # noqa: F401
+    from hypvision.openmmlab.open_vocabulary.segmentation import LoadWideAnnotations
+
+    LoadWideAnnotations()._load_seg_map(dict(seg_map_path=str(path)))
+
+
+def panoptic_labels(path):
+    pytest.importorskip("mmdet")
+    import hypvision.openmmlab  # noqa: F401
+    from hypvision.openmmlab.open_vocabulary.panoptic import LoadPanopticSegments
+
+    LoadPanopticSegments()(dict(seg_map_path=str(path)))
+
+
+def caption_labels(path):
+    from hypvision.data.tag_captions import _read_labels
+
+    _read_labels(path)
+
+
+@pytest.mark.parametrize("door", [*IMAGES, wide_labels, panoptic_labels, caption_labels])
+def test_bad_files_are_refused_by_name(tmp_path, capsys, door):
+    for name, content in BAD_IMAGES.items():
+        folder = tmp_path / name.replace(".", "_") / "class"
+        folder.mkdir(parents=True)
+        (folder / name).write_bytes(content)
+        with pytest.raises(HypvisionError, match=name):
+            door(folder / name)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("door", IMAGES)
+def test_sixteen_bits_and_turned_photos_are_taken_as_they_are_shown(tmp_path, door):
+    (tmp_path / "grey/class").mkdir(parents=True)
+    (tmp_path / "turned/class").mkdir(parents=True)
+    values = np.linspace(0, 65535, 64 * 64).reshape(64, 64)
+    Image.fromarray(values.astype(np.uint16)).save(tmp_path / "grey/class/good.png")
+    found = np.asarray(door(tmp_path / "grey/class/good.png")).astype(int)
+    assert np.abs(found[..., 0] - values / 257).max() <= 1  # all above 255 was white
+    exif = Image.Exif()
+    exif[0x0112] = 3  # the camera was upside down
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(pixels[::-1, ::-1].copy()).save(tmp_path / "turned/class/good.png", exif=exif)
+    assert (np.asarray(door(tmp_path / "turned/class/good.png")) == pixels).all()

@@ -1,0 +1,141 @@
+"""One way to open images: what comes out is what a viewer shows, and what attacks the reader is refused."""
+
+import os
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+from helpers.bad_images import BAD_IMAGES
+from PIL import Image
+
+from hypvision import images
+from hypvision.errors import HypvisionError
+from hypvision.images import find_images, image_size, images_in, open_image, output_names, read_labels, to_rgb
+
+RAMP = np.linspace(0, 65535, 48 * 64).reshape(48, 64)
+
+
+@pytest.mark.parametrize("name", BAD_IMAGES)
+@pytest.mark.parametrize("reader", [open_image, read_labels])
+def test_bad_files_are_refused_by_name(tmp_path, monkeypatch, name, reader):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(BAD_IMAGES[name])
+    with pytest.raises(HypvisionError, match=name):
+        reader(tmp_path / name)
+
+
+def test_no_interpreter_is_started(tmp_path, monkeypatch):
+    """An EPS called .png made Pillow start Ghostscript."""
+    path = tmp_path / "postscript.png"
+    path.write_bytes(BAD_IMAGES["postscript.png"])
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **kwargs: pytest.fail("a process was started"))
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", "gs")
+    with Image.open(path) as image:
+        assert image.format == "EPS"  # Pillow by itself would take it
+    with pytest.raises(HypvisionError, match="none of BMP, GIF, JPEG"):
+        open_image(path)
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    path = tmp_path / "bomb.png"
+    path.write_bytes(BAD_IMAGES["bomb.png"])
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # other libraries switch Pillow's own limit off
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was unpacked"))
+    with pytest.raises(HypvisionError, match="60000 x 60000 pixels"):
+        open_image(path)
+
+
+def test_pipes_devices_and_folders_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    done = []
+
+    def read():
+        for place in (tmp_path / "pipe.png", "/dev/zero", tmp_path, tmp_path / "none.png"):
+            with pytest.raises(HypvisionError, match="is not a file|does not exist"):
+                open_image(place)
+        done.append(True)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert done
+
+
+def test_sixteen_bits_keep_their_shades(tmp_path):
+    values = RAMP.astype(np.uint16)
+    expected = np.repeat((values // 257).astype(np.uint8)[..., None], 3, 2)
+    Image.fromarray(values).save(tmp_path / "grey.png")
+    Image.fromarray(values).save(tmp_path / "grey.tif")
+    (tmp_path / "grey.pgm").write_bytes(b"P5 64 48 65535\n" + values.astype(">u2").tobytes())
+    for name in ("grey.png", "grey.tif", "grey.pgm"):
+        found = open_image(tmp_path / name)
+        assert found.mode == "RGB"
+        assert (np.asarray(found) == expected).all(), name
+    assert (read_labels(tmp_path / "grey.png") == values).all()
+    with pytest.raises(HypvisionError, match="mode F"):
+        to_rgb(Image.fromarray(RAMP.astype(np.float32)))
+    with pytest.raises(HypvisionError, match="mode I,"):
+        to_rgb(Image.fromarray(np.full((4, 4), 10**6, np.int32)))
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_images_are_turned_as_the_camera_says(tmp_path, turn):
+    upright = Image.fromarray(np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3))
+    # What a camera stores for an upright scene, by the definition of the tag: rows and columns of the scene.
+    pixels = np.asarray(upright)
+    stored = {
+        1: pixels, 2: pixels[:, ::-1], 3: pixels[::-1, ::-1], 4: pixels[::-1], 5: pixels.transpose(1, 0, 2),
+        6: pixels.transpose(1, 0, 2)[::-1], 7: pixels.transpose(1, 0, 2)[::-1, ::-1],
+        8: pixels.transpose(1, 0, 2)[:, ::-1],
+    }[turn]  # fmt: skip
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / "photo.png", exif=exif)
+    assert (np.asarray(open_image(tmp_path / "photo.png")) == pixels).all()
+    assert image_size(tmp_path / "photo.png") == stored.shape[:2]
+
+
+def test_colours_are_those_that_are_shown(tmp_path):
+    red = Image.new("RGB", (8, 8), (200, 30, 40))
+    red.convert("P", palette=Image.Palette.ADAPTIVE).save(tmp_path / "palette.png")
+    red.convert("CMYK").save(tmp_path / "cmyk.tif")
+    clear = red.convert("RGBA")
+    clear.putpixel((0, 0), (9, 9, 9, 0))  # a colour that nobody sees
+    clear.save(tmp_path / "clear.png")
+    keyed = Image.new("P", (8, 8), 1)
+    keyed.putpalette([9, 9, 9, 200, 30, 40])
+    keyed.putpixel((0, 0), 0)
+    keyed.save(tmp_path / "keyed.png", transparency=0)
+    Image.new("LA", (8, 8), (7, 0)).save(tmp_path / "grey.png")
+    Image.new("1", (8, 8), 1).save(tmp_path / "bits.png")
+    for name in ("palette.png", "cmyk.tif", "clear.png", "keyed.png"):
+        assert np.abs(np.subtract(open_image(tmp_path / name).getpixel((4, 4)), (200, 30, 40))).max() <= 2, name
+    for name in ("clear.png", "keyed.png", "grey.png", "bits.png"):
+        assert open_image(tmp_path / name).getpixel((0, 0)) == (255, 255, 255), name
+
+
+def test_arrays_and_other_things():
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    assert (np.asarray(open_image(pixels)) == pixels).all()
+    for wrong in (pixels[..., :2], pixels.astype(float), pixels[:0], pixels[0], 3, None):
+        with pytest.raises(HypvisionError, match="array"):
+            open_image(wrong)
+
+
+def test_finding(tmp_path):
+    for name in ("b.PNG", "a.jpg", "notes.txt", "deep/c.webp"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    assert [path.name for path in find_images([tmp_path, tmp_path / "a.jpg"])] == ["a.jpg", "b.PNG"]
+    assert [path.name for path in find_images([f"{tmp_path}/**/*.webp"])] == ["c.webp"]
+    assert [path.name for path in images_in(tmp_path)] == ["a.jpg", "b.PNG", "c.webp"]
+    (tmp_path / "empty").mkdir()
+    for wrong in (tmp_path / "none.png", f"{tmp_path}/*.gif", tmp_path / "empty", "x" * 5000, "a\0b", "~nobody-here/x"):
+        with pytest.raises(HypvisionError):
+            find_images([wrong])
+    for wrong in (tmp_path / "none", tmp_path / "empty", tmp_path / "a.jpg"):
+        with pytest.raises(HypvisionError, match="folder"):
+            images_in(wrong)
+    assert output_names([tmp_path / "a.jpg", tmp_path / "deep/a.png", tmp_path / "b.PNG"]) == ["a", "a-2", "b"]
+    assert set(images.SUFFIXES) == {suffix.lower() for suffix in images.SUFFIXES}

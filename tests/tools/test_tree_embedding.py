@@ -1,0 +1,115 @@
+"""The experiment of docs/geometry.md on a small tree, and the pictures beside it; its numbers are not tested."""
+
+import argparse
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from bench import tree_embedding as bench
+from PIL import Image
+from tqdm import tqdm
+
+from hypvision.errors import HypvisionError
+from hypvision.geometry import Lorentz, poincare
+from hypvision.losses.graph import complete_tree, tree_distances
+
+ROOT = Path(__file__).parents[2]
+
+
+def arguments(text):
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    return parser.parse_args(text.split())
+
+
+@pytest.fixture
+def page(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(f"before\n{bench.MARKS[0]}\nold\n{bench.MARKS[1]}\nafter\n")
+    return path
+
+
+def test_the_command_writes_a_table_and_a_picture(page, tmp_path, capsys):
+    pytest.importorskip("geoopt")
+    picture = tmp_path / "new" / "tree.png"
+    options = f"--depth 2 --steps 5 --seeds 2 --rates 0.1 0.3 --write {page} --picture {picture}"
+    bench.run(arguments(options))
+    text = page.read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "hypvision" in line or "geoopt" in line]
+    assert text.startswith("before") and text.endswith("after\n") and "old" not in text and "13 nodes" in text
+    assert len([row for row in rows if row.startswith("|")]) == 4 and "Euclidean plane, Adam" in text
+    assert rows[-1] in capsys.readouterr().out
+    assert Image.open(picture).width > 1000
+
+
+def test_training_lowers_the_loss_from_one_start_for_all():
+    pytest.importorskip("geoopt")
+    hops = tree_distances(complete_tree(2, 3))
+    bar = tqdm(disable=True)
+    none = {name: bench.train(m, hops, 1e-12, 0, 1, 15, bar) for name, m in bench.METHODS.items()}
+    starts = [run.points for run in none.values()]
+    assert (starts[1][:, 1:] - starts[0]).abs().max() < 1e-5  # near the origin all spaces are flat
+    assert (2 * starts[2] - starts[0]).abs().max() < 1e-5 and torch.allclose(starts[2], starts[3], atol=1e-6)
+    runs = {name: bench.train(m, hops, 0.1, 0, 80, 15, bar) for name, m in bench.METHODS.items()}
+    for name, run in runs.items():
+        assert run.loss < 0.7 * none[name].loss and 0 < run.precision <= 1 and 0 < run.distortion < 1
+    # two implementations of one method, the same rows
+    assert runs["ball"].loss == pytest.approx(runs["geoopt64"].loss, rel=0.02)
+
+
+def test_the_search_keeps_the_rate_with_the_lowest_loss(monkeypatch):
+    calls = []
+
+    def fake(method, hops, rate, seed, steps, rows, bar):
+        calls.append((rate, seed))
+        return bench.Run(None, {0.1: 2.0, 0.3: 1.0, 1.0: math.nan}[rate], 0.5, 0.5, 1.0)
+
+    monkeypatch.setattr(bench, "train", fake)
+    results = bench.compare(["euclid"], None, [0.1, 0.3, 1.0], 3, 1, 1)
+    assert results["euclid"][0] == 0.3 and len(results["euclid"][1]) == 3
+    assert calls == [(0.1, 0), (0.3, 0), (1.0, 0), (0.3, 1), (0.3, 2)]
+
+
+def test_all_distances_are_those_of_the_space():
+    space = Lorentz(1.0)
+    x = space.random(300, 2, dtype=torch.float64)
+    assert torch.allclose(bench.all_distances(x, space), space.cdist(x, x), atol=1e-6)
+
+
+def test_bad_options_are_told(page, tmp_path, monkeypatch):
+    for options, words in (
+        ("--steps 0", "--steps must be at least 1"),
+        ("--rates -1", "--rates must be positive"),
+        ("--branching 9 --depth 9", "over 5000 nodes"),
+    ):
+        with pytest.raises(HypvisionError, match=words):
+            bench.run(arguments(options))
+    with pytest.raises(HypvisionError, match="cannot be read"):
+        bench.write_section(tmp_path / "none.md", bench.MARKS, "text")
+    page.write_text("no marks")
+    with pytest.raises(HypvisionError, match="lacks the marks"):
+        bench.write_section(page, bench.MARKS, "text")
+    monkeypatch.setitem(sys.modules, "geoopt", None)
+    with pytest.raises(HypvisionError, match=r"'geoopt', which is not installed. Run: pip install 'hypvision\[dev\]'"):
+        bench.run(arguments("--methods geoopt"))
+
+
+@pytest.fixture
+def pictures():
+    spec = importlib.util.spec_from_file_location("draw_geometry", ROOT / "tools" / "draw_geometry.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_triangle_obeys_gauss_and_bonnet(pictures, tmp_path):
+    missing = math.pi - pictures.angle_sum(pictures.CORNERS)
+    places, vectors, turned = pictures.carried(pictures.CORNERS)
+    assert missing > 0.5 and abs(turned) == pytest.approx(missing, rel=1e-9)
+    lengths = poincare.norm(torch.from_numpy(places), torch.from_numpy(vectors), 1.0)
+    assert torch.allclose(lengths, torch.full_like(lengths, 0.25))
+    pictures.draw(tmp_path / "lines.png")
+    assert Image.open(tmp_path / "lines.png").width > 800
