@@ -73,6 +73,8 @@ def shrink(config, name, data):
         config.param_scheduler = []
     config.default_hooks.checkpoint = dict(type="CheckpointHook", by_epoch=False, interval=10, save_last=False)
     config.auto_scale_lr = None
+    for loader in (config.train_dataloader, config.val_dataloader):
+        loader.dataset.pop("indices", None)  # of more pictures than there are
     transform = config.train_dataloader.dataset.get("transform")
     if transform is not None:
         transform.input_size = 64 if key in ("in1k", "classification") else 32
