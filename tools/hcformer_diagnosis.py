@@ -35,6 +35,7 @@ def build(config, weights: str | None):
     if weights is not None:
         load_checkpoint(model, weights, map_location="cpu", strict=True)
     network = getattr(model.backbone, "timm_model", model.backbone)
+    network = getattr(network, "model", network)  # timm wraps a network that gives the maps of its stages
     if not hasattr(network, "forward_assignments"):
         raise HypvisionError(f"'{config.filename}' trains a {type(network).__name__}, which does not cluster.")
     return model.eval(), network

@@ -161,11 +161,11 @@ class HCFormerBlock(nn.Module):
         self.local = LocalConv(dim, **factory) if local_conv else nn.Identity()
         self.norm1 = GroupNorm1(dim, **factory)
         self.mixer = ClusterMixer(dim, **mixer, **factory)
-        self.layer_scale1 = nn.Parameter(torch.full((dim,), layer_scale, **factory))
+        self.layer_scale1 = nn.Parameter(torch.full((dim,), float(layer_scale), **factory))
         self.drop_path1 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
         self.norm2 = GroupNorm1(dim, **factory)
         self.mlp = Mlp(dim, int(dim * mlp_ratio), drop, **factory)
-        self.layer_scale2 = nn.Parameter(torch.full((dim,), layer_scale, **factory))
+        self.layer_scale2 = nn.Parameter(torch.full((dim,), float(layer_scale), **factory))
         self.drop_path2 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
