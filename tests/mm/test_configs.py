@@ -55,10 +55,11 @@ def data(tmp_path_factory):
 
 def shrink(config, name, data):
     """One step of two small pictures."""
-    key = next(k for k in ("in1k", "cifar10", "ade20k", "coco", "camvid", "classification", "segmentation", "detection")
-               if k in name)  # fmt: skip
+    keys = ["in1k", "cifar10", "grocery", "ade20k", "coco", "camvid", "classification", "segmentation", "detection"]
+    key = next(k for k in keys if k in name)
     root = {
         "in1k": "imagenet",
+        "grocery": "cifar10",
         "ade20k": "ade",
         "segmentation": "ade",
         "detection": "shapes_coco",
