@@ -133,6 +133,17 @@ class Mlp(nn.Module):
 register_notrace_module(Mlp)
 
 
+class LocalConv(nn.Module):
+    """Depthwise 3x3 convolution added to a map ``(B, H, W, C)``; zeros at the start, as if it were not there."""
+
+    def __init__(self, dim: int, device=None, dtype=None):
+        super().__init__()
+        self.conv = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+
 class HCFormerBlock(nn.Module):
     """Pre-norm residual block: clustering mixer, then MLP; maps ``(B, H, W, C)``."""
 
@@ -144,21 +155,24 @@ class HCFormerBlock(nn.Module):
         drop_path: float,
         layer_scale: float,
         mixer: dict[str, Any],
+        local_conv: bool = False,
         device=None,
         dtype=None,
     ):
         super().__init__()
         factory = {"device": device, "dtype": dtype}
+        self.local = LocalConv(dim, **factory) if local_conv else nn.Identity()
         self.norm1 = GroupNorm1(dim, **factory)
         self.mixer = ClusterMixer(dim, **mixer, **factory)
-        self.layer_scale1 = nn.Parameter(torch.full((dim,), layer_scale, **factory))
+        self.layer_scale1 = nn.Parameter(torch.full((dim,), float(layer_scale), **factory))
         self.drop_path1 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
         self.norm2 = GroupNorm1(dim, **factory)
         self.mlp = Mlp(dim, int(dim * mlp_ratio), drop, **factory)
-        self.layer_scale2 = nn.Parameter(torch.full((dim,), layer_scale, **factory))
+        self.layer_scale2 = nn.Parameter(torch.full((dim,), float(layer_scale), **factory))
         self.drop_path2 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
+        x = self.local(x)
         x = x + self.drop_path1(self.mixer(self.norm1(x), self.layer_scale1))
         return x + self.drop_path2(self.mlp(self.norm2(x), self.layer_scale2))
 
@@ -198,7 +212,10 @@ class HCFormer(StagedModel):
         window_level: whether a stage has the Lorentzian window level.
         img_size: nominal input side; sets the size of the position biases, not the sizes that the model accepts.
         patch_size: kernel and stride of the stem (4 as published; 2 or 1 for small pictures such as CIFAR).
-        curvature, pad, lift, mixer_norm: see :class:`~hypvision.nn.ClusterMixer`.
+        stem: ``"patch"``, one convolution of kernel ``patch_size`` (as published), or ``"conv"``, two of kernel 3 with
+            GroupNorm and GELU between, whose strides come to ``patch_size`` (1, 2 or 4).
+        local_conv: a depthwise 3x3 convolution, added to the map before each block (not in the paper).
+        curvature, pad, lift, mixer_norm, alpha, window_alpha, center: see :class:`~hypvision.nn.ClusterMixer`.
         layer_scale: initial value of the per-channel layer scales.
         drop_rate, proj_drop_rate, drop_path_rate: dropout before the head, in the MLPs, and stochastic depth.
         feature_norms: one GroupNorm after each stage, applied to the intermediate maps (dense mode of the paper; on by
@@ -224,10 +241,15 @@ class HCFormer(StagedModel):
         window_level: tuple[bool, ...] = (True, True, True, False),
         img_size: int | tuple[int, int] = 224,
         patch_size: int = 4,
+        stem: str = "patch",
+        local_conv: bool = False,
         curvature: float = 1.0,
         pad: str = "always",
         lift: str = "ambient",
         mixer_norm: bool = False,
+        alpha: float = 1.0,
+        window_alpha: float = 1.0,
+        center: bool = False,
         layer_scale: float = 1e-5,
         drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
@@ -254,7 +276,7 @@ class HCFormer(StagedModel):
         self.drop_rate = drop_rate
         self.patch_size = patch_size
 
-        self.stem = nn.Conv2d(in_chans, dims[0], patch_size, stride=patch_size, **factory)
+        self.stem = _stem(stem, in_chans, dims[0], patch_size, factory)
         rates = calculate_drop_path_rates(drop_path_rate, sum(layers))
         stages, self.feature_info, nominal = [], [], side // patch_size
         for i, depth in enumerate(layers):
@@ -263,10 +285,13 @@ class HCFormer(StagedModel):
             mixer = dict(
                 heads=heads[i], head_dim=head_dim, fold=fold[i], prop=prop[i], win=win[i], nominal_size=nominal,
                 window_level=window_level[i], curvature=curvature, pad=pad, lift=lift, norm=mixer_norm,
+                alpha=alpha, window_alpha=window_alpha, center=center,
             )  # fmt: skip
             first = sum(layers[:i])
             blocks = [
-                HCFormerBlock(dims[i], mlp_ratios[i], proj_drop_rate, rates[first + j], layer_scale, mixer, **factory)
+                HCFormerBlock(
+                    dims[i], mlp_ratios[i], proj_drop_rate, rates[first + j], layer_scale, mixer, local_conv, **factory
+                )
                 for j in range(depth)
             ]
             stages.append(HCFormerStage(dims[max(i - 1, 0)], dims[i], i > 0, blocks, **factory))
@@ -282,11 +307,18 @@ class HCFormer(StagedModel):
 
     @torch.jit.ignore
     def init_weights(self) -> None:
-        """Truncated normal (std 0.02) for linear maps, zeros for their biases; convolutions keep PyTorch's default."""
+        """Truncated normal (std 0.02) for linear maps, zeros for their biases; convolutions keep PyTorch's default.
+
+        So do the mixers' projections, which are convolutions of kernel 1 as published. Local convolutions are zero.
+        """
+        convolutions = {id(m) for mixer in self.modules() if isinstance(mixer, ClusterMixer) for m in mixer.modules()}
         for module in self.modules():
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and id(module) not in convolutions:
                 trunc_normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
+            elif isinstance(module, LocalConv):
+                nn.init.zeros_(module.conv.weight)
+                nn.init.zeros_(module.conv.bias)
 
     @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:
@@ -402,10 +434,28 @@ class HCFormer(StagedModel):
         for i, stage in enumerate(self.stages):
             x = stage.downsample(x).permute(0, 2, 3, 1).contiguous()
             for j, block in enumerate(stage.blocks):
-                found.append(StageAssignments(i, j, block.mixer.assignments(block.norm1(x))))
+                seen = block.norm1(block.local(x))
+                found.append(StageAssignments(i, j, block.mixer.assignments(seen)))
                 x = block(x)
             x = x.permute(0, 3, 1, 2)
         return found
+
+
+def _stem(kind: str, in_chans: int, dim: int, patch_size: int, factory: dict[str, Any]) -> nn.Module:
+    """From the image ``(B, in_chans, H, W)`` to the first map, smaller by ``patch_size``."""
+    if kind == "patch":
+        return nn.Conv2d(in_chans, dim, patch_size, stride=patch_size, **factory)
+    if kind != "conv":
+        raise ValueError(f"stem must be 'patch' or 'conv', got {kind!r}.")
+    if patch_size not in (1, 2, 4):
+        raise ValueError(f"stem='conv' makes maps smaller by a patch_size of 1, 2 or 4, got {patch_size}.")
+    first, second = patch_size // 2 or 1, min(patch_size, 2)
+    return nn.Sequential(
+        nn.Conv2d(in_chans, dim, 3, stride=first, padding=1, **factory),
+        MapNorm(dim, **factory),
+        nn.GELU(),
+        nn.Conv2d(dim, dim, 3, stride=second, padding=1, **factory),
+    )
 
 
 def _check_arguments(

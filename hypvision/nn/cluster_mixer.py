@@ -55,9 +55,9 @@ def _pool_matrix_2d(height: int, width: int, bins: int, like: Tensor) -> Tensor:
     return torch.einsum("ph,qw->hwpq", rows, columns).reshape(height * width, bins * bins)
 
 
-def _unit(x: Tensor, dim: int) -> Tensor:
-    """Vectors along ``dim`` divided by max(length, 1e-12); for inner dims several times faster than ``F.normalize``."""
-    return x / safe_sqrt((x * x).sum(dim, keepdim=True)).clamp(min=1e-12)
+def _unit(x: Tensor, dim: int, eps: float) -> Tensor:
+    """Vectors along ``dim`` divided by max(length, eps); for inner dims several times faster than ``F.normalize``."""
+    return x / safe_sqrt((x * x).sum(dim, keepdim=True)).clamp(min=eps)
 
 
 class ClusterMixer(nn.Module):
@@ -78,6 +78,11 @@ class ClusterMixer(nn.Module):
         lift: ``"ambient"`` reads the first feature as a time coordinate (as published), ``"space"`` lifts all d
             features with the exponential map at the origin.
         norm: GroupNorm over the concatenated levels before the output projection (in the paper, not in its code).
+        alpha, window_alpha: initial values of the two temperatures, which multiply similarity and distance. At the
+            published 1 a softmax of cosines is near uniform, all centres are one, and little of the gradient reaches
+            the features that would tell them apart.
+        center: compare features without their mean: over the pixels of a window at patch level, over the windows at
+            window level. What all have in common tells no centres apart, but makes all cosines alike.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -97,6 +102,9 @@ class ClusterMixer(nn.Module):
         pad: str = "always",
         lift: str = "ambient",
         norm: bool = False,
+        alpha: float = 1.0,
+        window_alpha: float = 1.0,
+        center: bool = False,
         device=None,
         dtype=None,
     ):
@@ -108,6 +116,9 @@ class ClusterMixer(nn.Module):
                 raise ValueError(f"{name} must be a positive integer, got {value!r}.")
         if not curvature > 0:
             raise ValueError(f"curvature must be > 0 (the sectional curvature is -curvature), got {curvature!r}.")
+        for name, value in dict(alpha=alpha, window_alpha=window_alpha).items():
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be a finite number > 0, got {value!r}.")
         if pad not in ("always", "minimal"):
             raise ValueError(f"pad must be 'always' or 'minimal', got {pad!r}.")
         if lift not in ("ambient", "space"):
@@ -124,14 +135,17 @@ class ClusterMixer(nn.Module):
         self.curvature = float(curvature)
         self.pad_always = pad == "always"
         self.ambient_lift = lift == "ambient"
+        self.center = center
+        # Features that differ by round-off alone, as in a window of one colour, must not be blown up to length 1.
+        self.eps = 1e-3 if center else 1e-12
 
         inner = heads * head_dim
         self.feature = nn.Linear(dim, inner, **factory)
         self.value = nn.Linear(dim, inner, **factory)
-        self.alpha = nn.Parameter(torch.ones(1, **factory))
+        self.alpha = nn.Parameter(torch.full((1,), float(alpha), **factory))
         self.bias = nn.Parameter(torch.zeros(heads, prop * prop, nominal_size, nominal_size, **factory))
         if window_level:
-            self.window_alpha = nn.Parameter(torch.ones(1, **factory))
+            self.window_alpha = nn.Parameter(torch.full((1,), float(window_alpha), **factory))
             self.window_bias = nn.Parameter(torch.zeros(heads, win * win, fold, fold, **factory))
         else:
             self.window_alpha = None
@@ -237,6 +251,8 @@ class ClusterMixer(nn.Module):
         count, pixels, _ = windows.shape
         centers = self.prop * self.prop
         feature, value = self._project(windows)
+        if self.center:
+            feature = feature - feature.mean(2, keepdim=True)
         pool = _pool_matrix_2d(rows, columns, self.prop, feature)
         feature_centers, value_centers = torch.matmul(feature, pool), torch.matmul(value, pool)
 
@@ -245,7 +261,8 @@ class ClusterMixer(nn.Module):
         bias = bias.reshape(self.heads, centers, fold, rows, fold, columns).permute(2, 4, 0, 1, 3, 5)
         bias = bias.reshape(1, fold * fold * self.heads, centers, pixels)
 
-        similarity = torch.bmm((_unit(feature_centers, 1) * self.alpha).transpose(1, 2), _unit(feature, 1))
+        centers_unit, unit = _unit(feature_centers, 1, self.eps), _unit(feature, 1, self.eps)
+        similarity = torch.bmm((centers_unit * self.alpha).transpose(1, 2), unit)
         logits = similarity.reshape(-1, fold * fold * self.heads, centers, pixels) + bias
         assignment = logits.softmax(2)
         weights = assignment.reshape(-1, centers, pixels).to(value.dtype)
@@ -266,6 +283,8 @@ class ClusterMixer(nn.Module):
         tokens = torch.cat([means, pooled.to(means.dtype)], 1)
         feature = self._split_heads(F.linear(tokens, self.feature.weight, self.feature.bias))
         value = self._split_heads(F.linear(tokens, self.value.weight, self.value.bias))
+        if self.center:
+            feature = feature - feature[:, :, :count].mean(2, keepdim=True)
 
         distance = self._distance(feature[:, :, count:], feature[:, :, :count])
         logits = self.window_bias.flatten(2) - self.window_alpha * distance

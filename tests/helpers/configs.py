@@ -50,8 +50,8 @@ def data(tmp_path_factory):
 
 def shrink(config, name, data):
     """One step of two small pictures."""
-    key = next(k for k in ("in1k", "cifar10", "ade20k", "coco", "camvid", "classification", "segmentation", "detection")
-               if k in name)  # fmt: skip
+    keys = ["in1k", "cifar10", "ade20k", "coco", "camvid", "classification", "segmentation", "detection"]
+    key = next(k for k in keys if k in name)
     root = {
         "in1k": "imagenet",
         "ade20k": "ade",
@@ -68,6 +68,8 @@ def shrink(config, name, data):
         config.param_scheduler = []
     config.default_hooks.checkpoint = dict(type="CheckpointHook", by_epoch=False, interval=10, save_last=False)
     config.auto_scale_lr = None
+    for loader in (config.train_dataloader, config.val_dataloader):
+        loader.dataset.pop("indices", None)  # of more pictures than there are
     transform = config.train_dataloader.dataset.get("transform")
     if transform is not None:
         transform.input_size = 64 if key in ("in1k", "classification") else 32

@@ -301,3 +301,39 @@ def test_mlp_under_autocast_matches_plain_operations():
     for one, other in zip(found, expected):
         assert one.dtype == torch.float32
         torch.testing.assert_close(one, other, rtol=0.02, atol=0.02 * other.abs().max().item())
+
+
+def test_stems_and_local_convolutions():
+    x = picture(2, 64, 64)
+    for patch_size in (1, 2, 4):
+        model = micro(stem="conv", patch_size=patch_size, local_conv=True)
+        assert model.stem(x).shape[-2:] == (64 // patch_size, 64 // patch_size)
+        assert model(x).shape == (2, 5)
+    with pytest.raises(ValueError, match="stem"):
+        micro(stem="fancy")
+    with pytest.raises(ValueError, match="patch_size of 1, 2 or 4"):
+        micro(stem="conv", patch_size=8, img_size=64)
+
+
+def test_local_convolutions_start_as_nothing_and_then_mix_neighbours():
+    torch.manual_seed(0)
+    model = micro(local_conv=True).eval()
+    plain = micro().eval()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    x = picture(1, 64, 64)
+    torch.testing.assert_close(model(x), plain(x))
+    seen = [entry.assignment.patch for entry in model.forward_assignments(x)]
+    torch.nn.init.constant_(model.stages[0].blocks[0].local.conv.weight, 0.5)
+    assert (model(x) - plain(x)).abs().max() > 1e-4
+    assert (model.forward_assignments(x)[0].assignment.patch - seen[0]).abs().max() > 1e-4
+
+
+def test_mixers_start_as_the_convolutions_that_they_are():
+    """The published f, v and proj are Conv2d of kernel 1 with PyTorch's own initialisation, uniform in 1/sqrt(in)."""
+    torch.manual_seed(0)
+    mixer = timm.create_model("hcformer_nano").stages[2].blocks[0].mixer
+    for layer in (mixer.feature, mixer.value, mixer.proj):
+        bound = layer.in_features**-0.5
+        assert layer.weight.abs().max() <= bound
+        assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.03)
+        assert layer.bias.abs().max() > 0

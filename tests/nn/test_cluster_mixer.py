@@ -22,7 +22,7 @@ def randomised(**kwargs):
     ("argument", "value"),
     [
         ("curvature", 0.0), ("curvature", -1.0), ("fold", 0), ("prop", -2), ("win", 1.5), ("heads", 0),
-        ("pad", "some"), ("lift", "klein"), ("nominal_size", 0),
+        ("pad", "some"), ("lift", "klein"), ("nominal_size", 0), ("alpha", 0.0), ("window_alpha", float("inf")),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(argument, value):
@@ -148,12 +148,17 @@ def literal(mixer, x, lift, norm):
             cut = (..., slice(i * h, (i + 1) * h), slice(j * w, (j + 1) * w))
             f, v = feature[cut], value[cut]
             means.append(f.mean((2, 3)))
+            f = f - means[-1][..., None, None] if mixer.center else f
             mean_values.append(v.mean((2, 3)))
             cosine = F.normalize(pooled(f, mixer.prop), dim=-1) @ F.normalize(f.flatten(2), dim=1)
             logits = position[cut].flatten(2) + mixer.alpha * cosine
             mixed = cluster(logits, v.flatten(2).transpose(1, 2), pooled(v, mixer.prop))
             patch[cut] = mixed.transpose(1, 2).reshape(-1, d, h, w)
     means, mean_values = torch.stack(means, 1), torch.stack(mean_values, 1)
+    window_centers = pooled(feature, mixer.win)
+    if mixer.center:
+        origin = means.mean(1, keepdim=True)
+        means, window_centers = means - origin, window_centers - origin
 
     manifold = geoopt.Lorentz(k=1 / c).double()
 
@@ -161,7 +166,7 @@ def literal(mixer, x, lift, norm):
         u = u / u.norm(dim=-1, keepdim=True).clamp(min=1)
         return manifold.expmap0(F.pad(u, (1, 0)) if lift == "space" else u)
 
-    centers, points = lifted(pooled(feature, mixer.win)), lifted(means)
+    centers, points = lifted(window_centers), lifted(means)
     distance = manifold.dist(centers.unsqueeze(2), points.unsqueeze(1))
     logits = mixer.window_bias.flatten(2).repeat(batch, 1, 1) - mixer.window_alpha * distance
     mixed = cluster(logits, mean_values, pooled(value, mixer.win)).transpose(1, 2).reshape(batch * e, d, n, n)
@@ -175,8 +180,9 @@ def literal(mixer, x, lift, norm):
 @pytest.mark.parametrize("lift", ["ambient", "space"])
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("curvature", [0.1, 1.0, 10.0])
-def test_equals_the_formulas_for_every_option(lift, norm, curvature):
-    mixer = randomised(pad="minimal", lift=lift, norm=norm, curvature=curvature).double()
+@pytest.mark.parametrize("center", [False, True])
+def test_equals_the_formulas_for_every_option(lift, norm, curvature, center):
+    mixer = randomised(pad="minimal", lift=lift, norm=norm, curvature=curvature, center=center).double()
     x = torch.randn(2, 9, 12, 12, dtype=torch.float64)
     torch.testing.assert_close(mixer(x), literal(mixer, x, lift, norm), rtol=1e-6, atol=1e-6)
 
@@ -213,9 +219,10 @@ def test_assignments_are_those_of_forward():
 
 @pytest.mark.parametrize("kind", ["zeros", "constant", "large"])
 @pytest.mark.parametrize("lift", ["ambient", "space"])
-def test_degenerate_inputs_have_finite_gradients(kind, lift):
+@pytest.mark.parametrize("center", [False, True])
+def test_degenerate_inputs_have_finite_gradients(kind, lift, center):
     """All points of the hyperboloid coincide, or all lie on the border of the clip."""
-    mixer = ClusterMixer(**SMALL, lift=lift)
+    mixer = ClusterMixer(**SMALL, lift=lift, center=center)
     x = {
         "zeros": torch.zeros(1, 9, 9, 12),
         "constant": torch.ones(1, 9, 9, 12),
@@ -226,3 +233,32 @@ def test_degenerate_inputs_have_finite_gradients(kind, lift):
     out.sum().backward()
     assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
     assert all(torch.isfinite(p.grad).all() for p in mixer.parameters())
+
+
+def test_temperatures_are_initial_values():
+    mixer = ClusterMixer(**SMALL, alpha=8.0, window_alpha=4.0)
+    assert mixer.alpha.item() == 8 and mixer.window_alpha.item() == 4
+    plain = ClusterMixer(**SMALL)
+    assert plain.alpha.item() == 1 and plain.window_alpha.item() == 1 and not plain.center
+
+
+def test_centred_features_do_not_see_what_all_have_in_common():
+    """A shift of all features changes neither level's assignments, and one that varies within a window does."""
+    mixer = randomised(pad="minimal", center=True).double()
+    x = torch.randn(1, 9, 9, 12, dtype=torch.float64)
+    before = mixer.assignments(x)
+    with torch.no_grad():
+        mixer.feature.bias += 100
+    after = mixer.assignments(x)
+    torch.testing.assert_close(after.patch, before.patch)
+    torch.testing.assert_close(after.window, before.window)
+    moved = mixer.assignments(x + torch.linspace(0, 1, 9, dtype=torch.float64)[:, None] * torch.arange(12))
+    assert (moved.patch - before.patch).abs().max() > 0.01
+
+
+def test_round_off_in_a_window_of_one_colour_does_not_choose_its_centres():
+    mixer = randomised(pad="minimal", center=True, alpha=8.0)
+    with torch.no_grad():
+        mixer.bias.zero_()
+    x = torch.ones(1, 9, 9, 12) + 1e-7 * torch.randn(1, 9, 9, 12)
+    assert (mixer.assignments(x).patch - 0.25).abs().max() < 1e-3

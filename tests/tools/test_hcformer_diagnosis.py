@@ -1,0 +1,61 @@
+"""The diagnosis tool on small networks and drawn pictures: what it prints, keeps and refuses."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from hypvision.data.export import export
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["layers=(1,1,1,1)", "dims=(8,16,24,32)", "heads=(2,2,2,2)", "head_dim=4", "mlp_ratios=(2,2,2,2)"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    export(root / "folder", "imagefolder", 10, 10, 32, level="kind")
+    (root / "folder/val").rename(root / "folder/test")
+    export(root / "camvid", "ade", 2, 2, 64, level="kind")
+    for old, new in (("images", "img"), ("annotations", "ann")):
+        (root / "camvid" / old).rename(root / "camvid" / new)
+        (root / f"camvid/{new}/validation").rename(root / f"camvid/{new}/val")
+    return root
+
+
+def tool(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["hcformer_diagnosis.py", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(ROOT / "tools/hcformer_diagnosis.py"), run_name="__main__")
+    return end.value.code
+
+
+def test_a_classifier(monkeypatch, data, tmp_path, capsys):
+    config = ROOT / "configs/hcformer/hcformer-nano_cifar10.py"
+    options = [f"data_root={data / 'folder'}", *(f"model.backbone.{item}" for item in SMALL)]
+    path, picture = tmp_path / "numbers.json", tmp_path / "clusters.png"
+    out = ["--json", path, "--draw", picture, "--images", 8]
+    assert tool(monkeypatch, config, *out, "--cfg-options", *options, "model.backbone.alpha=2.0") == 0
+    rows = json.loads(path.read_text())["blocks"]
+    assert [(row["stage"], row["block"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    for row in rows:
+        assert row["alpha"] == 2 and row["bias"] == 0 and row["scale1"] == pytest.approx(0.1)
+        assert 0 < row["excess"] < 1 and 0 < row["entropy"] < 1 and row["mixer"] > 0 and row["mlp"] > 0
+        assert row["grad"] > 0 and row["grad_alpha"] > 0
+    assert len(capsys.readouterr().out.strip().splitlines()) == 5 and picture.stat().st_size > 0
+
+    assert tool(monkeypatch, ROOT / "configs/baselines/resnet10t_cifar10.py", "--cfg-options", options[0]) == 2
+    assert "does not cluster" in capsys.readouterr().err
+
+
+def test_a_segmenter(monkeypatch, data, tmp_path):
+    config = ROOT / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py"
+    options = [*(f"model.backbone.{item}" for item in SMALL), "model.neck.in_channels=[8,16,24,32]"]
+    path = tmp_path / "numbers.json"
+    where = ["--json", path, "--images", 2, "--cfg-options", f"data_root={data / 'camvid'}"]
+    assert tool(monkeypatch, config, *where, *options) == 0
+    found = json.loads(path.read_text())
+    assert [row["stage"] for row in found["purity"]] == [0, 1, 2, 3] and len(found["blocks"]) == 4
+    assert all(0 < row["purity"] <= 1 and 0 < row["grid"] <= 1 for row in found["purity"])

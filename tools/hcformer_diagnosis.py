@@ -1,0 +1,219 @@
+#!/usr/bin/env python
+"""Does a clustering backbone cluster? ``python tools/hcformer_diagnosis.py CONFIG [WEIGHTS]``.
+
+Prints a line for each block of the network of a config, with trained weights or as a training starts:
+
+- ``excess``, ``entropy``, ``spread``, ``content`` of the patch-level assignments, and ``window`` = the excess of the
+  window level (:func:`hypvision.viz.cluster_statistics.sharpness`: excess 0 and entropy 1 are uniform);
+- ``alpha`` the two temperatures, ``bias`` and ``scale`` root mean squares of position bias and layer scales;
+- ``mixer`` and ``mlp``: root mean square of what the branch adds over that of what it is added to;
+- ``grad`` (classifiers): norm of the loss's gradient at the weights of the similarity features, which place the
+  centres, over that at the weights of the values; and of the temperature's gradient, absolute.
+
+Of a segmenter also the purity of the clusters on the masks of the data, beside that of equally many grid cells.
+``--draw FILE`` paints the assignments of the last block of each stage for some pictures, ``--json FILE`` keeps numbers.
+"""
+
+import json
+import math
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import torch
+
+from hypvision.errors import HypvisionError, guard
+
+
+def build(config, weights: str | None):
+    """The model of a config and its clustering network."""
+    from mmengine.registry import MODELS
+    from mmengine.runner import load_checkpoint
+
+    torch.manual_seed(config.get("randomness", {}).get("seed", 0))
+    model = MODELS.build(config.model)
+    if weights is not None:
+        load_checkpoint(model, weights, map_location="cpu", strict=True)
+    network = getattr(model.backbone, "timm_model", model.backbone)
+    network = getattr(network, "model", network)  # timm wraps a network that gives the maps of its stages
+    if not hasattr(network, "forward_assignments"):
+        raise HypvisionError(f"'{config.filename}' trains a {type(network).__name__}, which does not cluster.")
+    return model.eval(), network
+
+
+def rms(x: torch.Tensor) -> float:
+    """Root mean square."""
+    return x.detach().float().square().mean().sqrt().item()
+
+
+def blocks_of(network):
+    """(stage, block, module) of every block."""
+    return [(i, j, block) for i, stage in enumerate(network.stages) for j, block in enumerate(stage.blocks)]
+
+
+def branches(network, inputs: torch.Tensor) -> list[dict[str, float]]:
+    """For each block how much mixer and MLP add to the map."""
+    found, handles = [], []
+    for *_, block in blocks_of(network):
+        row: dict[str, float] = {}
+        found.append(row)
+        for norm, branch, name in ((block.norm1, block.mixer, "mixer"), (block.norm2, block.mlp, "mlp")):
+
+            def before(module, args, row=row, name=name):
+                row[name] = rms(args[0])
+
+            def after(module, args, out, row=row, name=name):
+                row[name] = rms(out) / row[name]
+
+            handles += [norm.register_forward_pre_hook(before), branch.register_forward_hook(after)]
+    with torch.no_grad():
+        network.forward_features(inputs)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def gradients(model, network, inputs: torch.Tensor, labels: torch.Tensor) -> list[dict[str, float]]:
+    """For each block what of the loss's gradient reaches the features that place the centres, and the temperature."""
+    model.zero_grad()
+    model.loss(inputs, labels).backward()
+    rows = []
+    for *_, block in blocks_of(network):
+        mixer = block.mixer
+        feature, value = mixer.feature.weight.grad.norm(), mixer.value.weight.grad.norm()
+        rows.append({"grad": (feature / value).item(), "grad_alpha": mixer.alpha.grad.abs().item()})
+    model.zero_grad()
+    return rows
+
+
+def diagnose(model, network, inputs: torch.Tensor, labels: torch.Tensor | None) -> list[dict[str, float]]:
+    """A row for each block."""
+    from hypvision.viz.cluster_statistics import sharpness
+
+    rows = []
+    added = branches(network, inputs)
+    slopes = gradients(model, network, inputs, labels) if labels is not None else [{} for _ in added]
+    for (i, j, block), entry, extra, slope in zip(
+        blocks_of(network), network.forward_assignments(inputs), added, slopes
+    ):
+        mixer, window = block.mixer, entry.assignment.window
+        row = {"stage": i, "block": j, "M": mixer.prop**2}
+        if mixer.prop > 1:
+            row |= sharpness(entry.assignment.patch)._asdict()
+        if window is not None and window.shape[2] > 1:
+            row["window"] = sharpness(window).excess
+        row["alpha"] = mixer.alpha.item()
+        row["window_alpha"] = math.nan if mixer.window_alpha is None else mixer.window_alpha.item()
+        row |= {"bias": rms(mixer.bias), "scale1": rms(block.layer_scale1), "scale2": rms(block.layer_scale2)}
+        rows.append(row | extra | slope)
+    return rows
+
+
+def purities(model, network, dataset, count: int) -> list[dict[str, float]]:
+    """For the last block of each stage the mean purity over ``count`` pictures, and that of the grid."""
+    from hypvision.viz.cluster_statistics import cluster_purity
+
+    found: dict[int, list[tuple[float, float]]] = {}
+    for index in _spread(len(dataset), count):
+        sample = dataset[index]
+        inputs = model.data_preprocessor(dict(inputs=[sample["inputs"]], data_samples=[sample["data_samples"]]))
+        classes = sample["data_samples"].gt_sem_seg.data[0].numpy()
+        last = {entry.stage: entry.assignment for entry in network.forward_assignments(inputs["inputs"])}
+        for stage, assignment in last.items():
+            if assignment.patch.shape[2] > 1:
+                found.setdefault(stage, []).append(cluster_purity(assignment, classes))
+    means = {stage: torch.tensor(values).mean(0).tolist() for stage, values in found.items()}
+    return [{"stage": stage, "purity": mine, "grid": grid} for stage, (mine, grid) in means.items()]
+
+
+def _spread(length: int, count: int) -> list[int]:
+    """``count`` numbers spread evenly over a data set, which lies in the order of its classes."""
+    count = min(length, count)
+    return [i * length // count for i in range(count)]
+
+
+def table(rows: list[dict[str, float]]) -> str:
+    """Columns of equal width."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [names] + [[_cell(row.get(name, "")) for name in names] for row in rows]
+    return "\n".join("  ".join(f"{cell:>{max(len(names[i]), 7)}}" for i, cell in enumerate(line)) for line in cells)
+
+
+def _cell(value) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.3f}"
+    return str(value)
+
+
+def draw(network, pictures, inputs: torch.Tensor, path: Path) -> None:
+    """One column a picture, one row a stage: the clusters of head 0 of its last block."""
+    from PIL import Image
+
+    from hypvision.viz.clusters import cluster_map, draw_regions
+    from hypvision.viz.sheet import save_picture
+
+    side = 192
+    last = {entry.stage: entry.assignment for entry in network.forward_assignments(inputs)}
+    sheet = Image.new("RGB", (side * len(pictures), side * (1 + len(last))), "white")
+    for column, picture in enumerate(pictures):
+        picture = picture.resize((side, side), Image.Resampling.NEAREST)
+        sheet.paste(picture, (column * side, 0))
+        for row, (_, assignment) in enumerate(sorted(last.items()), start=1):
+            labels = cluster_map(assignment, 0, index=column)
+            sheet.paste(draw_regions(picture, labels, alpha=0.7, outlines=False), (column * side, row * side))
+    save_picture(sheet, path)
+
+
+def run(args: Namespace) -> None:
+    from mmengine.registry import DATASETS, init_default_scope
+
+    import hypvision.data.image_folder
+    import hypvision.openmmlab
+    import hypvision.tasks
+    from hypvision.engine.config import load_config, parse_options
+
+    config = load_config(args.config, parse_options(args.cfg_options))
+    init_default_scope(config.get("default_scope", "mmengine"))
+    segmenter = config.get("default_scope") == "mmseg"
+    if segmenter:
+        import hypvision.openmmlab.datasets.segmentation  # noqa: F401 - registers its data sets
+    model, network = build(config, args.weights)
+    dataset = DATASETS.build(dict(config.val_dataloader.dataset))
+    result: dict[str, list] = {}
+    if segmenter:
+        chosen = [dataset[i] for i in _spread(len(dataset), min(args.images, 8))]
+        batch = model.data_preprocessor(
+            dict(inputs=[s["inputs"] for s in chosen], data_samples=[s["data_samples"] for s in chosen])
+        )
+        inputs, labels = batch["inputs"], None
+        result["purity"] = purities(model, network, dataset, args.images)
+    else:
+        chosen = [dataset[i] for i in _spread(len(dataset), args.images)]
+        inputs = torch.stack([sample["inputs"] for sample in chosen])
+        labels = torch.tensor([sample["label"] for sample in chosen])
+    result["blocks"] = diagnose(model, network, inputs, labels)
+    for rows in result.values():
+        print(table(rows), end="\n\n")
+    if args.draw and segmenter:
+        raise HypvisionError("--draw paints for classifiers; use 'hypvision explain' for pictures of a segmenter.")
+    if args.draw:
+        places = _spread(len(dataset), args.images)[:: max(args.images // 8, 1)][:8]
+        few = torch.stack([dataset[i]["inputs"] for i in places])
+        draw(network, [dataset.read(i) for i in places], few, Path(args.draw))
+    if args.json:
+        Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
+
+
+def main() -> int:
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config", metavar="CONFIG", help="config of a classifier or segmenter")
+    parser.add_argument("weights", metavar="WEIGHTS", nargs="?", help="checkpoint, or zoo:NAME; none: random weights")
+    parser.add_argument("--images", type=int, default=256, metavar="N", help="pictures of the validation data")
+    parser.add_argument("--draw", metavar="FILE", help="paint the clusters of eight pictures there")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers there")
+    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config")
+    return guard(run, parser.parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
