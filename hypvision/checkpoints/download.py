@@ -44,7 +44,7 @@ _logger = logging.getLogger(__name__)
 ATTEMPTS = 5  # in a row without progress
 WAIT = 0.5  # seconds before the first retry; doubles with each
 LONGEST_WAIT = 30.0  # whatever a server asks for
-TIMEOUT = 10.0  # seconds without a byte
+TIMEOUT = 10.0  # seconds without a byte; HF_HUB_DOWNLOAD_TIMEOUT sets another
 SLOWEST, WINDOW = 1024, 30.0
 LOCK_WAIT = 900.0  # seconds that a process waits for another one's download
 SPARE = 16 * 2**20  # bytes to leave free on the disk
@@ -250,7 +250,10 @@ def _open(request: urllib.request.Request, sockets: list[socket.socket]) -> Any:
         def https_open(self, req: Any) -> Any:
             return self.do_open(watched(HTTPSConnection), req)
 
-    return urllib.request.build_opener(_Redirects, Http, Https).open(request, timeout=TIMEOUT)
+    timeout = TIMEOUT
+    with suppress(KeyError, ValueError):
+        timeout = min(float(os.environ["HF_HUB_DOWNLOAD_TIMEOUT"]), 600.0)
+    return urllib.request.build_opener(_Redirects, Http, Https).open(request, timeout=timeout)
 
 
 def _transfer(

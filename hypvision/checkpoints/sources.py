@@ -316,8 +316,10 @@ def _fetch_address(text: str) -> Path:
             f"Unset it, or copy the file to '{path}'."
         )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path.with_name(f".{path.name}.lock"), f"{place.address} is being downloaded"):
+        lock = lock_path(f"{sha256[:8]}-{path.name}")
+        for folder in (path.parent, lock.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        with locked(lock, f"{place.address} is being downloaded"):
             if not there():  # else another process was first
                 download(place.url, path, partial(verify_sum, sha256=sha256), None, place.headers, path.name)
     except SourceError as error:
@@ -327,8 +329,8 @@ def _fetch_address(text: str) -> Path:
         ) from error
     except OSError as error:
         raise HypvisionError(
-            f"The cache '{path.parent}' cannot be written ({error.strerror or error}). Set TORCH_HOME to a folder that "
-            "you may write to."
+            f"'{path}' cannot be written ({error.strerror or error}). Set TORCH_HOME (for files) and HYPVISION_HOME "
+            "(for locks) to folders that you may write to."
         ) from error
     return path
 

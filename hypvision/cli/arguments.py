@@ -59,18 +59,18 @@ class Parser(ArgumentParser):
     def _check_value(self, action: Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
-            hint = did_you_mean(str(value), known)
+            hint = did_you_mean(str(value), known, 1)
             name = action.metavar or "/".join(action.option_strings) or action.dest
             what = "command" if name == "COMMAND" else name
             self.error(f"there is no {what} '{value}'.{hint} There are: {', '.join(known)}")
 
     def error(self, message: str) -> NoReturn:
-        known = self._option_string_actions
+        known = [option for option in self._option_string_actions if option.startswith("--")]
         hints = ""
         for word in self._words:
             option = word.partition("=")[0]
             if option.startswith("--") and len(option) > 2 and option not in known:
-                hints += f" There is no option '{option}'.{did_you_mean(option, known)}"
+                hints += f" There is no option '{option}'.{did_you_mean(option, known, 1, cutoff=0.6)}"
         message = message.rstrip(".")
         raise HypvisionError(f"{self.prog}: {message}.{hints} See: {self.prog} --help")
 

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 from . import lorentz
+from .lorentz.frame import _perpendicular
+from .lorentz.means import _normalised
+from .lorentz.normal import _check_std
 from .manifolds import Manifold, check_numbers
 from .numerics import one_each, safe_sqrt, square_norm
 
@@ -127,7 +130,7 @@ class Euclidean(Manifold):
         one_each("centroid", "weights", weights, x.shape[-2])
         if self.check:
             check_numbers({"weights": weights})
-        weights, _ = lorentz._normalised(weights, -1)
+        weights, _ = _normalised(weights, -1)
         return (weights.unsqueeze(-1) * x).sum(-2)
 
     midpoint = centroid
@@ -139,7 +142,7 @@ class Euclidean(Manifold):
     def weighted_centroids(self, weights: Tensor, x: Tensor) -> Tensor:
         """Weighted means ``(..., M, n)`` of ``x`` ``(..., N, n)``; ``weights`` ``(..., M, N)``."""
         one_each("weighted_centroids", "weights", weights, x.shape[-2])
-        return torch.matmul(lorentz._normalised(weights, -1)[0], x)
+        return torch.matmul(_normalised(weights, -1)[0], x)
 
     def dist2plane(self, x: Tensor, z: Tensor, a: Tensor | float, signed: bool = True) -> Tensor:
         """Distance ``(...)`` from the hyperplane at the offset ``a`` along the normal ``z``, as on the hyperboloid."""
@@ -163,7 +166,7 @@ class Euclidean(Manifold):
         """Angle ``(...)`` between ``x`` and ``y - x``, in radians; 0 where one of them is 0."""
         away = square_norm(x) > 0
         delta = y - x
-        side = safe_sqrt(square_norm(lorentz._perpendicular(delta, x, away))) * safe_sqrt(square_norm(x))
+        side = safe_sqrt(square_norm(_perpendicular(delta, x, away))) * safe_sqrt(square_norm(x))
         along = (delta * x).sum(-1, keepdim=True)
         same = (side == 0) & (along == 0)
         return torch.atan2(side, torch.where(same, torch.ones_like(along), along)).squeeze(-1)
@@ -188,13 +191,13 @@ class Euclidean(Manifold):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Samples ``(*size, ..., n)`` of the normal distribution around ``mean`` ``(..., n)``."""
-        lorentz._check_std("wrapped_normal", std, mean.shape[-1])
+        _check_std("wrapped_normal", std, mean.shape[-1])
         noise = torch.randn(*size, *mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
         return mean + noise * std
 
     def wrapped_normal_log_prob(self, x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
         """Log density ``(...)`` of :meth:`wrapped_normal`."""
-        lorentz._check_std("wrapped_normal_log_prob", std, mean.shape[-1])
+        _check_std("wrapped_normal_log_prob", std, mean.shape[-1])
         std = torch.as_tensor(std, dtype=x.dtype, device=x.device)
         scaled = (x - mean) / std
         log_std = torch.log(std).expand_as(scaled).sum(-1)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from . import lorentz
 from ._typing import Curvature
+from .lorentz.frame import _scaled
 from .numerics import stable
 from .poincare import _inside
 from .poincare import from_lorentz as lorentz_to_poincare
@@ -28,7 +29,7 @@ __all__ = [
 @stable("x")
 def lorentz_to_klein(x: Tensor, c: Curvature) -> Tensor:
     """Klein coordinates ``s / (sqrt(c) t)``."""
-    space, q = lorentz._scaled(x[..., 1:], c)
+    space, q = _scaled(x[..., 1:], c)
     return space / (torch.sqrt(1 + q) * c**0.5)
 
 

@@ -1,8 +1,8 @@
 r"""Scalar and row-wise functions that stay accurate, and keep finite gradients, where the textbook formulas do not.
 
-All are differentiable twice and safe for ``torch.compile``, ``torch.export``, ``torch.func.vmap`` and TorchScript. Some
-have a backward of their own, which stores less and is faster on CPUs than the composition of operations that compilers
-get to see (those fuse it anyway).
+All are differentiable twice and safe for ``torch.compile``, ``torch.export`` and ``torch.func``. Some have a backward
+of their own, which stores less and is faster on CPUs than the plain operations that compilers and ``torch.func`` get to
+see (:func:`plain`). What is not a number stays so everywhere.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from ._typing import Number
-
 __all__ = [
+    "arcosh1p",
     "asinh",
     "asinhc_sqrt",
+    "backward_of",
     "clip_norm",
     "compensated_square_norm",
     "distance_from_square",
@@ -31,6 +31,7 @@ __all__ = [
     "has_float64",
     "log_sinhc_sqrt",
     "one_each",
+    "plain",
     "positive",
     "safe_sqrt",
     "same_list",
@@ -54,6 +55,30 @@ def exact(device: torch.device) -> AbstractContextManager:
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
+def plain(x: Tensor) -> bool:
+    """Whether to compute in plain operations: for compilers, for ``torch.func`` transforms, without data."""
+    return torch.compiler.is_compiling() or x.is_meta or torch._C._are_functorch_transforms_active()
+
+
+def needs_grad(*tensors: Tensor) -> bool:
+    """Whether a backward will come: without one, functions with a backward of their own are calls for nothing."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def backward_of(function: Callable, inputs: Sequence[Tensor | None], needed: Sequence[bool], grad: Tensor) -> list:
+    """Gradients of ``function(*inputs)`` that can be differentiated again.
+
+    The backward of a function that is differentiated by hand ends here when a graph of the gradients is asked for: the
+    double backward is then that of plain operations, and the usual one pays nothing for it.
+    """
+    with torch.enable_grad(), exact(grad.device):
+        # Aliases: one input may be the history of another, and its share must not be counted twice.
+        inputs = [x.view_as(x) if isinstance(x, Tensor) else x for x in inputs]
+        wanted = [x for x, need in zip(inputs, needed) if need]
+        found = iter(torch.autograd.grad(function(*inputs), wanted, grad, create_graph=True, allow_unused=True))
+    return [next(found) if need else None for need in needed]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The border of the public functions
 
@@ -64,8 +89,8 @@ def stable(
     """Make a function of tensors safe to call in half precision and under autocast, and check its arguments.
 
     Half tensors are computed in float32 and the result is rounded once, to the widest dtype among the tensors named in
-    ``points``. Autocast is off inside. A float32 curvature of float64 points is widened. TorchScript sees the bare
-    function.
+    ``points``; numbers that it does not hold become its largest. Autocast is off inside. A float32 curvature of float64
+    points is widened.
 
     No check looks at the numbers of a tensor, which would make the host wait for the device: a curvature that is a
     tensor must be positive, or results are not numbers. Manifold objects with ``check=True`` look.
@@ -152,10 +177,9 @@ def stable(
             if dtype not in HALF:
                 return out
             if isinstance(out, (tuple, list)):
-                return type(out)(None if o is None else o.to(dtype) for o in out)
-            return out.to(dtype)
+                return type(out)(None if o is None else saturate(o, dtype).to(dtype) for o in out)
+            return saturate(out, dtype).to(dtype)
 
-        wrapper.__prepare_scriptable__ = lambda: function
         return wrapper
 
     return decorate
@@ -238,8 +262,6 @@ def widen(x: float | Tensor) -> float | Tensor:
 class _SquareNorm(Function):
     """``|x|^2`` without the temporary of the squares."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x):
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -257,9 +279,9 @@ class _SquareNorm(Function):
 
 def square_norm(x: Tensor) -> Tensor:
     """Squared Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``."""
-    if torch.jit.is_scripting():
+    if plain(x):
         return (x * x).sum(-1, keepdim=True)
-    return (x * x).sum(-1, keepdim=True) if torch.compiler.is_compiling() else _SquareNorm.apply(x)
+    return _SquareNorm.apply(x) if needs_grad(x) else torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
 
 
 class _WideSquareNorm(Function):
@@ -283,10 +305,6 @@ class _WideSquareNorm(Function):
         return norm.mul_(norm).reshape(*x.shape[:-1], 1)
 
     @staticmethod
-    def vmap(info, in_dims, x):
-        return _WideSquareNorm.apply(x.movedim(in_dims[0], 0)), 0
-
-    @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.save_for_backward(inputs[0])
 
@@ -304,7 +322,7 @@ def wide_square_norm(x: Tensor) -> Tensor:
     """
     if x.dtype == torch.float64 or not has_float64(x):
         return square_norm(x)
-    if torch.compiler.is_compiling():
+    if plain(x):
         wide = x.double()
         return (wide * wide).sum(-1, keepdim=True)
     return _WideSquareNorm.apply(x)
@@ -353,16 +371,18 @@ def compensated_square_norm(x: Tensor) -> tuple[Tensor, Tensor]:
 def gap_to_one(x: Tensor, c: float | Tensor) -> tuple[Tensor, Tensor]:
     """``1 - c |x|^2`` and ``c |x|^2``, ``(..., 1)``, for ``x`` ``(..., n)``: the difference is as exact as its inputs.
 
-    Both are float64 where the device has it. Elsewhere they are of the dtype of ``x``, from a compensated sum; squares
-    of coordinates must not overflow there.
+    For float32 both are float64 where the device has it. Elsewhere, and for float64, they are of the dtype of ``x``,
+    from a compensated sum; squares of coordinates must not overflow there.
     """
     q = wide_square_norm(x) * widen(c)
-    if x.dtype == torch.float64 or has_float64(x):
+    if x.dtype == torch.float32 and has_float64(x):
         return 1 - q, q
     with torch.no_grad():
         total, rest = compensated_square_norm(x)
         if isinstance(c, Tensor):
             high, low = c.to(x.dtype), 0.0
+        elif x.dtype == torch.float64:
+            high, low = torch.full_like(total, c), 0.0
         else:  # a number has more digits than the dtype
             shifted = c * (2.0**29 + 1)
             high = shifted - (shifted - c)
@@ -376,8 +396,6 @@ def gap_to_one(x: Tensor, c: float | Tensor) -> tuple[Tensor, Tensor]:
 
 class _Dot(Function):
     """Row-wise inner product without the temporary of the products."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(x, y):
@@ -397,7 +415,7 @@ class _Dot(Function):
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """Euclidean inner product ``(..., 1)`` of ``x`` and ``y`` ``(..., n)``, which broadcast."""
-    if torch.compiler.is_compiling():
+    if plain(x) or not needs_grad(x, y):
         return (x * y).sum(-1, keepdim=True)
     return _Dot.apply(x, y)
 
@@ -428,23 +446,34 @@ class _SaturateGradient(Function):
         return grad.clamp(-ctx.largest, ctx.largest), None
 
 
+class _SaturateGradientForward(_SaturateGradient):
+    """With a forward derivative, which compilers do not take."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def jvp(ctx, tangent, _):
+        return tangent.view_as(tangent)
+
+
 def saturate_gradient(x: Tensor, last: bool = False, dtype: torch.dtype | None = None) -> Tensor:
     """``x`` itself, with a gradient whose products do not overflow: numbers beyond 1e18 (1e150 in float64) are cut.
 
     Where no products follow, ``last``, the largest finite numbers are the limits, those of ``dtype`` if the gradient
     becomes one of that.
     """
-    if torch.jit.is_scripting():
-        return x
     largest = torch.finfo(dtype or x.dtype).max if last else 1e150 if x.dtype == torch.float64 else 1e18
-    return _SaturateGradient.apply(x, largest)
+    if not (plain(x) or needs_grad(x)):
+        return x
+    forward = torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling()
+    return (_SaturateGradientForward if forward else _SaturateGradient).apply(x, largest)
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
     """``sqrt(max(x, 0))`` whose gradient is 0, not infinite, where ``x <= 0``. Shape ``(...)`` to ``(...)``."""
-    positive = x > 0
-    root = torch.sqrt(torch.where(positive, x, torch.ones_like(x)))
-    return torch.where(positive, root, torch.zeros_like(x))
+    none = x <= 0  # not x > 0: what is not a number stays so
+    root = torch.sqrt(torch.where(none, torch.ones_like(x), x))
+    return torch.where(none, torch.zeros_like(x), root)
 
 
 def _asinh(z: Tensor) -> Tensor:
@@ -458,12 +487,11 @@ def _asinh(z: Tensor) -> Tensor:
 
 
 class _Asinh(Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(z):
         size = z.abs()
-        return torch.log1p(size + size * (size / (1 + torch.hypot(size, torch.ones_like(size))))).copysign(z)
+        root = torch.hypot(size, torch.ones_like(size)).add_(1)
+        return torch.addcmul(size, size, size / root).log1p_().copysign_(z)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -480,25 +508,32 @@ def asinh(z: Tensor) -> Tensor:
 
     Uses ``log1p(|z| + z^2 / (1 + sqrt(1 + z^2)))``, several times faster on CPU than ``torch.asinh``.
     """
-    if torch.jit.is_scripting():
+    if plain(z):
         return _asinh(z)
-    return _asinh(z) if torch.compiler.is_compiling() else _Asinh.apply(z)
+    return _Asinh.apply(z) if needs_grad(z) else _Asinh.forward(z)
 
 
-def _distance_from_square(q: Tensor) -> Tensor:
-    half = safe_sqrt(q) / 2
-    square = half * half
-    return 2 * torch.log1p(half + square / (1 + torch.sqrt(1 + square)))
+def _arcosh1p(h: Tensor) -> Tensor:
+    h = h.clamp(min=0)
+    return torch.log1p(h + safe_sqrt(h) * torch.sqrt(h + 2))
 
 
-class _DistanceFromSquare(Function):
-    generate_vmap_rule = True
+class _Arcosh1p(Function):
+    @staticmethod
+    def forward(h):
+        if h.device.type != "cpu" or h.numel() <= 2**15 or not h.is_contiguous():
+            return _Arcosh1p.values(h)
+        out = torch.empty_like(h)  # in blocks, whose temporaries stay in the cache
+        for source, target in zip(h.view(-1).split(2**15), out.view(-1).split(2**15)):
+            _Arcosh1p.values(source, target)
+        return out
 
     @staticmethod
-    def forward(q):
-        half = q.clamp(min=0).sqrt_().mul_(0.5)
-        square = half * half
-        return (square + 1).sqrt_().add_(1).reciprocal_().mul_(square).add_(half).log1p_().mul_(2)
+    def values(h, out=None):
+        h = h.clamp(min=0)
+        if h.device.type == "cpu" and h.numel() and h.amax().item() < 1e18:
+            return torch.log1p((h + 2).mul_(h).sqrt_().add_(h), out=out)
+        return torch.log1p((h + 2).sqrt_().mul_(h.sqrt()).add_(h), out=out)  # the square may overflow
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -506,15 +541,22 @@ class _DistanceFromSquare(Function):
 
     @staticmethod
     def backward(ctx, grad):
-        (q,) = ctx.saved_tensors
+        (h,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # differentiable, for second derivatives
-            away = q > 0
-            safe = torch.where(away, q, torch.ones_like(q))
-            return torch.where(away, grad * 0.5 / (torch.sqrt(safe) * torch.sqrt(1 + safe / 4)), torch.zeros_like(q))
-        # 1 / sqrt(q (4 + q)) by two roots, for the product may overflow; infinite where q is 0, and there it becomes 0
-        root = q.clamp(min=0).rsqrt_()
-        slope = (q + 4).rsqrt_().mul_(root)
+            away = h > 0
+            safe = torch.where(away, h, torch.ones_like(h))
+            return torch.where(away, grad / (torch.sqrt(safe) * torch.sqrt(2 + safe)), torch.zeros_like(h))
+        # 1 / sqrt(h (2 + h)) by two roots, for the product may overflow; infinite where h is 0, and there it becomes 0
+        root = h.clamp(min=0).rsqrt_()
+        slope = (h + 2).rsqrt_().mul_(root)
         return slope.masked_fill_(root == math.inf, 0).mul_(grad)
+
+
+def arcosh1p(h: Tensor) -> Tensor:
+    """``arcosh(1 + max(h, 0))``, as exact for small ``h`` as for large; where ``h <= 0`` the gradient is 0."""
+    if plain(h):
+        return _arcosh1p(h)
+    return _Arcosh1p.apply(h) if needs_grad(h) else _Arcosh1p.forward(h)
 
 
 def distance_from_square(q: Tensor) -> Tensor:
@@ -523,9 +565,7 @@ def distance_from_square(q: Tensor) -> Tensor:
     The squared chord of points of the hyperboloid is :math:`\langle x - y, x - y\rangle_L`; for points of the ball take
     :math:`4|x - y|^2 / ((1 - |x|^2)(1 - |y|^2))`. Where ``q <= 0`` the gradient is 0.
     """
-    if torch.jit.is_scripting():
-        return _distance_from_square(q)
-    return _distance_from_square(q) if torch.compiler.is_compiling() else _DistanceFromSquare.apply(q)
+    return arcosh1p(q / 2)
 
 
 def sinhc(z: Tensor) -> Tensor:
@@ -546,7 +586,7 @@ def tanhc(z: Tensor) -> Tensor:
     return torch.where(small, series, torch.tanh(away) / away)
 
 
-def squash_factor(square: Tensor, limit: Number, slope: float) -> Tensor:
+def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor:
     """``D tanh(atanh(0.99) r / (s D)) / r`` of squared radii ``r^2``, with ``D = limit`` and ``s = slope``.
 
     The factor of maximum-distance rescaling (Bdeir et al., NeurIPS 2025); ``limit`` is a number or a tensor.
@@ -557,6 +597,9 @@ def squash_factor(square: Tensor, limit: Number, slope: float) -> Tensor:
 
 def sinhc_sqrt(q: Tensor) -> Tensor:
     """``sinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``: smooth in ``q``, so that second derivatives at 0 are right."""
+    if not (plain(q) or needs_grad(q)):  # only derivatives need the series
+        root = torch.sqrt(q + torch.finfo(q.dtype).tiny)
+        return torch.sinh(root).div_(root)
     small = q < 1e-2
     root = torch.sqrt(torch.where(small, torch.ones_like(q), q))
     series = 1 + q / 6 * (1 + q / 20 * (1 + q / 42 * (1 + q / 72 * (1 + q / 110))))
@@ -570,6 +613,9 @@ def _asinhc_series(q: Tensor) -> Tensor:
 
 def asinhc_sqrt(q: Tensor) -> Tensor:
     """``asinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``: smooth in ``q``, so that second derivatives at 0 are right."""
+    if not (plain(q) or needs_grad(q)):  # only derivatives need the series
+        root = torch.sqrt(q + torch.finfo(q.dtype).tiny)
+        return asinh(root).div_(root)
     small = q < 1e-2
     root = torch.sqrt(torch.where(small, torch.ones_like(q), q))
     return torch.where(small, _asinhc_series(torch.where(small, q, torch.zeros_like(q))), asinh(root) / root)

@@ -22,6 +22,8 @@ from torch import Tensor
 
 from . import lorentz
 from ._typing import Curvature
+from .lorentz.cones import _unit
+from .lorentz.frame import _bound, _largest, _lift, _lift_scaled, _perpendicular
 from .numerics import (
     asinh,
     asinhc_sqrt,
@@ -118,7 +120,7 @@ def _measure(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
         factor = torch.sqrt(limit / q.detach().clamp(min=limit))
         q = q.clamp(max=limit)
         return factor, 1 - q, q
-    factor = _MOST / lorentz._largest(x).clamp(min=_MOST)  # squares must not overflow
+    factor = _MOST / _largest(x).clamp(min=_MOST)  # squares must not overflow
     gap, q = gap_to_one(x * factor, c)
     factor = factor * torch.sqrt(limit / q.detach().clamp(min=limit))
     return factor, gap.clamp(min=1 - limit), q.clamp(max=limit)
@@ -134,7 +136,7 @@ def _bounded(v: Tensor, limit: float | None = None) -> Tensor:
     """Tangent vectors whose squares do not overflow."""
     limit = limit or _LONGEST[v.dtype]
     if not has_float64(v):
-        return v * lorentz._bound(v, 1.0, limit)[0]
+        return v * _bound(v, 1.0, limit)[0]
     q = wide_square_norm(v.detach())
     return v * torch.sqrt(limit / q.clamp(min=limit)).to(v.dtype)
 
@@ -166,7 +168,7 @@ def project(x: Tensor, c: Curvature, eps: float | None = None) -> Tensor:
     _check_eps("project", eps)
     limit = (1 - eps) ** 2
     if not has_float64(x):
-        return x * lorentz._bound(x, c, limit)[0]
+        return x * _bound(x, c, limit)[0]
     q = wide_square_norm(x) * widen(c)
     return x * torch.sqrt(limit / q.clamp(min=limit)).to(x.dtype)
 
@@ -211,7 +213,7 @@ def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
     over = torch.isinf(q)
     q = torch.where(over, torch.full_like(q, limit), q)
     factor = torch.sqrt(limit / q.clamp(min=limit)) * _tanhc_sqrt(q.clamp(max=limit))
-    largest = lorentz._largest(u)
+    largest = _largest(u)
     rim = most / math.sqrt(u.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
     return u * torch.where(over, rim, factor)
 
@@ -484,7 +486,7 @@ def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
     r"""The point ``(..., n + 1)`` of the hyperboloid: ``s = 2 x / X``, ``t = (2 - X) / (sqrt(c) X)``."""
     factor, gap, _ = _measure(x, c)
     time = (2 - gap) / gap / _root(widen(c))
-    return lorentz._lift(time.to(x.dtype), (2 * factor / gap).to(x.dtype), x)
+    return _lift(time.to(x.dtype), (2 * factor / gap).to(x.dtype), x)
 
 
 @stable("x")
@@ -548,7 +550,7 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     delta = y - x
     away = q > torch.finfo(x.dtype).tiny
     length = torch.sqrt(torch.where(away, q, torch.ones_like(q)) / widen(c))
-    side = safe_sqrt(square_norm(lorentz._perpendicular(delta, x, away))).to(gap.dtype) * gap
+    side = safe_sqrt(square_norm(_perpendicular(delta, x, away))).to(gap.dtype) * gap
     along = dot(delta.to(gap.dtype), x.to(gap.dtype)) / length
     radial = gap * along - wide_square_norm(delta) * widen(c) * length
     same = (side == 0) & (radial == 0)
@@ -638,13 +640,13 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
             f"ganea_logits: p and a must be matrices (K, n) of one shape, got {tuple(p.shape)} and {tuple(a.shape)}."
         )
     p, gap, q = _inside(p, c)
-    away, length = lorentz._unit(a)
+    away, length = _unit(a)
     # <x, normal>_L = 0 with the normal of length 1 at the point of the hyperboloid: sinh(distance) is their product
     along = dot(p, away) * _root(c)
     scaled = p * _root(c)
     time = 2 * along / gap.to(p.dtype)
     space = away + scaled * (2 * along / gap.to(p.dtype))
-    points = lorentz._lift_scaled(to_lorentz(x, c), c)
+    points = _lift_scaled(to_lorentz(x, c), c)
     logits = asinh(torch.matmul(points, torch.cat([-time, space], -1).t()))
     return logits * (2 * length / _root(c)).squeeze(-1)
 
@@ -674,7 +676,7 @@ def hyperplane_logits(x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor |
     one_each("hyperplane_logits", "r", r, v.shape[0], "hyperplanes")
     if g is not None:
         one_each("hyperplane_logits", "g", g, v.shape[0], "hyperplanes")
-    normals, length = lorentz._unit(v)
+    normals, length = _unit(v)
     g = length.squeeze(-1) if g is None else g
     return lorentz.hyperplane_logits(to_lorentz(x, c), normals, 2 * r, c) * (2 * g)
 

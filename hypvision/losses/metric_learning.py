@@ -1,8 +1,8 @@
 """Losses of metric learning on the directions or the hyperbolic distances of embeddings.
 
-Proxy-Anchor, which the HIER recipes use, is our own (:mod:`.proxy_anchor`). All others come from
-pytorch-metric-learning (``pip install 'hypvision[metric]'``), which is given our distance: MultiSimilarityLoss,
-ProxyNCALoss, SoftTripleLoss, SupConLoss, ...
+Proxy-Anchor, which the HIER recipes use, Proxy-NCA and SupCon are our own (:mod:`.proxy_anchor`, :mod:`.supcon`), in
+the form of HIER's code, which differs from the literature's. All others come from pytorch-metric-learning (``pip
+install 'hypvision[metric]'``), which is given our distance: MultiSimilarityLoss, SoftTripleLoss, ...
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from hypvision.errors import HypvisionError, require
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.geometry.numerics import exact
 
-from .proxy_anchor import ProxyAnchorLoss
+from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss
+from .supcon import SupConLoss
 
 __all__ = ["MetricLoss", "hyperbolic_distance"]
 
 # The defaults of pytorch-metric-learning are for cosines, from -1 to 1. Hyperbolic distances are some units long: with
 # those defaults the repelling terms vanish and all points meet. Multi-Similarity (s = -d) and SupCon have the defaults
-# of HIER's code for distances. It has none for the next two: theirs are the published ones for a similarity of -d / 10,
+# of HIER's code for distances. It has none for the others: theirs are the published ones for a similarity of -d / 10,
 # the factor between its Multi-Similarity losses (beta 50 for cosines, 5 for distances).
 _HYPERBOLIC: dict[str, dict[str, float]] = {
     "MultiSimilarityLoss": dict(alpha=1.0, beta=5.0, base=0.0),
-    "SupConLoss": dict(temperature=0.2),
     "ProxyAnchorLoss": dict(alpha=3.2, margin=1.0),
     "SoftTripleLoss": dict(la=2.0, gamma=1.0, margin=0.1),
-    "ProxyNCALoss": dict(softmax_scale=1.0),
+    "ProxyNCALoss": dict(alpha=3.2, margin=1.0),
 }
 
 # These take a similarity, not a distance.
@@ -85,7 +85,8 @@ class MetricLoss(nn.Module):
     """A loss of metric learning by name.
 
     Args:
-        name: ``"ProxyAnchorLoss"``, or a loss of ``pytorch_metric_learning.losses``.
+        name: ``"ProxyAnchorLoss"``, ``"ProxyNCALoss"``, ``"SupConLoss"``, or a loss of
+            ``pytorch_metric_learning.losses``.
         manifold: where the embeddings live.
         num_classes: training classes; for losses with proxies.
         dim: dimension of the space; for losses with proxies.
@@ -94,10 +95,9 @@ class MetricLoss(nn.Module):
 
             - MultiSimilarityLoss: ``alpha=1, beta=5``, and for ``base`` the mean of the similarities ``-d`` of each
               batch, as in the official code of HIER; a given ``base`` is a similarity, too;
-            - SupConLoss: ``temperature=0.2``, as there;
-            - ProxyAnchorLoss: ``alpha=3.2, margin=1`` on similarities ``b - d``, ``b`` the mean distance of the batch
-              from the proxies;
-            - SoftTripleLoss: ``la=2, gamma=1, margin=0.1``; ProxyNCALoss: ``softmax_scale=1``.
+            - ProxyAnchorLoss and ProxyNCALoss: ``alpha=3.2, margin=1`` on similarities ``b - d``, ``b`` the mean
+              distance of the batch from the proxies;
+            - SoftTripleLoss: ``la=2, gamma=1, margin=0.1``.
 
             Other losses keep defaults meant for vectors of length 1: set their margins for distances of some units.
 
@@ -125,11 +125,16 @@ class MetricLoss(nn.Module):
             raise HypvisionError("distance='hyperbolic' needs hyperbolic embeddings: give the neck a curvature.")
         self.name, self.manifold, self.angular = name, manifold, distance == "angular"
         proxies = dict(num_classes=num_classes, embedding_size=dim)
-        if name == "ProxyAnchorLoss" and self.angular:
+        own = {"ProxyAnchorLoss": ProxyAnchorLoss, "ProxyNCALoss": ProxyNCALoss, "SupConLoss": SupConLoss}
+        if name in own and (self.angular or name != "ProxyAnchorLoss"):
+            if name != "SupConLoss":
+                options = {"num_classes": num_classes, "dim": dim, **options}
+            if not self.angular:
+                options = {**_HYPERBOLIC.get(name, {}), "similarity": self._similarity, **options}
             try:
-                self.loss = ProxyAnchorLoss(num_classes, dim, **options)
+                self.loss = own[name](**options)
             except TypeError as error:
-                raise HypvisionError(f"ProxyAnchorLoss does not accept its arguments: {error}.") from error
+                raise HypvisionError(f"{name} does not accept its arguments: {error}.") from error
             return
         losses = require("pytorch_metric_learning.losses", "metric")
         kind = getattr(losses, name, None)
@@ -152,6 +157,12 @@ class MetricLoss(nn.Module):
             ) from error
         except TypeError as error:
             raise HypvisionError(f"The loss '{name}' does not accept its arguments: {error}.") from error
+
+    def _similarity(self, x: Tensor, y: Tensor) -> Tensor:
+        """Negative distances of points given by their space parts; from their mean where a loss has a fixed margin."""
+        c = self.manifold.c
+        found = -lorentz.cdist(lorentz.from_space(x, c), lorentz.from_space(y, c), c)
+        return found - found.detach().mean() if self.name == "ProxyNCALoss" else found
 
     def vectors(self, x: Tensor) -> Tensor:
         """Points as vectors ``(B, dim)``: space parts on the hyperboloid; their direction is that from the origin."""

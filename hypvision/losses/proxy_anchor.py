@@ -1,6 +1,8 @@
-"""Proxy-Anchor, the metric loss of the HIER recipes."""
+"""Proxy-Anchor, the metric loss of the HIER recipes, and the Proxy-NCA that their code offers beside it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +10,12 @@ from torch import Tensor, nn
 
 from hypvision.geometry.numerics import exact
 
-__all__ = ["ProxyAnchorLoss"]
+__all__ = ["ProxyAnchorLoss", "ProxyNCALoss"]
+
+
+def cosines(x: Tensor, y: Tensor) -> Tensor:
+    """Cosines ``(N, M)`` of vectors ``(N, d)`` and ``(M, d)``."""
+    return F.linear(F.normalize(x), F.normalize(y))
 
 
 class ProxyAnchorLoss(nn.Module):
@@ -39,18 +46,46 @@ class ProxyAnchorLoss(nn.Module):
         nn.init.kaiming_normal_(self.proxies, mode="fan_out")
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        own, attract, repel = self._terms(x, labels, cosines, 0)
+        return attract.sum() / own.any(0).sum() + repel.sum() / len(self.proxies)
+
+    def _terms(self, x: Tensor, labels: Tensor, similarity: Callable, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Which proxies are the samples' own ``(B, K)``; logarithms of 1 and the sums along ``dim`` over those, and
+        over the others."""
         if labels.numel() and not labels.is_cuda and int(labels.max()) >= len(self.proxies):
             raise ValueError(f"There are {len(self.proxies)} class proxies, but a label is {int(labels.max())}.")
         with exact(x.device):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-            cosine = F.linear(F.normalize(x), F.normalize(self.proxies.to(x.dtype)))
+            found = similarity(x, self.proxies.to(x.dtype))
             own = F.one_hot(labels, len(self.proxies)).bool()
             # log(1 + sum(exp(z))) is a log-sum-exp with one more 0
-            positive = (-self.alpha * (cosine - self.margin)).masked_fill(~own, -torch.inf)
-            negative = (self.alpha * (cosine + self.margin)).masked_fill(own, -torch.inf)
-            zero = cosine.new_zeros(1, cosine.shape[1])
-            attract, repel = (torch.logsumexp(torch.cat([zero, z]), 0) for z in (positive, negative))
-            return attract.sum() / own.any(0).sum() + repel.sum() / len(self.proxies)
+            positive = (-self.alpha * (found - self.margin)).masked_fill(~own, -torch.inf)
+            negative = (self.alpha * (found + self.margin)).masked_fill(own, -torch.inf)
+            zero = found.new_zeros(1).expand_as(found.narrow(dim, 0, 1))
+            attract, repel = (torch.logsumexp(torch.cat([zero, z], dim), dim) for z in (positive, negative))
+            return own, attract, repel
 
     def extra_repr(self) -> str:
         return f"num_classes={len(self.proxies)}, margin={self.margin}, alpha={self.alpha}"
+
+
+class ProxyNCALoss(ProxyAnchorLoss):
+    r"""Proxy-NCA as the code of HIER (Kim et al., CVPR 2023) has it: Proxy-Anchor with the sums over the proxies.
+
+    .. math:: \frac{1}{|X|}\sum_{x} \log\Big(1 + e^{-\alpha(s(x,p_x) - \delta)}\Big)
+              + \frac{1}{|X|}\sum_{x} \log\Big(1 + \sum_{p \ne p_x} e^{\alpha(s(x,p) + \delta)}\Big)
+
+    Args:
+        num_classes, dim, margin, alpha: as for :class:`ProxyAnchorLoss`.
+        similarity: function of vectors ``(B, dim)`` and ``(K, dim)`` that gives ``(B, K)``; cosines by default.
+    """
+
+    def __init__(
+        self, num_classes: int, dim: int, margin: float = 0.1, alpha: float = 32.0, similarity: Callable = cosines
+    ):
+        super().__init__(num_classes, dim, margin, alpha)
+        self.similarity = similarity
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        _, attract, repel = self._terms(x, labels, self.similarity, 1)
+        return (attract.sum() + repel.sum()) / len(x)

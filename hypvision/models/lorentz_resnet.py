@@ -15,7 +15,6 @@ head_type="linear")``; with the Lorentz head alone, ``hyperbolic_stages=(), plus
 """
 
 # No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
-import copy
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -40,7 +39,6 @@ from hypvision.nn import (
     LorentzResidual,
     ToLorentz,
     ToTangent,
-    scripted,
 )
 
 from .base import FeatureMaps, StagedModel
@@ -79,9 +77,6 @@ class LorentzClassifier(nn.Module):
         wide = torch.promote_types(self.weight.dtype, torch.float32)
         points = self.manifold.from_space(x.to(wide))
         return self.manifold.hyperplane_logits(points, self.weight.to(wide), self.bias.to(wide)).to(self.weight.dtype)
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        return scripted.Classifier(self.weight, self.bias, self.manifold.c)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.num_classes}"
@@ -134,7 +129,9 @@ class Layers:
         """Batch norm."""
         if self.manifold is None:
             return nn.BatchNorm2d(channels, **self.factory)
-        return LorentzBatchNorm2d(channels, self.manifold, slope=self.slope, limit=self.limit, **self.factory)
+        exp_limit = 10.0 if self.slope is None else 100.0  # those of the published codes
+        sizes = dict(slope=self.slope, limit=self.limit, exp_limit=exp_limit)
+        return LorentzBatchNorm2d(channels, self.manifold, **sizes, **self.factory)
 
     def add(self) -> nn.Module:
         """Residual connection."""
@@ -476,12 +473,6 @@ class LorentzResNet(StagedModel):
         self.register_state_dict_post_hook(_drop_aliases)
         self.register_load_state_dict_pre_hook(_restore_aliases)
 
-    def __prepare_scriptable__(self) -> nn.Module:
-        # Layers are replaced by forms that TorchScript understands, in place: not in the network itself.
-        twin = copy.deepcopy(self)
-        twin.manifolds, twin.head_manifold = nn.ModuleList(), None
-        return twin
-
     # timm's contract
 
     @torch.jit.ignore
@@ -591,7 +582,7 @@ class LorentzResNet(StagedModel):
         found = {f"manifolds.{i}": manifold for i, manifold in enumerate(self.manifolds)}
         if self.head_manifold is not None:
             found["head_manifold"] = self.head_manifold
-        return {name: scripted.number(manifold.c) for name, manifold in found.items()}
+        return {name: float(manifold.c) for name, manifold in found.items()}
 
 
 def _owners(model: nn.Module, prefix: str) -> dict[str, str]:

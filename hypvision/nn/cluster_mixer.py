@@ -83,8 +83,6 @@ class ClusterMixer(nn.Module):
         ValueError: an argument is out of its range.
     """
 
-    __constants__ = ("window_level",)  # TorchScript then drops the branch that is not taken
-
     def __init__(
         self,
         dim: int,
@@ -184,7 +182,6 @@ class ClusterMixer(nn.Module):
         out = windows.reshape(-1, fold, fold, rows, columns, windows.shape[2]).transpose(2, 3)
         return out.reshape(-1, padded.shape[1], padded.shape[2], windows.shape[2])
 
-    @torch.jit.ignore
     def assignments(self, x: Tensor) -> ClusterAssignment:
         """The soft assignments that :meth:`forward` uses for the input ``x`` ``(B, H, W, C)``."""
         batch, height, width, _ = x.shape
@@ -285,8 +282,6 @@ class ClusterMixer(nn.Module):
 
     def _distance(self, centers: Tensor, points: Tensor) -> Tensor:
         """Geodesic distances ``(B, e, K, fold^2)`` of the lifted features, in float32 also under autocast."""
-        if torch.jit.is_scripting():
-            return self._lifted_distance(centers, points)
         kind = points.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):

@@ -13,7 +13,6 @@ from torch.autograd import Function
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact, safe_sqrt
 
-from . import scripted
 from .checks import check_features, check_manifold, check_number, check_sizes, integers
 from .functional import backward_of, plain, radial_map, radial_rescale, rescale_factor, space_square
 
@@ -193,9 +192,6 @@ class LorentzConv2d(_LorentzConv):
 
     rank = 2
     convolution = staticmethod(F.conv2d)
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        return scripted.Conv(self)
 
 
 class LorentzConv1d(_LorentzConv):
@@ -445,9 +441,6 @@ class EfficientLorentzConv2d(_EfficientConv):
 
     rank = 2
     convolution = staticmethod(F.conv2d)
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        return scripted.EfficientConv(self)
 
 
 class EfficientLorentzConv1d(_EfficientConv):

@@ -6,35 +6,16 @@ computed where a formula needs it, so Euclidean kernels do the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import asinhc_sqrt, exact, sinhc_sqrt, squash_factor
+from hypvision.geometry.numerics import asinhc_sqrt, backward_of, exact, plain, sinhc_sqrt, squash_factor
 
 __all__ = ["radial_map", "radial_rescale", "rescale_factor", "space_square", "space_time"]
-
-
-def plain(x: Tensor) -> bool:
-    """Whether to compute in plain operations: for compilers, for ``torch.func`` transforms, without data."""
-    return torch.compiler.is_compiling() or x.is_meta or torch._C._are_functorch_transforms_active()
-
-
-def backward_of(function: Callable, inputs: Sequence[Tensor | None], needed: Sequence[bool], grad: Tensor) -> list:
-    """Gradients of ``function(*inputs)`` that can be differentiated again.
-
-    The backward of a function that is differentiated by hand ends here when a graph of the gradients is asked for: the
-    double backward is then that of plain operations, and the usual one pays nothing for it.
-    """
-    with torch.enable_grad(), exact(grad.device):
-        # Aliases: one input may be the history of another, and its share must not be counted twice.
-        inputs = [x.view_as(x) if isinstance(x, Tensor) else x for x in inputs]
-        wanted = [x for x, need in zip(inputs, needed) if need]
-        found = iter(torch.autograd.grad(function(*inputs), wanted, grad, create_graph=True, allow_unused=True))
-    return [next(found) if need else None for need in needed]
 
 
 class _SpaceSquare(Function):

@@ -13,7 +13,6 @@ from torch.autograd import Function
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.geometry.numerics import distance_from_square, exact, squash_factor
 
-from . import scripted
 from .checks import check_features, check_manifold, check_number, check_sizes
 from .functional import backward_of, plain, rescale_limit
 
@@ -29,15 +28,13 @@ __all__ = [
 
 # Everything below is in units of the radius of curvature. Points are pairs of a time and a space part.
 
-# The exponential map of the published layer takes cosh and sinh of at most this length. Without it, one far point grows
-# from layer to layer until nothing is finite: batch norm divides by the mean distance, so it scales outliers up.
-LIMIT = 10.0
-_BEYOND = math.sinh(LIMIT) / LIMIT
+# Longest vector whose cosh has a square in float32 (float64): the bound where no other is asked for.
+_CAP = {torch.float32: 40.0, torch.float64: 350.0}
 
 
-def _limit(s: Tensor) -> Tensor:
-    """Radius that the published exponential map gives to a vector of length ``s``: beyond 10 as of a linear map."""
-    return torch.where(s > LIMIT, torch.asinh(s.clamp(min=LIMIT) * _BEYOND), s)
+def _longest(limit: float | None, dtype: torch.dtype) -> float:
+    """Length at which the exponential map cuts vectors, in units of the radius of curvature."""
+    return _CAP[dtype] if limit is None else min(limit, _CAP[dtype])
 
 
 def _unit(time: Tensor, space: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,17 +46,26 @@ def _unit(time: Tensor, space: Tensor) -> tuple[Tensor, Tensor]:
     return torch.sqrt(1 + (space * space).sum(-1)), space
 
 
-def _radial_factor(q: Tensor, g: Tensor) -> Tensor:
-    """``sinh(g r) / sinh(r)`` for the squared chord ``q = 4 sinh^2(r / 2)``, with ``g r`` limited."""
+def _radial_factor(q: Tensor, g: Tensor, longest: float) -> Tensor:
+    """``sinh(min(g r, longest)) / sinh(r)`` for the squared chord ``q = 4 sinh^2(r / 2)``."""
     small = q * (g * g).clamp(min=1) < 1e-2
     g2 = g * g
     series = 1 + q * ((g2 - 1) / 6) * (1 + q * ((g2 - 4) / 20) * (1 + q * ((g2 - 9) / 42)))
     q = torch.where(small, torch.ones_like(q), q)
-    ratio = _limit(distance_from_square(q) * g).sinh() / torch.sqrt(q + q * q / 4)
+    ratio = (distance_from_square(q) * g).clamp(max=longest).sinh() / torch.sqrt(q + q * q / 4)
     return torch.where(small, g * series, ratio)
 
 
-def _ends(q: Tensor, products: Tensor, mean: tuple, beta: tuple, scale: Callable, squared: bool, var: Tensor | None):
+def _ends(
+    q: Tensor,
+    products: Tensor,
+    mean: tuple,
+    beta: tuple,
+    scale: Callable,
+    squared: bool,
+    var: Tensor | None,
+    longest: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Boost by -mean, multiply the radii, boost by beta: a factor of the point and two terms of rank one.
 
     Args:
@@ -69,6 +75,7 @@ def _ends(q: Tensor, products: Tensor, mean: tuple, beta: tuple, scale: Callable
         scale: function of the variance and the squared radii that gives the factor of the radii.
         squared: whether the variance is the mean of squared radii instead of radii.
         var: variance to use; that of the points if None.
+        longest: largest radius after the multiplication.
 
     Returns:
         The factor ``(B, 1, N)``, the coefficients of mean and beta ``(B, 2, N)``, and the variance.
@@ -84,7 +91,7 @@ def _ends(q: Tensor, products: Tensor, mean: tuple, beta: tuple, scale: Callable
     if var is None:
         var = square.mean() if squared else radius.mean()
     gain = scale(var, square)
-    factor = _radial_factor(chord, gain)
+    factor = _radial_factor(chord, gain, longest)
     arrived_time = torch.sqrt(1 + chord * (1 + chord / 4) * factor * factor)
     c1 = (time + 1 + chord / 2) / (mean_time + 1) * factor
     final_time = beta_time * arrived_time + factor * along_beta - c1 * (mean_space * beta_space).sum()
@@ -100,6 +107,7 @@ class _Options(NamedTuple):
     joint: bool
     slope: float | None
     limit: float | None = None
+    exp_limit: float | None = None
 
 
 def _scale(gamma: Tensor, c: Tensor, options: _Options) -> Callable[[Tensor, Tensor], Tensor]:
@@ -118,17 +126,18 @@ def _scale(gamma: Tensor, c: Tensor, options: _Options) -> Callable[[Tensor, Ten
     return scale
 
 
-def _from_tangent(tangent: Tensor) -> tuple[Tensor, Tensor]:
+def _from_tangent(tangent: Tensor, longest: float) -> tuple[Tensor, Tensor]:
     """Exponential map at the origin of one vector ``(C,)``."""
     length = torch.linalg.vector_norm(tangent)
-    return torch.cosh(length), tangent * (torch.sinh(length) / length.clamp(min=1e-30))
+    size = length.clamp(max=longest)
+    return torch.cosh(size), tangent * (torch.sinh(size) / length.clamp(min=1e-30))
 
 
 def _mean_point(average: Tensor, time: Tensor, running: Tensor | None, c: Tensor, options: _Options):
     """Centroid for the means of the images ``(B, C)`` and of their times ``(B,)``, or the point of the running mean."""
     root = torch.sqrt(c)
     if running is not None:
-        return _from_tangent(running * root)
+        return _from_tangent(running * root, _longest(options.exp_limit, running.dtype))
     if options.joint:
         return _unit(time.mean(), average.mean(0) * root)
     return _unit(*(part.mean(0) for part in _unit(time, average * root)))
@@ -172,17 +181,17 @@ class _BatchNorm(Function):
             gain = gamma / (var + options.eps)
         s = r * gain
         slope = bend = growth = None
-        if options.slope is None:
-            # On a CPU, where looking costs nothing, the rare case alone pays for the limit.
-            if s.device.type != "cpu" or (s > LIMIT).any():
-                raw, s = s, _limit(s)
-                growth = torch.where(raw > LIMIT, torch.tanh(s) / raw, 1.0)  # ds / d raw
-        else:
+        if options.slope is not None:
             # s = kappa tanh(bend r g) / bend
             kappa = math.atanh(0.99) / options.slope
             bend = kappa / rescale_limit(c, options.limit) / root
             slope = s.mul_(bend).tanh_()
             s = slope * (kappa / bend)
+        longest = _longest(options.exp_limit, s.dtype)
+        # On a CPU, where looking costs nothing, the rare case alone pays for the limit.
+        if s.device.type != "cpu" or (s > longest).any():
+            growth = (s <= longest).to(s.dtype)  # beyond, nothing changes with s
+            s = s.clamp(max=longest)
         f = torch.sinh(s).div_(sinh)
         cosh = torch.cosh(s)
         ratio = (t + 1).add_(chord, alpha=0.5).div_(mt + 1)
@@ -232,8 +241,10 @@ class _BatchNorm(Function):
 
         # cosh(s) and f = sinh(s) / sinh(r) by s, at fixed r; then by the chord
         g_s = torch.mul(g_2, f).mul_(sinh).addcmul_(g_f, cosh / sinh)
+        if growth is not None:
+            g_s = g_s * growth
         if bend is None:
-            local = gain if growth is None else gain * growth  # ds/dr
+            local = gain  # ds/dr
             first, bow = gain, 0.0  # its value at 0; s = first r (1 - bow r^2 + ...)
         else:
             kappa = math.atanh(0.99) / options.slope
@@ -242,6 +253,8 @@ class _BatchNorm(Function):
             # s by 1 / bend: tanh - (bend r g) (1 - tanh^2), and bend falls with sqrt(c)
             lean = bent - (r * flat) * (bend * gain)
             g_c = g_c + torch.dot(g_s.flatten(), lean.flatten()) * (kappa / bend) / (2 * c)
+        if growth is not None:
+            local = local * growth
         scale = first * first
         alpha = (scale - 1) / 6 - bow
         gamma2 = bow * bow * 1.2 - bow * scale / 2 + scale * scale / 120 - (scale / 6 - bow) / 6 + 7 / 360 - alpha / 12
@@ -251,7 +264,7 @@ class _BatchNorm(Function):
         g_chord = torch.mul(g_f, steep).addcmul_(g_2 * local, f, value=0.5).add_(g_ratio, alpha=0.5)
 
         # the gain, by variance and gamma
-        by_gain = r * (flat * kappa) if bend is not None else r if growth is None else r * growth
+        by_gain = r if bend is None else r * (flat * kappa)
         g_gain = torch.dot(g_s.flatten(), by_gain.flatten())
         if options.gyro:
             g_gamma = g_gain * gain
@@ -309,7 +322,8 @@ def _composite(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: tuple
     basis = torch.stack([mean[1], shift])
     products = torch.matmul(basis, x) * root
     beta_point = torch.sqrt(1 + (shift * shift).sum()), shift
-    factor, ends, var = _ends(q, products, mean, beta_point, _scale(gamma, c, options), options.gyro, var)
+    longest = _longest(options.exp_limit, x.dtype)
+    factor, ends, var = _ends(q, products, mean, beta_point, _scale(gamma, c, options), options.gyro, var, longest)
     out = torch.matmul(basis.t(), ends / root) + x * factor
     return out, mean[1].detach(), var.detach() / (c if options.gyro else root).detach()
 
@@ -326,6 +340,7 @@ class _LorentzBatchNorm(nn.Module):
     manifold_parameters = ("beta",)
     gyro = False
     joint = False
+    exp_limit: float | None = 10.0
 
     def __init__(
         self,
@@ -337,6 +352,7 @@ class _LorentzBatchNorm(nn.Module):
         device=None,
         dtype=None,
         limit: float | None = None,
+        exp_limit: float | None = None,
     ):
         super().__init__()
         check_manifold(self, manifold, Lorentz)
@@ -346,6 +362,9 @@ class _LorentzBatchNorm(nn.Module):
             check_number(self, "slope", slope, 0, strict=True)
         if limit is not None:
             check_number(self, "limit", limit, 0, strict=True)
+        if exp_limit is not None:
+            check_number(self, "exp_limit", exp_limit, 0, strict=True)
+            self.exp_limit = exp_limit
         if not 0 <= momentum <= 1:
             raise ValueError(f"{type(self).__name__}: momentum must lie between 0 and 1, got {momentum}.")
         factory = {"device": device, "dtype": dtype}
@@ -362,7 +381,7 @@ class _LorentzBatchNorm(nn.Module):
     def _normalize(self, x: Tensor) -> Tensor:
         c = self.manifold.c
         c = c if isinstance(c, Tensor) else torch.tensor(c, dtype=self.gamma.dtype, device=x.device)
-        options = _Options(self.eps, self.gyro, self.joint, self.slope, self.limit)
+        options = _Options(self.eps, self.gyro, self.joint, self.slope, self.limit, self.exp_limit)
         running = None if self.training else (self.running_mean, self.running_var)
         dtype = torch.promote_types(x.dtype, torch.float32)
         with exact(x.device):
@@ -378,7 +397,7 @@ class _LorentzBatchNorm(nn.Module):
         """Running variance: linear. Running mean: centroid of the two means, kept as a tangent vector at the origin."""
         m, root = self.momentum, torch.sqrt(c)
         self.running_var.lerp_(var.to(self.running_var.dtype), m)
-        time, space = _from_tangent(self.running_mean * root)
+        time, space = _from_tangent(self.running_mean * root, _longest(self.exp_limit, mean.dtype))
         _, space = _unit(torch.lerp(time, torch.sqrt(1 + (mean * mean).sum()), m), torch.lerp(space, mean, m))
         length = torch.linalg.vector_norm(space)
         self.running_mean.copy_(space * (torch.asinh(length) / (length.clamp(min=1e-30) * root)))
@@ -393,8 +412,7 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
     The mean is the centroid over the images of the centroids over their pixels, the variance the mean distance from it.
     Points are taken to the origin by the inverse boost of the mean, their radii are multiplied by ``gamma / (var +
     eps)``, and they are moved to ``beta`` by its boost; for every pixel that is a factor and two terms of rank one,
-    where the published chain of logarithm, transports and exponential writes four maps. As published, the exponential
-    map takes cosh and sinh of at most 10 (in units of the radius of curvature): radii beyond grow as logarithms.
+    where the published chain of logarithm, transports and exponential writes four maps.
 
     Args:
         num_features: channels.
@@ -404,6 +422,9 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
         slope: if given, the radii pass a maximum-distance rescaling before the move to ``beta`` ("+" models, NeurIPS
             2025), see :func:`hypvision.geometry.lorentz.rescale`.
         limit: of the rescaling, the radius that no point exceeds; by default the largest of float32.
+        exp_limit: longest vector that the exponential map at ``beta`` takes, in units of the radius of curvature;
+            longer ones are cut. 10 as in the published code by default; that of the "+" models has 100. More than 40 in
+            float32 (350 in float64) counts as that much: squares must not overflow.
 
     Attributes:
         beta: point ``(C + 1,)``, a :class:`~hypvision.geometry.ManifoldParameter` that starts at the origin.
@@ -417,9 +438,6 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.num_features, 1, 4)
         return self._normalize(x.flatten(2)).reshape(x.shape)
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        return scripted.Norm(self)
 
 
 class LorentzBatchNorm1d(_LorentzBatchNorm):
@@ -436,16 +454,18 @@ class GyroLorentzBatchNorm2d(LorentzBatchNorm2d):
     """Gyrogroup batch normalisation (GyroLBN): radii are multiplied by ``exp(gamma) / sqrt(var + eps)``.
 
     The mean is the centroid over all pixels, the variance the mean *squared* distance, and ``gamma`` starts at 0.
-    Otherwise as :class:`LorentzBatchNorm2d`.
+    Otherwise as :class:`LorentzBatchNorm2d`, but radii have no limit below that of the dtype by default.
     """
 
     gyro = joint = True
+    exp_limit = None
 
 
 class GyroLorentzBatchNorm1d(LorentzBatchNorm1d):
     """Gyrogroup batch normalisation of points or tokens; see :class:`GyroLorentzBatchNorm2d`."""
 
     gyro = joint = True
+    exp_limit = None
 
 
 class LorentzLayerNorm(nn.LayerNorm):

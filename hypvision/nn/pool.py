@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
 
-from . import scripted
 from .checks import check_features, check_manifold, integers
 from .functional import space_time
 
@@ -37,9 +36,6 @@ class LorentzGlobalAvgPool2d(nn.Module):
         time = space_time(x, c, 1).mean((2, 3))
         out = _normalize(time, x.to(time.dtype).mean((2, 3)), c).to(x.dtype)
         return out[..., None, None] if self.keepdim else out
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        return scripted.GlobalPool(self)
 
 
 class LorentzAvgPool2d(nn.Module):

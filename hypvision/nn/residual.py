@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import safe_sqrt
 
-from . import scripted
 from .checks import check_features, check_manifold, check_number
 from .functional import radial_rescale, space_square, space_time
 
@@ -28,10 +27,13 @@ class LorentzResidual(nn.Module):
     Args:
         manifold: the hyperboloid.
         mode: ``"space"``, ``"average"`` or ``"boost"``.
-        scale: for ``"average"``: ``"learned"``, a number, or None; the space part is scaled to that norm.
+        scale: for ``"average"``: the space part is multiplied by this number; ``"learned"`` for a parameter, whose
+            logarithm is learned from ``log(scale_init)``; None for 1.
         slope: if given, a maximum-distance rescaling of the sum ("+" models, Bdeir et al., NeurIPS 2025).
         dim: dimension of the channels: 1 for maps, -1 for tokens.
         limit: of the rescaling, the radius that no point exceeds; by default the largest of float32.
+        scale_init: value from which a learned scale starts; by default the published one, with which radii grow by 4
+            in every connection unless something behind it brings them back.
 
     Shapes:
         two space parts of equal shape to one.
@@ -49,6 +51,7 @@ class LorentzResidual(nn.Module):
         slope: float | None = None,
         dim: int = -1,
         limit: float | None = None,
+        scale_init: float = math.exp(4.0),
     ):
         super().__init__()
         if mode not in ("space", "average", "boost"):
@@ -64,11 +67,12 @@ class LorentzResidual(nn.Module):
             raise ValueError(f'LorentzResidual: scale must be "learned", a positive number or None, got {scale!r}.')
         if scale is not None and scale != "learned":
             check_number(self, "scale", scale, 0, strict=True)
+        check_number(self, "scale_init", scale_init, 0, strict=True)
         self.manifold, self.mode, self.slope, self.dim, self.limit = manifold, mode, slope, dim, limit
         if mode == "average":
             self.weight = nn.Parameter(torch.ones(()))
         if scale == "learned":
-            self.log_scale = nn.Parameter(torch.tensor(4.0))
+            self.log_scale = nn.Parameter(torch.tensor(math.log(scale_init)))
         else:
             self.register_buffer("log_scale", None if scale is None else torch.tensor(math.log(float(scale))))
 
@@ -95,13 +99,7 @@ class LorentzResidual(nn.Module):
         length = safe_sqrt(space_square(space, self.dim))
         norm = ((time - length) * (time + length)).abs().clamp(min=1e-4)  # the published floor
         out = space * (1 / torch.sqrt(norm * c)).to(space.dtype)
-        if self.log_scale is not None:
-            length = safe_sqrt(space_square(out, self.dim)).clamp(min=1e-6)
-            out = out * (self.log_scale.exp() / length).to(out.dtype)
-        return out
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        return scripted.Residual(self)
+        return out if self.log_scale is None else out * self.log_scale.exp().to(out.dtype)
 
     def extra_repr(self) -> str:
         return f"mode={self.mode!r}, slope={self.slope}, dim={self.dim}"

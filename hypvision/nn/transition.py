@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import asinhc_sqrt, sinhc_sqrt, squash_factor
 
-from . import scripted
 from .checks import check_features, check_manifold, check_number
 from .functional import radial_map, rescale_limit
 
@@ -54,12 +53,6 @@ class ToLorentz(nn.Module):
         shrink = self.clip / torch.sqrt(square.clamp(min=self.clip**2))
         return shrink * sinhc_sqrt(square * (shrink * shrink) * c)
 
-    def __prepare_scriptable__(self) -> nn.Module:
-        c = scripted.number(self.manifold.c)
-        if self.slope is not None:
-            return scripted.Radial(0.0, self.slope, 0.0, 0.0, float(rescale_limit(c, self.limit)))
-        return scripted.Radial(0.0, 0.0, self.clip, c, 1.0)
-
     def extra_repr(self) -> str:
         return f"clip={self.clip}" if self.slope is None else f"slope={self.slope}"
 
@@ -79,9 +72,6 @@ class ToTangent(nn.Module):
     def factor(self, square: Tensor, c: float | Tensor) -> Tensor:
         """Factor of space parts with these squared lengths."""
         return asinhc_sqrt(square * c)
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        return scripted.Radial(scripted.number(self.manifold.c), 0.0, 0.0, 0.0, 1.0)
 
 
 class ChangeManifold(nn.Module):
@@ -116,12 +106,6 @@ class ChangeManifold(nn.Module):
             limit = rescale_limit(target, self.limit)
             factor = factor * squash_factor(square * (factor * factor), limit, self.slope)
         return factor * sinhc_sqrt(square * (factor * factor) * target)
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        target = scripted.number(self.target.c)
-        return scripted.Radial(
-            scripted.number(self.source.c), self.slope or 0.0, 0.0, target, float(rescale_limit(target, self.limit))
-        )
 
     def extra_repr(self) -> str:
         return f"slope={self.slope}"

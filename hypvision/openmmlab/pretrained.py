@@ -60,7 +60,7 @@ def _check_types(config: Any, path: Path) -> None:
         nodes.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
         if not isinstance(node, dict):
             continue
-        if "_scope_" in node:
+        if node.get("_scope_", "mmengine") not in ("mmengine", *_SCOPES.values()):
             raise HypvisionError(
                 f"'{path}' was refused: its model names a scope ({node['_scope_']!r}), by which mmengine imports a "
                 "module of that name. Take the file from a source that you trust, or publish it again."

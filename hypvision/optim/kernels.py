@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
+from hypvision.geometry.lorentz.frame import _CAP, _LIMIT
 from hypvision.geometry.numerics import wide_square_norm
 
 __all__ = ["BallKernel", "Kernel", "LorentzKernel", "kernel_of"]
@@ -145,7 +146,7 @@ class LorentzKernel(Kernel):
 
         The cosh of that radius is ``cosh cosh_step + side``.
         """
-        cap = math.cosh(lorentz._CAP[x.dtype])
+        cap = math.cosh(_CAP[x.dtype])
         # the sum is at most twice the product; a GPU must not wait for the answer
         far = x.device.type != "cpu" or not cosh.max().item() * cosh_step.max().item() <= cap / 2
         if far:
@@ -158,7 +159,7 @@ class LorentzKernel(Kernel):
         """The time of points that have moved, and the cap for those whose step has lost all digits on its way."""
         space = x[:, 1:]
         square = _square(space)
-        limit = lorentz._LIMIT[x.dtype] / c
+        limit = _LIMIT[x.dtype] / c
         if far:
             wide = space.double()
             norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
@@ -303,15 +304,69 @@ class BallKernel(Kernel):
         x.copy_(function(x, old, new))
 
 
+class MethodKernel(Kernel):
+    """Steps by the methods of a manifold that this package does not know, one operation after the other.
+
+    The manifold offers ``origin``, ``egrad2rgrad``, ``retr``, ``transp``, ``transp0``, ``transp0back``, ``inner``,
+    ``projx`` and, for decoupled weight decay, ``from_tangent0`` and ``to_tangent0``, as
+    :class:`~hypvision.geometry.Lorentz` does. Its metric at the origin is a multiple of that of flat space.
+    """
+
+    NEEDED = ("origin", "egrad2rgrad", "retr", "transp", "transp0", "transp0back", "inner", "projx")
+
+    def __init__(self, manifold: Manifold):
+        lacking = [name for name in self.NEEDED if not callable(getattr(manifold, name, None))]
+        if lacking:
+            raise TypeError(
+                f"The optimisers need {', '.join(lacking)} of the manifold {type(manifold).__name__}. Methods are as "
+                "those of hypvision.geometry.Lorentz."
+            )
+        super().__init__(manifold)
+
+    def _unit(self, x: Tensor) -> Tensor:
+        """Length of a unit vector of coordinates at the origin."""
+        origin = self.manifold.origin(x.shape[-1] - self.manifold.extra, dtype=x.dtype, device=x.device)
+        vector = torch.zeros_like(origin[self.manifold.extra :])
+        vector[0] = 1
+        tangent = self.manifold.transp0(origin, vector)
+        return self.manifold.inner(origin, tangent, tangent).sqrt()
+
+    def gradient(self, x: Tensor, grad: Tensor, c, decay: float = 0.0) -> tuple[Tensor, tuple]:
+        grad = torch.add(grad, x, alpha=decay) if decay else grad
+        return self.frame(x, self.manifold.egrad2rgrad(x, grad), c), ()
+
+    def frame(self, x: Tensor, v: Tensor, c) -> Tensor:
+        return self.manifold.transp0back(x, v) * self._unit(x)
+
+    def step_(self, x: Tensor, d: Tensor, m: Tensor | None, where: tuple, c) -> None:
+        unit = self._unit(x)
+        start = x.clone()
+        x.copy_(self.manifold.retr(start, self.manifold.transp0(start, d / unit)))
+        if m is not None:
+            moved = self.manifold.transp(start, x, self.manifold.transp0(start, m))
+            m.copy_(self.manifold.transp0back(x, moved))
+
+    def step_along_(self, x: Tensor, m: Tensor, scale: Tensor | float, where: tuple, c) -> None:
+        scale = scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale
+        self.step_(x, m * scale, m, where, c)
+
+    def decay_(self, x: Tensor, share: float, c) -> None:
+        x.copy_(self.manifold.from_tangent0(self.manifold.to_tangent0(x) * (1 - share)))
+
+    def project_(self, x: Tensor, c) -> None:
+        x.copy_(self.manifold.projx(x))
+
+    def change_(self, x: Tensor, old, new, move: str) -> None:
+        self.project_(x, new)
+
+
 def kernel_of(manifold: Manifold) -> Kernel:
-    """The kernel for points of a manifold.
+    """The kernel for points of a manifold: for one that this package does not know, by its methods.
 
     Raises:
-        TypeError: no optimiser of this package knows the manifold.
+        TypeError: the manifold lacks a method that takes.
     """
     for kind, kernel in ((Lorentz, LorentzKernel), (PoincareBall, BallKernel), (Euclidean, Kernel)):
         if isinstance(manifold, kind):
             return kernel(manifold)
-    raise TypeError(
-        f"The optimisers know Lorentz, PoincareBall, Euclidean and products of them, got {type(manifold).__name__}."
-    )
+    return MethodKernel(manifold)

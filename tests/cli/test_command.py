@@ -151,6 +151,13 @@ def test_every_command_that_writes_declares_it():
     assert {name for name, _, _ in OUTPUTS} == set(NEEDED)
 
 
+def identities(folder):
+    """Which files a folder has, and when each was written."""
+    return {
+        path.name: (path.lstat().st_ino, path.lstat().st_mode, path.lstat().st_mtime_ns) for path in folder.iterdir()
+    }
+
+
 @pytest.mark.parametrize(("name", "option", "what"), OUTPUTS)
 def test_outputs_are_new_or_regular(tmp_path, monkeypatch, capsys, name, option, what):
     monkeypatch.chdir(tmp_path)
@@ -163,7 +170,7 @@ def test_outputs_are_new_or_regular(tmp_path, monkeypatch, capsys, name, option,
     wrong = ["pipe", "dangling", "target/deep", ""]
     wrong += [] if what == "folder" else ["link", *(word for word in NEEDED[name] if word.startswith("in."))]
     wrong += ["target"] if what == "folder" else ["folder"] if what == "file" else []
-    before = {path.name: path.lstat() for path in tmp_path.iterdir()}
+    before = identities(tmp_path)
     for place in wrong:
         assert main([name, *NEEDED[name], *option, place]) == 2, place
         error = capsys.readouterr().err
@@ -171,7 +178,7 @@ def test_outputs_are_new_or_regular(tmp_path, monkeypatch, capsys, name, option,
             place,
             error,
         )
-    assert {path.name: path.lstat() for path in tmp_path.iterdir()} == before
+    assert identities(tmp_path) == before
     assert stat.S_ISFIFO(os.lstat("pipe").st_mode) and Path("target").read_text() == "x"
 
 

@@ -109,13 +109,6 @@ def test_distances_do_not_depend_on_the_choice_of_unit():
     torch.testing.assert_close(lorentz.cdist(far, far, 1 / 9), 3 * lorentz.cdist(near, near, 1.0), rtol=1e-7, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["time_from_space", "from_space", "expmap0"])
-def test_scripts(name):
-    function, x, c = getattr(lorentz, name), torch.randn(5, 3), torch.tensor(0.5)
-    torch.testing.assert_close(torch.jit.script(function)(x, c), function(x, 0.5))
-    torch.testing.assert_close(torch.compile(function, fullgraph=True, backend="eager")(x, 0.5), function(x, 0.5))
-
-
 @pytest.mark.parametrize(("dtype", "powers"), [(torch.float32, range(-44, 17)), (torch.float64, range(-320, 150, 3))])
 def test_coincident_points_are_at_no_distance(dtype, powers):
     """At every magnitude, where squares underflow too."""

@@ -116,14 +116,10 @@ def test_clip_norm_gradients():
     assert gradient[0].abs().max() < 1e-12
 
 
-SCRIPTED = [*NAMES[:-1], "clip_norm", "square_norm"]
-
-
-@pytest.mark.parametrize("name", SCRIPTED)
-def test_scripts(name):
+@pytest.mark.parametrize("name", [*NAMES[:-1], "clip_norm", "square_norm"])
+def test_compiles(name):
     function = function_of(name)
     x = torch.tensor([[0.0, 1e-3, 0.5, 4.0]])
-    torch.testing.assert_close(torch.jit.script(function)(x), function(x))
     torch.testing.assert_close(torch.compile(function, fullgraph=True, backend="eager")(x), function(x))
 
 
@@ -136,8 +132,6 @@ def test_squash_factor():
         expected = 3 * mpmath.tanh(slope * r / 3) / r if q else slope
         assert value == pytest.approx(float(expected), rel=1e-14)
     assert torch.equal(numerics.squash_factor(square, torch.tensor(3.0, dtype=torch.float64), 1.5), got)
-    scripted = torch.jit.script(numerics.squash_factor)
-    torch.testing.assert_close(scripted(square.float(), 3.0, 1.5), got.float())
 
 
 def test_sums_over_the_last_dimension():

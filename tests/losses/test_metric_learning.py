@@ -7,7 +7,7 @@ import torch
 
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Euclidean, Lorentz, PoincareBall
-from hypvision.losses import MetricLoss, ProxyAnchorLoss, hyperbolic_distance
+from hypvision.losses import MetricLoss, ProxyAnchorLoss, ProxyNCALoss, SupConLoss, hyperbolic_distance
 
 LOSSES = ("MultiSimilarityLoss", "ProxyNCALoss", "SoftTripleLoss", "SupConLoss", "ProxyAnchorLoss")
 
@@ -146,14 +146,60 @@ def test_hyperbolic_distance_is_that_of_the_manifold():
     torch.testing.assert_close(loss.vectors(ball.from_lorentz(x)), x[:, 1:], atol=1e-4, rtol=1e-4)
 
 
-def test_supcon_on_distances_by_its_formula():
-    pytest.importorskip("pytorch_metric_learning")
-    manifold = Lorentz(1.0)
-    x, labels = manifold.random(6, 3), torch.tensor([0, 0, 1, 1, 2, 2])
-    logits = (-manifold.cdist(x, x) / 0.2).masked_fill(torch.eye(6, dtype=torch.bool), -torch.inf)
-    expected = -logits.log_softmax(1)[torch.arange(6), torch.tensor([1, 0, 3, 2, 5, 4])].mean()
-    found = MetricLoss("SupConLoss", manifold, distance="hyperbolic")(x, labels)
-    torch.testing.assert_close(found, expected)
+def literal_supcon(distances, views, temperature=0.2):
+    """Rows of one class follow each other: cross-entropies of view pairs, the diagonal masked by 1e9."""
+    index = torch.arange(len(distances)).view(-1, views)
+    total = 0.0
+    for i in range(views):
+        for j in range(views):
+            if i != j:
+                other = -distances[index[:, i]][:, index[:, j]]
+                own = -distances[index[:, i]][:, index[:, i]] - 1e9 * torch.eye(len(index), dtype=distances.dtype)
+                logits = torch.cat([other, own], 1) / temperature
+                total += torch.nn.functional.cross_entropy(logits, torch.arange(len(index)))
+    return total / views**2
+
+
+@pytest.mark.parametrize("views", [2, 3])
+def test_supcon_on_distances_by_its_formula(views):
+    torch.manual_seed(0)
+    manifold = Lorentz(2.0)
+    x = manifold.random(4 * views, 3, dtype=torch.float64).requires_grad_()
+    labels = torch.tensor([5, 1, 3, 0]).repeat_interleave(views)
+    expected = literal_supcon(torch.stack([manifold.dist(a, x) for a in x.unbind()]), views)
+    loss = MetricLoss("SupConLoss", manifold, distance="hyperbolic")
+    torch.testing.assert_close(loss(x, labels), expected)
+    gradients = [torch.autograd.grad(v, x, retain_graph=True)[0] for v in (loss(x, labels), expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-8)
+    # in any order of the classes
+    order = torch.arange(4 * views).view(4, views).t().flatten()
+    torch.testing.assert_close(loss(x[order], labels[order]), expected)
+
+
+def test_supcon_needs_views_of_every_class():
+    with pytest.raises(ValueError, match=r"same number of samples.*\[1, 2\]"):
+        SupConLoss()(torch.randn(3, 4), torch.tensor([0, 0, 1]))
+    with pytest.raises(ValueError, match="at least 2"):
+        SupConLoss()(torch.randn(3, 4), torch.tensor([0, 1, 2]))
+    with pytest.raises(HypvisionError, match="does not accept.*colour"):
+        MetricLoss("SupConLoss", Lorentz(), colour=1)
+
+
+def test_proxy_nca_by_its_formula():
+    """As Proxy-Anchor, but sums over the proxies of a sample, both terms divided by the size of the batch."""
+    x, labels = data()
+    loss = ProxyNCALoss(6, 5)
+    cosine = [[torch.cosine_similarity(a, p, dim=0) for p in loss.proxies] for a in x]
+    total = 0.0
+    for row, y in zip(cosine, labels):
+        total += torch.log(1 + torch.exp(-32 * (row[y] - 0.1)))
+        total += torch.log(1 + sum(torch.exp(32 * (s + 0.1)) for p, s in enumerate(row) if p != y))
+    torch.testing.assert_close(loss(x, labels), total / 12)
+    gradients = [torch.autograd.grad(v, loss.proxies, retain_graph=True)[0] for v in (loss(x, labels), total / 12)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+    wrapped = MetricLoss("ProxyNCALoss", Euclidean(), 6, 5)
+    wrapped.loss.load_state_dict(loss.state_dict())
+    assert torch.equal(wrapped(x, labels), loss(x, labels))
 
 
 def test_mistakes_are_explained(monkeypatch):

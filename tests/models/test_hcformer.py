@@ -252,11 +252,6 @@ def test_exports():
     torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_torchscript():
-    model, x = micro().eval(), torch.randn(2, 3, 64, 96)
-    torch.testing.assert_close(torch.jit.script(model)(x), model(x), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.slow
 def test_onnx(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -49,14 +49,6 @@ def test_compiled_training_step_without_graph_breaks(autocast):
         assert (eager - traced).abs().max() <= tolerance * max(1, eager.abs().max().item())
 
 
-def test_scripted_module_takes_any_size():
-    model = micro()
-    scripted = torch.jit.script(model)
-    for size in SIZES[:3]:
-        x = torch.randn(1, 3, *size)
-        torch.testing.assert_close(scripted(x), model(x), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.slow
 def test_onnx_with_dynamic_batch(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -27,7 +27,6 @@ from hypvision.nn import (
     ChangeManifold,
     EfficientLorentzConv2d,
     LorentzBatchNorm2d,
-    LorentzConv2d,
     LorentzResidual,
     ToLorentz,
     ToTangent,
@@ -211,7 +210,7 @@ def build(name, **options):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_variants_train_and_script(name):
+def test_variants_train(name):
     model, x = build(name), torch.randn(4, 3, 32, 32)
     for _ in range(3):  # running statistics
         out = model(x)
@@ -219,10 +218,6 @@ def test_variants_train_and_script(name):
     out.square().sum().backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), key
-    model.eval()
-    scripted = torch.jit.script(model)
-    torch.testing.assert_close(scripted(x), model(x), rtol=1e-3, atol=1e-4)
-    assert isinstance(model.stem.conv, (nn.Conv2d, LorentzConv2d, EfficientLorentzConv2d))  # untouched by scripting
 
 
 @pytest.mark.slow

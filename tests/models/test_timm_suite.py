@@ -43,27 +43,27 @@ def run(suite, expression):
     return done.stdout
 
 
+# PyTorch has deprecated TorchScript, and the layers here have no form for it.
+NO_SCRIPT = "({}) and not torchscript"
+
+
 def test_one_model_of_each_family_passes_timms_tests(suite):
-    # eight for each architecture, three for each of the two sets of trained weights of the first
-    assert "22 passed" in run(suite, "hcformer_nano or hcnn_resnet18")
+    # seven for each architecture, three for each of the two sets of trained weights of the first
+    assert "20 passed" in run(suite, NO_SCRIPT.format("hcformer_nano or hcnn_resnet18"))
 
 
 @pytest.mark.slow
 def test_all_models_pass_timms_tests(suite):
-    assert "70 passed" in run(suite, FAMILIES)
+    assert "62 passed" in run(suite, NO_SCRIPT.format(FAMILIES))
 
 
-# Names as timm names DeiT: it tests networks of that name as those without a map of two dimensions. Networks that wrap
-# another do not become TorchScript.
-HIMAPPER = "({}) and not torchscript"
-
-
+# Names as timm names DeiT: it tests networks of that name as those without a map of two dimensions.
 def test_hi_mapper_passes_timms_tests(suite):
     names = "deit_tiny_patch16_224_himapper or himapper_swin_tiny_patch4_window7_224"
-    assert "11 passed" in run(suite, HIMAPPER.format(names))
+    assert "11 passed" in run(suite, NO_SCRIPT.format(names))
 
 
 @pytest.mark.slow
 def test_all_hi_mappers_pass_timms_tests(suite):
     names = "himapper_swin or himapper_resnet50 or himapper_efficientnet_b4 or (deit_ and _himapper)"
-    assert "39 passed" in run(suite, HIMAPPER.format(names))
+    assert "39 passed" in run(suite, NO_SCRIPT.format(names))

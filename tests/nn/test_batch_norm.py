@@ -1,4 +1,4 @@
-"""Lorentz batch norm with points far outside: the published exponential map takes cosh and sinh of at most 10."""
+"""Lorentz batch norm with points far outside: the published exponential map cuts vectors at the length 10."""
 
 import pytest
 import timm
@@ -18,29 +18,63 @@ def with_outlier(size, dtype=torch.float64):
     return x
 
 
+@pytest.mark.parametrize("exp_limit", [10.0, 4.0])
+@pytest.mark.parametrize("c", [1.0, 0.5])
+@pytest.mark.parametrize("kind", [hnn.LorentzBatchNorm2d, hnn.GyroLorentzBatchNorm2d])
+def test_radius_around_beta_stops_exactly_at_the_limit(kind, c, exp_limit):
+    """The direction is normalised first, then the length is cut: no growth beyond."""
+    layer = kind(3, Lorentz(c), dtype=torch.float64, exp_limit=exp_limit).eval()
+    manifold = layer.manifold
+    with torch.no_grad():
+        layer.beta.copy_(manifold.expmap0(torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)))
+    layer.running_var.fill_(4e-3)
+    x = torch.linspace(1e-4, 0.09, 64, dtype=torch.float64).view(1, 1, 8, 8) * torch.ones(1, 3, 1, 1)
+    wanted = manifold.dist0(manifold.from_space(x.movedim(1, -1)))
+    gain = layer.gamma.exp() / (layer.running_var + layer.eps).sqrt() if layer.gyro else 1 / (layer.running_var + 1e-5)
+    points = manifold.from_space(layer(x).movedim(1, -1))
+    found = manifold.dist(layer.beta.expand_as(points), points)
+    torch.testing.assert_close(found, (gain * wanted).clamp(max=exp_limit / c**0.5).detach(), rtol=1e-6, atol=1e-9)
+    assert layer.gyro or (found * c**0.5).max() >= 0.99 * exp_limit
+
+
+def test_limits_of_the_networks():
+    limits = lambda name: {m.exp_limit for m in timm.create_model(name).modules() if hasattr(m, "exp_limit")}  # noqa: E731
+    assert limits("hcnn_resnet18") == {10.0}
+    assert limits("hecnn_resnet50") == {100.0}
+    assert hnn.GyroLorentzBatchNorm1d(3, Lorentz()).exp_limit is None
+    with pytest.raises(ValueError, match="exp_limit"):
+        hnn.LorentzBatchNorm1d(3, Lorentz(), exp_limit=0)
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("c", [1.0, 0.5])
-def test_equals_the_published_chain_beyond_its_limit(training, c):
-    manifold = Hyperboloid(1 / c).double()
+@pytest.mark.parametrize("exp_limit", [10.0, 6.0])
+def test_equals_the_published_chain_beyond_its_limit(training, c, exp_limit):
+    manifold = Hyperboloid(1 / c, exp_limit).double()
     published = BatchNorm(manifold, 3).double().train(training)
-    layer = hnn.LorentzBatchNorm2d(3, Lorentz(c), dtype=torch.float64).train(training)
+    layer = hnn.LorentzBatchNorm2d(3, Lorentz(c), dtype=torch.float64, exp_limit=exp_limit).train(training)
     published.running_var.fill_(0.07)
     layer.running_var.fill_(0.07)
     x = with_outlier(3.0).requires_grad_()
     weight = torch.randn(x.shape, dtype=x.dtype)
     expected = published(manifold.points(x.permute(0, 2, 3, 1)))[..., 1:].permute(0, 3, 1, 2)
     out = layer(x)
-    assert torch.asinh(expected.norm(dim=1).max() * c**0.5) > 10.5  # the limit is at work
+    far = torch.asinh(expected.norm(dim=1).max() * c**0.5)
+    torch.testing.assert_close(far, torch.full_like(far, exp_limit), rtol=1e-6, atol=0)  # the limit is at work
     # the chain adds 1e-8 to squared norms, which near points feel
     torch.testing.assert_close(out, expected, rtol=3e-4, atol=2e-5)
+    torch.testing.assert_close(out[0, :, 0, 0], expected[0, :, 0, 0], rtol=1e-6, atol=0)
     loss = lambda y: (weight * torch.asinh(y)).sum()  # noqa: E731
     (gradient,) = torch.autograd.grad(loss(out), x)
     (reference,) = torch.autograd.grad(loss(expected), x)
     torch.testing.assert_close(gradient, reference, rtol=1e-3, atol=1e-3 * reference.abs().max().item())
 
 
-def test_gradients_beyond_the_limit():
-    layer = hnn.LorentzBatchNorm2d(3, Lorentz(0.5), dtype=torch.float64)
+@pytest.mark.parametrize("slope", [None, 2.0])
+@pytest.mark.parametrize("gyro", [False, True])
+def test_gradients_beyond_the_limit(slope, gyro):
+    kind = hnn.GyroLorentzBatchNorm2d if gyro else hnn.LorentzBatchNorm2d
+    layer = kind(3, Lorentz(0.5), dtype=torch.float64, slope=slope, exp_limit=4.0)
     with torch.no_grad():
         layer.beta.copy_(layer.manifold.expmap0(torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)))
     x = with_outlier(3.0)[:, :, :3, :3].contiguous().requires_grad_()
@@ -50,19 +84,11 @@ def test_gradients_beyond_the_limit():
         out = torch.func.functional_call(layer, {"gamma": gamma}, (x,))
         return (weight * torch.asinh(out)).sum()
 
-    gamma = torch.full((1,), 4.0, dtype=torch.float64, requires_grad=True)
-    assert torch.asinh(torch.func.functional_call(layer, {"gamma": gamma}, (x,)).abs().max()) > 10.5
+    gamma = torch.full((1,), 1.0 if gyro else 4.0, dtype=torch.float64, requires_grad=True)
+    points = layer.manifold.from_space(torch.func.functional_call(layer, {"gamma": gamma}, (x,)).movedim(1, -1))
+    radii = layer.manifold.dist(layer.beta.expand_as(points), points) * 0.5**0.5
+    assert 0 < (radii > 3.9999).sum() < 5
     assert torch.autograd.gradcheck(loss, (x, gamma), eps=1e-7, atol=1e-4, rtol=1e-3)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_has_the_limit_too():
-    layer = hnn.LorentzBatchNorm2d(3, Lorentz(0.5)).eval()
-    layer.running_var.fill_(0.1)
-    x = with_outlier(3.0, torch.float32)
-    expected = layer(x)
-    assert expected.abs().max() > 2e4
-    torch.testing.assert_close(torch.jit.script(layer)(x), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_one_far_point_is_its_own_mean():

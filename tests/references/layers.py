@@ -217,7 +217,7 @@ def residual(layer, x, y, c):
         m = a + layer.weight * b
         out = m / (c**0.5 * minkowski_norm(m))
         if layer.log_scale is not None:
-            out = out * layer.log_scale.exp() / out[..., 1:].norm(dim=-1, keepdim=True)
+            out = points(layer.log_scale.exp() * out[..., 1:], c)
     else:
         out = points(boost(x, y, c), c)
     return out[..., 1:] if layer.slope is None else rescaled(out[..., 1:], c, layer.slope, c)

@@ -26,10 +26,11 @@ def inner(u: Tensor, v: Tensor) -> Tensor:
 
 
 class Hyperboloid(nn.Module):
-    """Points with ``<x, x> = -k``."""
+    """Points with ``<x, x> = -k``; the exponential map cuts vectors at the length ``limit`` times ``sqrt(k)``."""
 
-    def __init__(self, k: float = 1.0):
+    def __init__(self, k: float = 1.0, limit: float = 10.0):
         super().__init__()
+        self.limit = limit
         self.register_buffer("k", torch.tensor(float(k)))
 
     def points(self, space: Tensor) -> Tensor:
@@ -44,8 +45,9 @@ class Hyperboloid(nn.Module):
         return torch.sqrt(inner(u, u).clamp(min=0) + 1e-8)
 
     def expmap(self, x: Tensor, u: Tensor) -> Tensor:
-        size = (self.length(u) / torch.sqrt(self.k)).clamp(max=10)
-        return self.points((torch.cosh(size) * x + torch.sinh(size) / size * u)[..., 1:])
+        length = self.length(u) / torch.sqrt(self.k)
+        size = length.clamp(max=self.limit)
+        return self.points((torch.cosh(size) * x + torch.sinh(size) * (u / length))[..., 1:])
 
     def logmap(self, x: Tensor, y: Tensor) -> Tensor:
         product = inner(x, y)

@@ -48,8 +48,8 @@ def test_what_does_not_fit_is_told(trained):
     for arguments, message in (
         (dict(), "does not say what model it is of. Add it: hypvision.load"),
         (dict(model="hcformer_nanoo"), "no model 'hcformer_nanoo'. Did you mean hcformer_nano"),
-        (dict(model="hcformer_tiny", img_size=32), "does not fit the model 'hcformer_tiny' .*of another shape"),
-        (dict(model="test_vit"), "does not fit the model 'test_vit' .*missing in the file"),
+        (dict(model="hcformer_tiny", img_size=32), "does not fit the model 'hcformer_tiny': .*of another shape"),
+        (dict(model="test_vit"), "does not fit the model 'test_vit': .*missing in the file"),
         (dict(model="hcformer_nano", img_sice=32), "does not accept .*img_sice"),
         (dict(model="hcformer_nano", num_classes=5, img_size=32), r"head.weight \(3x224 instead of 5x224\)"),
     ):

@@ -55,7 +55,7 @@ VERSIONS = {"hypvision": "hypvision", "geoopt": "geoopt", "HypLL": "hypll", "PyT
 HALVES = (torch.bfloat16, torch.float16)
 KINDS = {"generic": "random directions", "near": "near points", "ray": "one ray", "antipodal": "opposite points"}
 
-# Operations of ``tests/helpers/precision_cases.py`` and what they are called here: those of pairs of points, in all
+# Operations of ``tests/references/geometry_cases.py`` and what they are called here: those of pairs of points, in all
 # kinds of pairs, and those of one point.
 PAIRS = {
     "lorentz": {
@@ -97,7 +97,7 @@ SINGLES = {
 
 
 class Row(NamedTuple):
-    """An operation of ``tests/helpers/precision_cases.py`` in several libraries, at curvature 1.
+    """An operation of ``tests/references/geometry_cases.py`` in several libraries, at curvature 1.
 
     The functions take the vectors as they are drawn there, space parts for the Lorentz model, and the operation's
     numbers.

@@ -234,7 +234,7 @@ def test_models_by_name(tmp_path):
     stored = create_clip("shapes-s8", path).model.token_embedding.weight
     assert path.stat().st_size < 4e6 and (stored - full).abs().max() <= full.abs().max() / 250
     write_weights({"a": torch.ones(1)}, tmp_path / "bad.safetensors", "float32", {})
-    fails("do not fit the model", "shapes-s8", tmp_path / "bad.safetensors")
+    fails("does not fit the CLIP model", "shapes-s8", tmp_path / "bad.safetensors")
 
 
 # Radius

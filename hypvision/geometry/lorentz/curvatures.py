@@ -1,0 +1,109 @@
+"""Rescaling of radii, changes of curvature, concatenation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .._typing import Curvature
+from ..numerics import asinhc_sqrt, positive, same_list, squash_factor, stable
+from .frame import _LIMIT, _LONGEST, _bound, _root
+from .points import _expmap0, expmap0, from_space, logmap0
+
+__all__ = [
+    "change_curvature",
+    "concat",
+    "max_distance",
+    "rescale",
+    "rescale_tangent",
+    "scale_curvature",
+    "split",
+]
+
+
+@stable()
+def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
+    r"""Radius :math:`\mathrm{arcosh}(c\, t) / \sqrt c` at which the time coordinate is ``largest`` (8.29 for c = 1).
+
+    The default limit of :func:`rescale` in float32 (Bdeir et al., NeurIPS 2025).
+    """
+    root = _root(c)
+    x = c * largest
+    if isinstance(x, Tensor):
+        return torch.log(x + torch.sqrt((x - 1).clamp(min=0) * (x + 1))) / root
+    return math.acosh(max(x, 1.0)) / root
+
+
+@stable("space")
+def rescale_tangent(space: Tensor, limit: float | Tensor, slope: float = 2.0) -> Tensor:
+    """Vectors ``(..., n)`` whose length ``r`` becomes ``D tanh(atanh(0.99) r / (s D))``.
+
+    ``D`` is ``limit`` and ``s`` is ``slope``, as in :func:`rescale`.
+
+    Raises:
+        ValueError: one of them is a number that is not positive.
+    """
+    positive("rescale_tangent", "limit", limit)
+    positive("rescale_tangent", "slope", slope)
+    factor, q = _bound(space, 1.0, _LONGEST[space.dtype])
+    return space * (factor * squash_factor(q, limit, slope))
+
+
+@stable("x")
+def rescale(x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
+    r"""Maximum-distance rescaling: the radius ``r`` of points becomes ``D tanh(atanh(0.99) r / (s D))``.
+
+    Args:
+        x: points ``(..., n + 1)``.
+        c: curvature.
+        limit: ``D``, the radius that no point exceeds; :func:`max_distance` by default.
+        slope: ``s``; at ``r = s D`` 99 % of the limit are reached. Below 2.65 small radii grow.
+
+    Returns:
+        Points ``(..., n + 1)`` (Bdeir et al., NeurIPS 2025).
+
+    Raises:
+        ValueError: ``limit`` or ``slope`` is a number that is not positive. (The default limit is 0 for curvatures
+            below 1 / 2000.)
+    """
+    limit = max_distance(c) if limit is None else limit
+    positive("rescale", "limit", limit)
+    positive("rescale", "slope", slope)
+    space = x[..., 1:]
+    factor, q = _bound(space, c, _LIMIT[x.dtype])
+    shrink = asinhc_sqrt(q)
+    return _expmap0(space * (factor * shrink * squash_factor(q * shrink * shrink / c, limit, slope)), c)
+
+
+def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
+    r"""Points of curvature ``c_new`` with the same tangent vector at the origin: :math:`\exp_0^{c'}(\log_0^{c} x)`.
+
+    Distances from the origin stay. This is what happens to parameters when a curvature is learned.
+    """
+    return expmap0(logmap0(x, c_old), c_new)
+
+
+@stable("x")
+def scale_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
+    """Points ``x * sqrt(c_old / c_new)`` of curvature ``c_new``: all distances scale by that factor, angles stay."""
+    return from_space(x[..., 1:] * _root(c_old / c_new), c_new)
+
+
+def concat(points: list[Tensor], c: Curvature) -> Tensor:
+    """Direct concatenation (Qu and Zou, 2022): the space parts of ``(..., n_i + 1)`` side by side, time anew."""
+    same_list("concat", points)
+    return from_space(torch.cat([x[..., 1:] for x in points], -1), c)
+
+
+@stable("x")
+def split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
+    """Points whose space parts are slices of the space part of ``x``; ``sizes`` must add up to ``n``.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if sum(sizes) != x.shape[-1] - 1:
+        raise ValueError(f"split: sizes must add up to the space dimension {x.shape[-1] - 1}, got {sizes}.")
+    return [from_space(space, c) for space in x[..., 1:].split(sizes, -1)]

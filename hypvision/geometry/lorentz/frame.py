@@ -1,0 +1,199 @@
+"""What the functions of the Lorentz model share: caps, points put together, projections."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from ..numerics import asinh, dot, has_float64, plain, safe_sqrt, square_norm, widen
+
+# sqrt(c) * radius at which points are capped: squares of sinh(radius) must not overflow
+_CAP = {torch.float32: 40.0, torch.float64: 350.0}
+_LIMIT = {dtype: math.sinh(cap) ** 2 for dtype, cap in _CAP.items()}
+# squared length at which tangent vectors are capped; a vector of length cap at the cap has cap * cosh(cap)
+_LONGEST = {torch.float32: 1e37, torch.float64: 1e307}
+# from this squared norm of a scaled space part on, vectors are split into a radial and a perpendicular part
+_FAR = 0.25
+
+
+def _root(c):
+    return c**0.5
+
+
+def _largest(v: Tensor) -> Tensor:
+    """Largest absolute coordinate ``(..., 1)``, without gradient; no temporary as large as ``v``."""
+    v = v.detach()
+    return torch.maximum(v.amax(-1, keepdim=True), -v.amin(-1, keepdim=True))
+
+
+def _times(v: Tensor, factor) -> Tensor:
+    """The product, without a copy where the factor is the number 1."""
+    return v if isinstance(factor, (int, float)) and factor == 1 else v * factor
+
+
+def _bound(v: Tensor, c, limit: float) -> tuple[float | Tensor, Tensor]:
+    """Factor ``(..., 1)``, or 1, that brings ``c |v|^2`` to at most ``limit``, and that squared norm with the factor.
+
+    The factor is a constant of differentiation: 1 where nothing is capped, and beyond, where vectors are lost anyway,
+    its derivative would overflow.
+    """
+    square = square_norm(v)
+    q = _times(square, c)
+    # where looking costs nothing, the rare case alone pays; what is not a number is no less than the limit
+    if v.device.type == "cpu" and not plain(v) and q.numel() and q.amax().item() <= limit:
+        return 1.0, q
+    over = torch.isinf(q)  # there the largest coordinate stands in for the norm
+    # not the infinite one: a curvature's gradient would be its product with 0
+    q = torch.where(over, math.inf, torch.where(over, 0.0, square) * c)
+    with torch.no_grad():
+        factor = math.sqrt(limit) / torch.sqrt(torch.where(over, torch.full_like(q, limit), q).clamp(min=limit))
+        factor = torch.where(q > limit, factor, torch.ones_like(q))  # exactly 1
+        shrink = math.sqrt(limit / v.shape[-1]) / _root(c) / torch.where(over, _largest(v), torch.ones_like(q))
+        factor = torch.where(over, shrink, factor)
+    return factor, q.clamp(max=limit)
+
+
+def _scaled(space: Tensor, c) -> tuple[Tensor, Tensor]:
+    """Space part times sqrt(c), capped, and its squared norm ``(..., 1)``."""
+    factor, q = _bound(space, c, _LIMIT[space.dtype])
+    return _times(space, factor * _root(c)), q
+
+
+def _capped(space: Tensor, c) -> tuple[Tensor, Tensor]:
+    """Space part, capped, and ``c`` times its squared norm ``(..., 1)``."""
+    factor, q = _bound(space, c, _LIMIT[space.dtype])
+    return _times(space, factor), q
+
+
+def _scaled_tangent(v: Tensor, c) -> Tensor:
+    """Space part of tangent vectors times sqrt(c), capped."""
+    factor, _ = _bound(v, c, _LONGEST[v.dtype])
+    return _times(v, factor * _root(c))
+
+
+class _Lift(Function):
+    """``[time, factor * space]`` written once: a product and a concatenation would write it twice."""
+
+    @staticmethod
+    def forward(time, factor, space):
+        shape = torch.broadcast_shapes(time.shape[:-1], factor.shape[:-1], space.shape[:-1])
+        out = space.new_empty(*shape, space.shape[-1] + 1)
+        torch.mul(space.expand(*shape, space.shape[-1]), factor, out=out[..., 1:])
+        out[..., :1] = time
+        return out
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.shapes = inputs[0].shape, inputs[1].shape, inputs[2].shape
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx, grad):
+        factor, space = ctx.saved_tensors
+        time_shape, factor_shape, space_shape = ctx.shapes
+        grad_time, grad_factor, grad_space = grad[..., :1].sum_to_size(time_shape), None, None
+        if ctx.needs_input_grad[1]:
+            grad_factor = dot(grad[..., 1:], space).sum_to_size(factor_shape)
+        if ctx.needs_input_grad[2]:
+            grad_space = (grad[..., 1:] * factor).sum_to_size(space_shape)
+        return grad_time, grad_factor, grad_space
+
+
+def _lift(time: Tensor, factor: float | Tensor, space: Tensor) -> Tensor:
+    """Vectors ``[time, factor * space]``."""
+    if not isinstance(factor, Tensor):
+        return _join(time, _times(space, factor))
+    if plain(space):
+        space = space * factor
+        return torch.cat([time.expand(*space.shape[:-1], 1), space], -1)
+    return _Lift.apply(time, factor, space)
+
+
+def _join(time: Tensor, space: Tensor) -> Tensor:
+    return torch.cat([time.expand(*space.shape[:-1], 1), space], -1)
+
+
+def _lift_scaled(x: Tensor, c) -> Tensor:
+    """Points ``(..., n + 1)`` in units of the radius, capped, time computed anew."""
+    factor, q = _bound(x[..., 1:], c, _LIMIT[x.dtype])
+    return _lift(torch.sqrt(1 + q), factor * _root(c), x[..., 1:])
+
+
+def _arrive(space: Tensor, c) -> Tensor:
+    """Points from scaled space parts that may lie beyond the cap."""
+    factor, q = _bound(space, 1.0, _LIMIT[space.dtype])
+    root = _root(c)
+    return _lift(torch.sqrt(1 + q) / root, factor / root, space)
+
+
+def _shares(x: Tensor, v: Tensor, grad: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """In the rows ``keep``: unit vectors of ``x``, ``x . v / |x|^2``, ``x . grad / |x|`` and ``x . grad / |x|^2``."""
+    length = safe_sqrt(square_norm(x))
+    unit = torch.where(keep, x / torch.where(length > 0, length, torch.ones_like(length)), torch.zeros_like(x))
+    length = torch.where(keep, length, torch.ones_like(length))
+    along = dot(unit, grad)
+    return unit, dot(unit, v / length), along, along / length
+
+
+class _Perpendicular(Function):
+    """``v - amount * x`` with ``amount = x . v / |x|^2`` in the rows where ``keep`` is 1, computed in float64."""
+
+    @staticmethod
+    def forward(v, x, keep):
+        out, wide_x = widen(v), widen(x)
+        square = torch.einsum("...d,...d->...", wide_x, wide_x).unsqueeze(-1)
+        for _ in range(1 if has_float64(v) else 2):
+            amount = torch.einsum("...d,...d->...", wide_x, out).unsqueeze(-1) / torch.where(keep, square, 1)
+            out = torch.where(keep, torch.addcmul(out, wide_x, amount, value=-1), out)
+        return out.to(v.dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        v, x, keep = ctx.saved_tensors
+        unit, amount, along, share = _shares(x, v, grad, keep)
+        grad_v = (grad - unit * along).sum_to_size(v.shape)
+        grad_x = (unit * (2 * amount * along) - grad * amount - v * share).sum_to_size(x.shape)
+        return grad_v, grad_x, None
+
+
+def _perpendicular(v: Tensor, x: Tensor, where: Tensor) -> Tensor:
+    """``v`` without its part along ``x``, in the rows ``where``.
+
+    What remains is as small as ``|v| / cosh(r)`` for tangent vectors at the radius ``r``: it takes float64, or at least
+    a second projection, to keep its digits.
+    """
+    if v.dtype == torch.float32 and not plain(v):
+        return _Perpendicular.apply(v, x, where)
+    wide = has_float64(v)
+    out, x = widen(v), widen(x)
+    square = (x * x).sum(-1, keepdim=True)
+    safe = torch.where(where, square, torch.ones_like(square))
+    for _ in range(1 if wide and v.dtype == torch.float32 else 2):
+        out = out - x * torch.where(where, (x * out).sum(-1, keepdim=True) / safe, torch.zeros_like(square))
+    return out.to(v.dtype)
+
+
+def _move(qx: Tensor, radial: Tensor, ahead: Tensor, perp: Tensor, chord: Tensor) -> tuple[Tensor, Tensor]:
+    """Coefficient of ``x / |x|`` where one arrives from ``x`` (away from the origin).
+
+    Args:
+        qx: squared norm of the space part, in units of the radius of curvature.
+        radial: radial part of the velocity times sinh(z) / z, in the unit frame.
+        ahead: ``z``, the length of the velocity.
+        perp: squared length of the perpendicular part, times (sinh(z) / z)^2.
+        chord: sinh(z).
+    """
+    tx, nx = torch.sqrt(1 + qx), safe_sqrt(qx)
+    outward = nx * torch.sqrt(1 + chord * chord) + tx * radial
+    inside = radial < -0.01  # nearer, nothing cancels
+    one = torch.ones_like(radial)
+    bottom = torch.where(inside, chord - radial, one)
+    inward = torch.sinh(asinh(nx) - ahead) + tx * (perp / bottom)
+    return torch.where(inside, inward, outward)

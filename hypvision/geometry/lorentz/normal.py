@@ -1,0 +1,56 @@
+"""The wrapped normal distribution."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .._typing import Curvature
+from ..numerics import log_sinhc_sqrt, one_each, positive, square_norm, stable
+from .isometries import boost, unboost
+from .points import expmap0, logmap0
+
+__all__ = ["wrapped_normal", "wrapped_normal_log_prob"]
+
+
+def _check_std(function: str, std: Tensor | float, n: int) -> None:
+    positive(function, "std", std)
+    if isinstance(std, Tensor) and std.dim() and std.shape[-1] != 1:
+        one_each(function, "std", std, n, "dimensions")
+
+
+@stable("mean")
+def wrapped_normal(
+    mean: Tensor,
+    std: Tensor | float,
+    c: Curvature,
+    size: tuple[int, ...] = (),
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Samples ``(*size, ..., n + 1)`` of the wrapped normal distribution around ``mean`` (Nagano et al., ICML 2019).
+
+    A normal vector with the standard deviations ``std`` (a number, or ``(..., n)``) at the origin is transported to
+    ``mean`` ``(..., n + 1)`` and mapped. Differentiable with respect to ``mean`` and ``std``.
+
+    Raises:
+        ValueError: ``std`` is a number that is not positive, or has not one for each dimension.
+    """
+    _check_std("wrapped_normal", std, mean.shape[-1] - 1)
+    shape = (*size, *mean.shape[:-1], mean.shape[-1] - 1)
+    noise = torch.randn(shape, dtype=mean.dtype, device=mean.device, generator=generator)
+    return boost(mean, expmap0(noise * std, c), c)
+
+
+@stable("x", "mean")
+def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Curvature) -> Tensor:
+    """Log density ``(...)`` at ``x`` of :func:`wrapped_normal`, with respect to the Riemannian volume."""
+    _check_std("wrapped_normal_log_prob", std, mean.shape[-1] - 1)
+    v = logmap0(unboost(mean, x, c), c)
+    n = v.shape[-1]
+    std = torch.as_tensor(std, dtype=v.dtype, device=v.device)
+    scaled = v / std
+    log_std = torch.log(std).expand_as(v).sum(-1)
+    gauss = -0.5 * square_norm(scaled).squeeze(-1) - log_std - 0.5 * n * math.log(2 * math.pi)
+    return gauss - (n - 1) * log_sinhc_sqrt(c * square_norm(v)).squeeze(-1)

@@ -1,0 +1,89 @@
+"""Points of the hyperboloid, and the maps to and from the tangent space at the origin."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._typing import Curvature
+from ..numerics import asinh, asinhc_sqrt, safe_sqrt, saturate_gradient, sinhc_sqrt, stable
+from .frame import _CAP, _LIMIT, _bound, _lift, _root
+
+__all__ = ["dist0", "expmap0", "from_space", "logmap0", "minkowski_inner", "origin", "projx", "time_from_space"]
+
+
+@stable()
+def origin(n: int, c: Curvature, *, dtype: torch.dtype | None = None, device=None) -> Tensor:
+    """The origin ``(1 / sqrt(c), 0, ..., 0)`` of the ``n``-dimensional model, shape ``(n + 1,)``."""
+    out = torch.zeros(n + 1, dtype=dtype, device=device)
+    out[0] = 1 / _root(c)
+    return out
+
+
+@stable("space")
+def time_from_space(space: Tensor, c: Curvature) -> Tensor:
+    """Time coordinate ``(..., 1)`` of the points with the given space parts ``(..., n)``."""
+    _, q = _bound(space, c, torch.finfo(space.dtype).max)
+    return torch.sqrt(q + 1) / _root(c)
+
+
+@stable("space")
+def from_space(space: Tensor, c: Curvature) -> Tensor:
+    """Points ``(..., n + 1)`` on the hyperboloid with the given space parts ``(..., n)``."""
+    return _from_space(space, c)
+
+
+def _from_space(space, c):
+    factor, q = _bound(space, c, _LIMIT[space.dtype])
+    return _lift(torch.sqrt(1 + q) / _root(c), factor, space)
+
+
+@stable("x")
+def projx(x: Tensor, c: Curvature) -> Tensor:
+    """The point ``(..., n + 1)`` of the hyperboloid with the space part of ``x``: time is computed anew."""
+    return _from_space(x[..., 1:], c)
+
+
+@stable("x", "y")
+def minkowski_inner(x: Tensor, y: Tensor) -> Tensor:
+    """``-x_0 y_0 + x_s . y_s`` of any vectors ``(..., n + 1)``, shape ``(..., 1)``."""
+    largest = torch.finfo(x.dtype).max / x.shape[-1]
+    product = (x * y).clamp(-largest, largest)
+    return product[..., 1:].sum(-1, keepdim=True) - product[..., :1]
+
+
+@stable("u")
+def expmap0(u: Tensor, c: Curvature) -> Tensor:
+    r"""Exponential map at the origin.
+
+    .. math:: \exp_0(u) = \left(\cosh(\sqrt c |u|)/\sqrt c,\ \frac{\sinh(\sqrt c |u|)}{\sqrt c |u|} u\right)
+
+    Args:
+        u: space part of tangent vectors at the origin, ``(..., n)``; their time part is 0.
+        c: curvature, ``c > 0``.
+
+    Returns:
+        Points ``(..., n + 1)``. The gradient at 0 is the identity on the space part.
+    """
+    return _expmap0(u, c)
+
+
+def _expmap0(u, c):
+    factor, q = _bound(u, c, _CAP[u.dtype] ** 2)
+    stretch = sinhc_sqrt(q)
+    return _lift(torch.sqrt(1 + q * stretch * stretch) / _root(c), factor * stretch, u)
+
+
+@stable("x")
+def logmap0(x: Tensor, c: Curvature) -> Tensor:
+    """Logarithm at the origin: space part ``(..., n)`` of the tangent vector that leads to ``x`` ``(..., n + 1)``."""
+    space = x[..., 1:]
+    factor, q = _bound(space, c, _LIMIT[x.dtype])
+    return space * (factor * saturate_gradient(asinhc_sqrt(q)))
+
+
+@stable("x")
+def dist0(x: Tensor, c: Curvature) -> Tensor:
+    """Hyperbolic radius ``(...)``: the distance of points ``(..., n + 1)`` from the origin; gradient 0 there."""
+    _, q = _bound(x[..., 1:], c, _LIMIT[x.dtype])
+    return (asinh(safe_sqrt(q)) / _root(c)).squeeze(-1)

@@ -1,0 +1,112 @@
+"""Functions of rows, block by block: their temporaries stay in the cache.
+
+On a CPU new memory is handed out page by page, and that is what a formula written in whole tensors waits for. On other
+devices, and for compilers, which fuse the temporaries away, there is one block.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from .numerics import backward_of, plain
+
+__all__ = ["blocked", "blocks", "in_blocks"]
+
+_BLOCK = 2**18  # coordinates
+
+
+def blocks(rows: int, columns: int, device: torch.device, size: int = _BLOCK) -> list[slice]:
+    """Slices of the rows of a tensor; one slice on a GPU."""
+    step = max(64, size // max(columns, 1)) if device.type == "cpu" else rows
+    return [slice(i, i + step) for i in range(0, rows, step)] if rows > step else [slice(None)]
+
+
+def in_blocks(function: Callable[..., tuple], rows: Sequence[Tensor], *rest) -> tuple:
+    """``function(*rows, *rest)`` block by block.
+
+    Args:
+        function: takes tensors ``(N, ...)`` and gives a tuple of results ``(N, ...)``; those without dimensions are
+            added up, and None stays None.
+        rows: tensors ``(..., k)`` with the same leading dimensions.
+        rest: further arguments.
+
+    Returns:
+        The results, ``(..., ...)``.
+    """
+    lead = rows[0].shape[:-1]
+    flat = [r.reshape(-1, r.shape[-1]) for r in rows] if rows[0].dim() != 2 else rows
+    count = flat[0].shape[0]
+    if torch.compiler.is_compiling() or rows[0].device.type != "cpu" or rows[0].numel() <= _BLOCK:
+        found = function(*flat, *rest)
+    else:
+        found = None
+        for part in blocks(count, flat[0].shape[-1], rows[0].device):
+            results = function(*(r[part] for r in flat), *rest)
+            if found is None:
+                found = [r if r is None or not r.dim() else r.new_empty(count, *r.shape[1:]) for r in results]
+            elif any(r is not None and not r.dim() for r in results):
+                found = [f + r if r is not None and not r.dim() else f for f, r in zip(found, results)]
+            for whole, r in zip(found, results):
+                if r is not None and r.dim():
+                    whole[part] = r
+    if len(lead) == 1:
+        return tuple(found)
+    return tuple(f if f is None or not f.dim() else f.reshape(*lead, *f.shape[1:]) for f in found)
+
+
+def blocked(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of rows and a curvature, ``function(*rows, c)``, that works block by block where that is faster.
+
+    The backward computes each block once more: nothing but the rows is kept.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args):
+        *rows, c = args
+        first = rows[0]
+        if (
+            first.numel() <= _BLOCK
+            or first.device.type != "cpu"
+            or isinstance(c, Tensor)
+            and c.dim()
+            or any(r.shape[:-1] != first.shape[:-1] for r in rows)
+            or plain(first)
+        ):
+            return function(*rows, c)
+        return _Blocked.apply(function, c, *rows)
+
+    return wrapper
+
+
+class _Blocked(Function):
+    @staticmethod
+    def forward(ctx, function, c, *rows):
+        ctx.function, ctx.number = function, None if isinstance(c, Tensor) else c
+        ctx.save_for_backward(*rows, *([c] if isinstance(c, Tensor) else []))
+        return in_blocks(lambda *part: (function(*part, c),), rows)[0]
+
+    @staticmethod
+    def backward(ctx, grad):
+        rows = list(ctx.saved_tensors)
+        c = rows.pop() if ctx.number is None else ctx.number
+        needed = [*ctx.needs_input_grad[2:], ctx.needs_input_grad[1]]
+        if torch.is_grad_enabled():
+            *found, by_c = backward_of(ctx.function, [*rows, c], needed, grad)
+            return None, by_c, *found
+
+        def back(*part: Tensor) -> tuple:
+            *part, g = part
+            leaves = [p.detach().requires_grad_(need) for p, need in zip(part, needed)]
+            curvature = c.detach().requires_grad_() if needed[-1] else c
+            wanted = [leaf for leaf, need in zip([*leaves, curvature], needed) if need]
+            with torch.enable_grad():
+                found = iter(torch.autograd.grad(ctx.function(*leaves, curvature), wanted, g))
+            return tuple(next(found) if need else None for need in needed)
+
+        *found, by_c = in_blocks(back, (*rows, grad))
+        return None, by_c, *found

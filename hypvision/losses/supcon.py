@@ -1,0 +1,64 @@
+"""The contrastive loss between views that the code of HIER calls supervised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from hypvision.geometry.numerics import exact
+
+from .proxy_anchor import cosines
+
+__all__ = ["SupConLoss"]
+
+
+class SupConLoss(nn.Module):
+    r"""Cross-entropies of one view of every class with another (HIER, Kim et al., CVPR 2023).
+
+    A batch holds :math:`V` samples of each of its :math:`N` classes, which make :math:`V` views :math:`x_1, ..., x_V`.
+    For every ordered pair of views the sample of one is to find that of its class in the other, among the :math:`N`
+    there and the other :math:`N - 1` of its own:
+
+    .. math:: \frac{1}{V^2}\sum_{i \ne j} \frac{1}{N}\sum_n -\log \frac{e^{s(x_{in}, x_{jn}) / \tau}}{\sum_m
+              e^{s(x_{in}, x_{jm}) / \tau} + \sum_{m \ne n} e^{s(x_{in}, x_{im}) / \tau}}
+
+    Args:
+        temperature: :math:`\tau`.
+        similarity: function of vectors ``(B, dim)`` and ``(B, dim)`` that gives ``(B, B)``; cosines by default. The
+            published one is the negative hyperbolic distance.
+
+    Shapes:
+        vectors ``(B, dim)`` and labels ``(B,)`` in any order, to a scalar. Samples of a class are views in the order in
+        which they come.
+
+    Raises:
+        ValueError: the classes of the batch have different numbers of samples, or one alone.
+    """
+
+    def __init__(self, temperature: float = 0.2, similarity: Callable = cosines):
+        super().__init__()
+        self.temperature, self.similarity = temperature, similarity
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        classes, counts = labels.unique(return_counts=True)
+        count, views = len(classes), int(counts.max()) if len(counts) else 0
+        if views < 2 or bool((counts != views).any()):
+            raise ValueError(
+                "SupConLoss needs batches with the same number of samples of every class, at least 2: got "
+                f"{sorted(set(counts.tolist()))}. Sample classes first, then as many images of each."
+            )
+        with exact(x.device):
+            x = (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x)[labels.argsort(stable=True)]
+            s = self.similarity(x, x) / self.temperature
+            s = s.view(count, views, count, views).permute(1, 3, 0, 2)  # (V, V, N, N)
+            pairs = torch.eye(views, dtype=torch.bool, device=x.device)
+            among = s.logsumexp(-1)  # in every view
+            same = torch.eye(count, dtype=torch.bool, device=x.device)
+            own = s[pairs].masked_fill(same, -torch.inf).logsumexp(-1)  # (V, N), in one's own but oneself
+            loss = torch.logaddexp(among, own.unsqueeze(1)) - s.diagonal(dim1=-2, dim2=-1)
+            return loss.mean(-1)[~pairs].sum() / views**2
+
+    def extra_repr(self) -> str:
+        return f"temperature={self.temperature}"

@@ -1,0 +1,218 @@
+"""One definition a formula: eager, compiled and transformed calls agree, on ordinary and on extreme arguments.
+
+The forms that compilers and ``torch.func`` see are called here directly, which takes milliseconds; that compilers take
+them is tested in ``test_robustness``.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_robustness import TABLE, extreme_arguments, parts
+
+from hypvision.geometry import lorentz, poincare
+
+ROW_KINDS = ("point", "tangent", "space", "ball", "number", "offset", "cloud", "other cloud")
+DETERMINISTIC = [name for name, op in TABLE.items() if not op.random and op.kinds]
+CURVED = [name for name in DETERMINISTIC if TABLE[name].curvatures]
+
+
+@pytest.fixture
+def compiling(monkeypatch):
+    """Take the forms for compilers."""
+    return lambda on=True: monkeypatch.setattr(torch.compiler, "is_compiling", lambda: on)
+
+
+def called(op, tensors, c):
+    """Values, and gradients by all arguments and the curvature."""
+    tensors = [t.detach().clone().requires_grad_() for t in tensors]
+    c = torch.tensor(c, dtype=tensors[0].dtype, requires_grad=True)
+    outs = parts(op.call(*tensors, c=c))
+    generator = torch.Generator().manual_seed(3)
+    weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o) for o in outs]
+    return outs, torch.autograd.grad(outs, [*tensors, c], weights, allow_unused=True)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 4.0])
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_eager_and_compiled_forms_agree(name, scale, compiling):
+    """Near the origin, and where hyperbolic sines are large; the gradient of the curvature too."""
+    op = TABLE[name]
+    tensors = op.tensors(torch.float64)
+    for i, (t, kind) in enumerate(zip(tensors, op.kinds.values())):
+        if kind in ("point", "cloud", "other cloud"):
+            move = lorentz.scalar_mul if op.extra else poincare.mobius_scalar_mul
+            tensors[i] = move(scale, t, 0.7)
+    expected, gradients = called(op, tensors, 0.7)
+    compiling()
+    found, others = called(op, tensors, 0.7)
+    for a, b in zip((*found, *others), (*expected, *gradients)):
+        if b is None:
+            assert a is None or not a.any()
+            continue
+        size = b.detach().abs().max().clamp(min=1e-3).item()
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7 * size)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_not_a_number_stays_so(name, compiled, compiling):
+    """In one row alone: the others keep their values."""
+    op = TABLE[name]
+    compiling(compiled)
+    clean = op.tensors()
+    expected = parts(op.call(*clean))
+    for i, kind in enumerate(op.kinds.values()):
+        if kind not in ROW_KINDS:
+            continue
+        tensors = [t.clone() for t in clean]
+        tensors[i][0].view(-1)[-1] = torch.nan
+        for out, right in zip(parts(op.call(*tensors)), expected):
+            if name in ("lorentz.split", "poincare.beta_split") and not out[0].isnan().any():
+                continue  # the slice without it
+            assert out[0].isnan().any(), f"{name} loses what is not a number in argument {i}"
+            if not out[1:].isnan().any():
+                torch.testing.assert_close(out[1:], right[1:], rtol=1e-4, atol=1e-5)
+            else:
+                pytest.fail(f"{name}: a row that is not a number spoils others")
+
+
+@pytest.mark.parametrize("c", [1e-4, 0.7, 10.0])
+@pytest.mark.parametrize("name", CURVED)
+def test_gradient_of_a_curvature_is_finite(name, c):
+    """Of every finite float32 input, those whose squares overflow too."""
+    op = TABLE[name]
+    tensors = extreme_arguments(op, c)
+    curvature = torch.tensor(c, requires_grad=True)
+    outs = parts(op.call(*tensors, c=curvature))
+    weights = [torch.ones_like(o) / o.numel() for o in outs]
+    for gradient in torch.autograd.grad(outs, [curvature, *tensors], weights, allow_unused=True):
+        assert gradient is None or gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_forward_derivatives_equal_backward_ones(name):
+    """``torch.func.jacfwd`` and its composition with ``jacrev``, which is the Hessian."""
+    op = TABLE[name]
+    tensors = op.tensors(torch.float64, rows=2)
+
+    def function(first):
+        return sum((out * out).sum() for out in parts(op.call(first, *tensors[1:])))
+
+    value = function(tensors[0])
+    forward, backward = torch.func.jacfwd(function)(tensors[0]), torch.func.jacrev(function)(tensors[0])
+    torch.testing.assert_close(forward, backward, rtol=1e-8, atol=1e-9)
+    leaf = tensors[0].clone().requires_grad_()
+    (eager,) = torch.autograd.grad(function(leaf), leaf)
+    torch.testing.assert_close(eager, backward, rtol=1e-6, atol=1e-7 * value.abs().clamp(min=1).item())
+    hessian = torch.func.hessian(function)(tensors[0]).flatten(0, tensors[0].dim() - 1).flatten(1)
+    assert hessian.isfinite().all()
+    torch.testing.assert_close(hessian, hessian.t(), rtol=1e-5, atol=1e-6 * hessian.abs().max().item() + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["lorentz.frechet_mean", "poincare.frechet_mean"])
+def test_second_derivatives_of_the_frechet_mean(name):
+    op = TABLE[name]
+    x, weights = op.tensors(torch.float64, rows=1)
+    c = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    x, weights = x[0].requires_grad_(), weights[0].requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda *given: op.call(*given[:2], c=given[2]), (x, weights, c), atol=1e-4)
+
+
+def test_frechet_mean_of_nothing_and_without_data():
+    for module, extra in ((lorentz, 1), (poincare, 0)):
+        assert module.frechet_mean(torch.zeros(0, 4, 3 + extra), c=1.0).shape == (0, 3 + extra)
+        torch.testing.assert_close(
+            module.frechet_mean(torch.zeros(2, 0, 3 + extra), c=4.0)[..., extra:], torch.zeros(2, 3)
+        )
+        assert module.frechet_mean(torch.zeros(2, 4, 3 + extra, device="meta"), c=1.0).shape == (2, 3 + extra)
+
+
+@pytest.mark.parametrize("c", [0.5, 2.0])
+@pytest.mark.parametrize("radius", [0.01, 1.0, 3.0, 5.0, 8.0])
+def test_pairwise_distances_of_near_points(radius, c):
+    """Each point beside its neighbour, 0.01 and less apart, in 64 dimensions."""
+    torch.manual_seed(0)
+    direction = torch.nn.functional.normalize(torch.randn(40, 64, dtype=torch.float64), dim=-1)
+    x = lorentz.expmap0(direction * (radius / c**0.5), c)
+    step = torch.nn.functional.normalize(torch.randn(40, 64, dtype=torch.float64), dim=-1)
+    step = step * torch.logspace(-6, -2, 40, dtype=torch.float64).unsqueeze(1)
+    y = lorentz.expmap(x, lorentz.transp0(x, step, c), c).float()
+    x = x.float()
+    exact = torch.stack([lorentz.dist(x.double(), row.double().expand(40, -1), c) for row in y], 1)
+    a, b = x.clone().requires_grad_(), y.clone().requires_grad_()
+    found = lorentz.cdist(a, b, c)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-12)
+    weight = torch.randn(40, 40)
+    gradients = torch.autograd.grad((found * weight).sum(), (a, b))
+    left, right = x.double().requires_grad_(), y.double().requires_grad_()
+    exact = torch.stack([lorentz.dist(left, row.expand(40, -1), c) for row in right], 1)
+    for g, e in zip(gradients, torch.autograd.grad((exact * weight).sum(), (left, right))):
+        torch.testing.assert_close(g.double(), e, rtol=2e-3, atol=2e-3 * e.abs().max().item())
+    itself = lorentz.cdist(x, x, c)
+    assert (itself.diagonal() == 0).all()
+    batch = lorentz.cdist(torch.stack([x, x]), y, torch.tensor([c, c]).view(2, 1, 1))
+    torch.testing.assert_close(batch[1], found.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_far_and_near_at_once():
+    """In float64 too, a point near the origin and one far out: neither coordinates nor digits of the first are lost."""
+    x = lorentz.expmap0(torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64), 1.0).expand(50, 4)
+    radii = torch.linspace(1, 300, 50, dtype=torch.float64)
+    ray = x[:, 1:] / x[:, 1:].norm(dim=-1, keepdim=True)
+    y = lorentz.expmap0(ray * radii.unsqueeze(1), 1.0)
+    torch.testing.assert_close(lorentz.dist(x, y, 1.0), (radii - x[0, 1:].norm().asinh()).abs(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(lorentz.dist(-x, y, 1.0), radii + x[0, 1:].norm().asinh(), rtol=1e-12, atol=1e-12)
+    single = lorentz.dist(x[:6].float(), y[:6].float(), 1.0).double()
+    torch.testing.assert_close(single, lorentz.dist(x[:6], y[:6], 1.0), rtol=1e-6, atol=0)
+
+
+def test_radius_of_the_ball_in_float64():
+    """At 30 the textbook's difference from 1 has three digits left."""
+    import mpmath
+
+    with mpmath.workdps(60):
+        for radius in (1.0, 10.0, 20.0, 30.0, 34.0):
+            x = torch.tensor([[0.6, 0.8]], dtype=torch.float64) * torch.tanh(torch.tensor(radius / 2).double())
+            size = mpmath.sqrt(sum(mpmath.mpf(v) ** 2 for v in x[0].tolist()))
+            truth = 2 * mpmath.atanh(size)
+            assert poincare.dist0(x, 1.0).item() == pytest.approx(float(truth), rel=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_tangent_vectors_far_out_are_finite(dtype):
+    """At radius 10 a logarithm has coordinates of 2e5: float16 holds 65504."""
+    u = 10 * torch.nn.functional.normalize(torch.randn(20, 3), dim=-1)
+    x, y = lorentz.expmap0(u, 1.0).to(dtype), lorentz.expmap0(u.flip(0), 1.0).to(dtype)
+    v = lorentz.logmap(x, y, 1.0)
+    assert v.isfinite().all() and v.abs().max() >= min(torch.finfo(dtype).max, 1e5)
+    assert lorentz.expmap(x, v, 1.0).isfinite().all()
+    assert lorentz.transp(x, y, v, 1.0).isfinite().all()
+
+
+def test_rows_do_not_depend_on_their_blocks(monkeypatch):
+    """Far rows of one block take other vectors; results of the others stay what they are."""
+    from hypvision.geometry import rows
+
+    torch.manual_seed(0)
+    u, w = torch.randn(300, 5), torch.randn(300, 5)
+    u[200:230] *= 6
+    x, y = lorentz.expmap0(u, 1.0), lorentz.expmap0(w, 1.0)
+    v = lorentz.transp0(x, torch.randn(300, 5), 1.0)
+    x, y, v = (t.requires_grad_() for t in (x, y, v))
+    c = torch.tensor(1.0, requires_grad=True)
+
+    def everything():
+        outs = [lorentz.dist(x, y, c), lorentz.sqdist(x, y, c), lorentz.logmap(x, y, c), lorentz.transp(x, y, v, c)]
+        outs.append(lorentz.expmap(x, v, c))
+        return [
+            *outs,
+            *torch.autograd.grad(
+                [o / (1 + o.detach().abs()) for o in outs], (x, y, v, c), [torch.ones_like(o) for o in outs]
+            ),
+        ]
+
+    whole = everything()
+    monkeypatch.setattr(rows, "_BLOCK", 64 * 6)
+    for found, expected in zip(everything(), whole):
+        torch.testing.assert_close(found, expected, rtol=2e-4, atol=1e-4)
