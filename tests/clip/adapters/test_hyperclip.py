@@ -242,6 +242,16 @@ def test_counts_and_names():
     assert "1 others train" in adapters.summary(model)
 
 
+@pytest.mark.parametrize("form,frozen", [("feature", {"q", "k"}), ("weight", set())])
+def test_what_a_dense_prediction_never_meets(form, frozen):
+    model = adapters.inject(clip_models.openai_clip(), block=16, form=form)
+    adapters.adapter_of(model).freeze_unused()
+    still = {
+        name for name, parameter in model.named_parameters() if "hyperclip" in name and not parameter.requires_grad
+    }
+    assert still == {f"visual.transformer.resblocks.3.hyperclip.{letter}" for letter in frozen}
+
+
 def test_fingerprint_of_the_base_model():
     """As it stands in files: over the adapted blocks alone, unchanged by what the adapter learns."""
     model = adapters.inject(clip_models.openai_clip(), block=16, text_layers=(1, 2), vision=False)
