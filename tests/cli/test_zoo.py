@@ -169,6 +169,7 @@ def test_push_to_the_hub_respects_offline_mode(call, zoo, monkeypatch):
     assert status == 2 and "HYPVISION_OFFLINE" in error and "--to DIR" in error
 
 
+@pytest.mark.slow
 def test_export_checks_and_writes(call, zoo, tmp_path, micro):
     import torch
 

@@ -139,6 +139,7 @@ def test_the_image_tower_of_a_clip(tmp_path):
         torch.testing.assert_close(torch.export.load(path).module()(x), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_features_of_a_classifier(zoo, micro, tmp_path):
     export_model(NAME, "torchexport", tmp_path / "features.pt", False, part="features")
     x = torch.randn(2, 3, 32, 32)
