@@ -329,8 +329,8 @@ def _fetch_address(text: str) -> Path:
         ) from error
     except OSError as error:
         raise HypvisionError(
-            f"'{path}' cannot be written ({error.strerror or error}). Set TORCH_HOME (for files) and HYPVISION_HOME (for "
-            "locks) to folders that you may write to."
+            f"'{path}' cannot be written ({error.strerror or error}). Set TORCH_HOME (for files) and HYPVISION_HOME "
+            "(for locks) to folders that you may write to."
         ) from error
     return path
 
