@@ -98,8 +98,8 @@ def read_emoji(root: str | Path, split: str) -> tuple[list[Emoji], tuple[str, ..
 def _json(path: Path) -> Any:
     if not path.is_file():
         raise HypvisionError(
-            f"There is no file '{path}'. A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json and "
-            "splits/emoji_split.json; give its place with --cfg-options data_root=FOLDER."
+            f"There is no file '{path}'. A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json "
+            "and splits/emoji_split.json; give its place with --cfg-options data_root=FOLDER."
         )
     try:
         return json.loads(path.read_text(encoding="utf-8"))
