@@ -26,8 +26,8 @@ __all__ = ["Terms", "build_chains", "chain_of", "read_terms"]
 
 _LONGEST = 3  # words of a term that is looked for in a caption
 _SHORTEST = 3  # letters of a term: WordNet knows "a" and "in" as units
-_MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass", "group", "herd", "image", "kind", "lot",
-             "pair", "photo", "picture", "piece", "pile", "plate", "row", "set", "slice", "type"}  # fmt: skip
+_MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass", "group", "herd", "image", "kind",
+             "lot", "pair", "photo", "picture", "piece", "pile", "plate", "row", "set", "slice", "type"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,9 @@ class Terms:
         path = [node]
         while (above := self.broader.get(path[-1])) is not None:
             if above in path:
-                raise HypvisionError(f"The broader terms of '{self.names[node]}' go in a circle by '{self.names[above]}'.")
+                raise HypvisionError(
+                    f"The broader terms of '{self.names[node]}' go in a circle by '{self.names[above]}'."
+                )
             path.append(above)
         return path[::-1]
 
@@ -118,7 +120,9 @@ def _rows(path: Path, columns: tuple[str, ...], delimiter: str) -> list[tuple[in
             quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
             reader = csv.DictReader(file, delimiter=delimiter, quoting=quoting)
             if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
-                raise HypvisionError(f"The table '{path}' has no column '{missing[0]}'. Expected: {', '.join(columns)}.")
+                raise HypvisionError(
+                    f"The table '{path}' has no column '{missing[0]}'. Expected: {', '.join(columns)}."
+                )
             return [(reader.line_num, [(row[name] or "").strip() for name in columns]) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise HypvisionError(f"The table '{path}' cannot be read: {error}. Expected: text in UTF-8.") from error
@@ -189,7 +193,9 @@ def _build(caption: str, terms: Terms, levels: int, rng: np.random.Generator | N
     return texts, (*negatives, re.sub(rf"\b{re.escape(written)}\b", lambda _: negatives[-1], caption))
 
 
-def build_chains(captions: Sequence[tuple[str, str | None]], terms: Terms, levels: int = 4, seed: int = 0) -> list[Chain]:
+def build_chains(
+    captions: Sequence[tuple[str, str | None]], terms: Terms, levels: int = 4, seed: int = 0
+) -> list[Chain]:
     """Chains with negatives from siblings, of the captions that have a term with enough above it.
 
     The negative of a term is a sibling of it, that of the caption is the caption about the term's sibling.

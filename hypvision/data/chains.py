@@ -53,8 +53,8 @@ def read_chains(path: str | Path) -> list[Chain]:
     Texts are cut at ``=>`` and stripped; spaces within them stay.
 
     Raises:
-        HypvisionError: no such file, not a csv of one of the schemas above, chains of different lengths or of fewer than
-            two texts, an empty text; with the line.
+        HypvisionError: no such file, not a csv of one of the schemas above, chains of different lengths or of fewer
+            than two texts, an empty text; with the line.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -82,7 +82,9 @@ def read_chains(path: str | Path) -> list[Chain]:
         texts = _split(row["captions" if "captions" in names else "positive"], where)
         negatives = _split(row["negative"], where) if "negative" in names else ()
         if negatives and len(negatives) != len(texts):
-            raise HypvisionError(f"{where} has {len(texts)} texts but {len(negatives)} negatives: one a text is needed.")
+            raise HypvisionError(
+                f"{where} has {len(texts)} texts but {len(negatives)} negatives: one a text is needed."
+            )
         if found and len(texts) != len(found[0].texts):
             raise HypvisionError(
                 f"{where} has a chain of {len(texts)} texts, those before have {len(found[0].texts)}. All chains of a "
@@ -156,7 +158,9 @@ def _sibling(
         others = [text for text in texts[chain[:shared]] if text not in chain]
         if others:
             return others[int(rng.integers(len(others)))]
-    raise HypvisionError(f"All chains have '{chain[level]}' at level {level + 1}: there is no other text to contradict it.")
+    raise HypvisionError(
+        f"All chains have '{chain[level]}' at level {level + 1}: there is no other text to contradict it."
+    )
 
 
 def shape_chains(length: int, split: str = "train", size: int = 64, seed: int = 0) -> list[Chain]:

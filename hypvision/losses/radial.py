@@ -49,7 +49,9 @@ def radial_angle(general: Tensor, specific: Tensor, root: Tensor) -> Tensor:
     ray, way = general - root, specific - general
     shortest = _SHORTEST[ray.dtype]
     known = (square_norm(ray) >= shortest**2) & (square_norm(way) >= shortest**2)
-    a, g = (v / torch.where(known, safe_sqrt(square_norm(v)), torch.ones_like(known, dtype=v.dtype)) for v in (ray, way))
+    a, g = (
+        v / torch.where(known, safe_sqrt(square_norm(v)), torch.ones_like(known, dtype=v.dtype)) for v in (ray, way)
+    )
     apart, along = (torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (a - g, a + g))
     return torch.where(known, 2 * torch.atan2(apart, along.where(known, 1.0)), 0.0).squeeze(-1)
 
@@ -88,8 +90,7 @@ class ChainLoss(nn.Module, ABC):
     """What the losses on chains share: one call, and keeping to what the model knew before.
 
     Args:
-        prior: weight of :math:`(1 - \\overline{e \\cdot e°})/2`, where e° is the embedding of the same text by the model
-            as it was.
+        prior: weight of ``(1 - mean(e . e°)) / 2``, where e° is the embedding of the same text by the model as it was.
     """
 
     def __init__(self, prior: float = 10.0):

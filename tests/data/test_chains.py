@@ -11,7 +11,9 @@ from hypvision.data.emoji import read_emoji
 from hypvision.errors import HypvisionError
 
 CHAINS = [
-    Chain(("food", "fruit", "a red  apple"), ("animal", "dish", "a pear, green"), "http://x/COCO_val2014_000000000042.jpg"),
+    Chain(
+        ("food", "fruit", "a red  apple"), ("animal", "dish", "a pear, green"), "http://x/COCO_val2014_000000000042.jpg"
+    ),
     Chain(("food", "dish", 'a "bowl" of ramen'), ("tool", "fruit", "a plate of rice"), "b.jpg"),
 ]
 
@@ -112,7 +114,12 @@ dog,animal
 
 def test_own_captions(tmp_path):
     terms = read_terms(write(tmp_path / "terms.csv", TERMS))
-    assert chain_of("A bowl of Ramen with egg", terms, 4) == ("food", "noodle dish", "ramen", "A bowl of Ramen with egg")
+    assert chain_of("A bowl of Ramen with egg", terms, 4) == (
+        "food",
+        "noodle dish",
+        "ramen",
+        "A bowl of Ramen with egg",
+    )
     assert chain_of("two pizzas", terms, 3) == ("food", "pizza", "two pizzas")
     assert chain_of("two pizzas", terms, 6) is None and chain_of("a car", terms, 3) is None
     chains = build_chains([("a bowl of ramen", "1.jpg"), ("a car", "2.jpg")], terms, 5)
@@ -128,7 +135,8 @@ def test_own_captions(tmp_path):
 
 def test_wordnet_export(tmp_path):
     write(tmp_path / "nouns.tsv", "wnid\tsynset\tlemmas\tgloss\n1\tanimal.n.01\tanimal|beast\ta \"thing\n"
-          "2\tcat.n.03\tcat\tgossip\n3\tcat.n.01\tcat|true cat\tfeline\n4\tdog.n.01\tdog\t\n5\tguy.n.01\tguy|cat\t\n")  # fmt: skip
+          "2\tcat.n.03\tcat\tgossip\n3\tcat.n.01\tcat|true cat\tfeline\n"
+          "4\tdog.n.01\tdog\t\n5\tguy.n.01\tguy|cat\t\n")  # fmt: skip
     write(tmp_path / "edges.tsv", "child\tparent\tkind\n3\t1\tis-a\n4\t1\tis-a\n2\t5\tis-a\n")
     terms = read_terms(tmp_path)
     assert chain_of("a true cat", terms, 3) == ("animal", "true cat", "a true cat")

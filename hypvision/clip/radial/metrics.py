@@ -132,9 +132,7 @@ def chain_metrics(
         recall.append(sum(any(code in reached for code in level) for level in zip(*levels)) / depth)
         ordered.append(order_aware_recall(path, levels))
         predicted.append([strings[code] for code in path])
-    return ChainMetrics(
-        np.array(precision), np.array(recall), np.array(ordered), kendall_tau(radii), predicted
-    )
+    return ChainMetrics(np.array(precision), np.array(recall), np.array(ordered), kendall_tau(radii), predicted)
 
 
 def order_aware_recall(predicted: Sequence[Hashable], chains: Sequence[Sequence[Hashable]]) -> float:

@@ -43,8 +43,8 @@ class Sphere:
 
     Args:
         root: ``(d,)``, a unit vector: the embedding of the empty text.
-        measure: of radii: ``"distance"``, ``|e - r|``, as the metrics of HierarCaps take it; ``"cosine"``, ``1 - e . r``,
-            as its traversal does. The order is the same; even steps are not.
+        measure: of radii: ``"distance"``, ``|e - r|``, as the metrics of HierarCaps take it; ``"cosine"``,
+            ``1 - e . r``, as its traversal does. The order is the same; even steps are not.
         epsilon: of the cones, see :func:`hypvision.losses.cone_half_aperture`.
     """
 
