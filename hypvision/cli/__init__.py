@@ -114,7 +114,3 @@ def _main_parser() -> Parser:
         "command", choices=list(COMMANDS), metavar="COMMAND", help="hypvision COMMAND --help tells more"
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())
