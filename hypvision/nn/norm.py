@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hypvision.geometry import Lorentz, ManifoldParameter
-from hypvision.geometry.numerics import distance_from_square, exact, squash_factor
+from hypvision.geometry.numerics import backward_of, distance_from_square, exact, plain, squash_factor
 
 from .checks import check_features, check_manifold, check_number, check_sizes
-from .functional import backward_of, plain, rescale_limit
+from .functional import rescale_limit
 
 __all__ = ["LorentzBatchNorm1d", "LorentzBatchNorm2d", "LorentzLayerNorm", "LorentzRMSNorm"]
 
