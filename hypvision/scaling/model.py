@@ -116,9 +116,9 @@ def _outputs(
     if chunk is None:
         size = max(1, _CACHE_BYTES // (n * parameters.element_size()))
         chunk = batch.size if parameters.is_cuda else size
-    bounds = batch.row_offsets[:: min(chunk, batch.size)].tolist() if chunk < batch.size else [0]
-    bounds = bounds if bounds[-1] == len(batch.rows) and len(bounds) * chunk > batch.size else [*bounds, len(batch.rows)]
-    for i, start in enumerate(range(0, batch.size, chunk)):
+    starts = range(0, batch.size, chunk)
+    bounds = batch.row_offsets[torch.tensor([*starts, batch.size])].tolist()
+    for i, start in enumerate(starts):
         part = slice(start, min(start + chunk, batch.size))
         y = torch.bmm(hidden[:, part], parameters).relu_()
         active = slice(bounds[i], bounds[i + 1])
