@@ -75,3 +75,20 @@ def train(weight, bias, batches, decay, rates, scale=1.0):
         optimizer.step(rates(step))
         losses.append(loss.item())
     return model.W.detach(), model.b.detach(), losses
+
+
+def adam_joint_fit(widths, losses, groups, steps=20000):
+    """L = A / m^alpha + B_group by full-batch Adam, as published; returns alpha, A and the offsets."""
+    names = list(dict.fromkeys(groups))
+    m = torch.tensor(widths, dtype=torch.float64)
+    y = torch.tensor(losses, dtype=torch.float64)
+    index = torch.tensor([names.index(group) for group in groups])
+    factor = torch.tensor(500.0, dtype=torch.float64, requires_grad=True)
+    exponent = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    offsets = torch.ones(len(names), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([{"params": [factor], "lr": 1.0}, {"params": [offsets, exponent], "lr": 1e-3}])
+    for _ in range(steps):
+        optimizer.zero_grad()
+        ((factor / m**exponent + offsets[index] - y) ** 2).mean().backward()
+        optimizer.step()
+    return exponent.item(), factor.item(), offsets.detach().tolist()
