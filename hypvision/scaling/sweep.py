@@ -204,8 +204,8 @@ class _Bank:
             index = int(wrong.nonzero()[0])
             step = int((~self.losses[:, index].isfinite()).nonzero()[0])
             raise HypvisionError(
-                f"The training of {self.points[index].key} gave NaN or infinity at step {step}. Its learning rate is too "
-                "high for this setting: take more features, larger batches or a longer warm-up."
+                f"The training of {self.points[index].key} gave NaN or infinity at step {step}. Its learning rate is "
+                "too high for this setting: take more features, larger batches or a longer warm-up."
             )
 
     def save(self, folder: Path) -> None:
