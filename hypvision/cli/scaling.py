@@ -32,6 +32,8 @@ def add_scaling_arguments(parser: Parser) -> None:
     text = "instead of the figure's; the results are marked"
     parser.add_argument("--steps", type=whole(1), metavar="N", help=f"steps of a training {text}")
     parser.add_argument("--batch", type=whole(1, 2**20), metavar="N", help=f"samples of a step {text}")
+    text = "figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked"
+    parser.add_argument("--tiny", action="store_true", help=text)
     parser.add_argument("--independent", action="store_true", help="batches of its own for every point")
     add_device_argument(parser)
     add_submit_arguments(parser)
@@ -50,7 +52,7 @@ def _run_figure(args: Namespace, name: str) -> None:
     device = device_of(args)
     gpu = device != "cpu"
     chosen = narrowed(
-        experiment(name, gpu), args.alphas, args.decays, args.densities, args.widths, args.replicates, args.steps,
+        experiment(name, gpu, args.tiny), args.alphas, args.decays, args.densities, args.widths, args.replicates, args.steps,
         args.batch, args.independent,
     )  # fmt: skip
     if not chosen.points:

@@ -27,7 +27,15 @@ _LARGE_DECAYS = (-1.0, 0.1)
 _SMALL = Settings()
 _LARGE = Settings(n=10240, warmup=1000, rates="large", loss_scale=100.0)
 _LARGE_ON_CPU = replace(_LARGE, n=2048, shortened="n 2048 (paper: 10240), m up to 128 (paper: 1024)")
-_QUICK = Settings(n=200, batch=512, steps=4000, warmup=400)
+# As many samples a feature and step as in the paper.
+_TINY = Settings(
+    n=200,
+    batch=512,
+    steps=4000,
+    warmup=400,
+    shortened="n 200 (paper: 1000), batch 512 (2048), steps 4000 (20000), m 8 to 40 (10 to 100)",
+)
+_TINY_WIDTHS = (8, 12, 18, 27, 40)
 
 
 class Experiment(NamedTuple):
@@ -61,12 +69,13 @@ EXPERIMENTS = {
 }
 
 
-def experiment(name: str, gpu: bool = False) -> Experiment:
+def experiment(name: str, gpu: bool = False, tiny: bool = False) -> Experiment:
     """A figure by its name.
 
     Args:
         name: one of :data:`EXPERIMENTS` but ``fig8``, which trains nothing.
         gpu: whether there is one; without, ``fig1`` has smaller models.
+        tiny: figures 3 to 7 with the models of ``quick``, a fiftieth of the work; marked as shortened.
 
     Raises:
         HypvisionError: no such figure, or one without training.
@@ -77,21 +86,23 @@ def experiment(name: str, gpu: bool = False) -> Experiment:
     if name not in EXPERIMENTS:
         hint = did_you_mean(name, EXPERIMENTS, 1)
         raise HypvisionError(f"There is no figure '{name}'.{hint} There are: {', '.join(EXPERIMENTS)}.")
-    settings, points = _SMALL, _grid(ALPHAS, DECAYS, WIDTHS)
-    if name == "quick":
-        settings, points = _QUICK, _grid([1.0], [-1.0, round(1 / 3, 4)], [8, 12, 18, 27, 40])
-    elif name == "fig1":
-        settings = _LARGE if gpu else _LARGE_ON_CPU
+    if name == "fig1":
+        if tiny:
+            raise HypvisionError("fig1 has no tiny form. Choose some of its points with --widths and --decays.")
         points = _large([m for m in _LARGE_WIDTHS if gpu or m <= 128])
+        return Experiment(_LARGE if gpu else _LARGE_ON_CPU, points, EXPERIMENTS[name])
+    tiny = tiny or name == "quick"
+    settings, widths, middle, large = (_TINY, _TINY_WIDTHS, 18, 27) if tiny else (_SMALL, WIDTHS, 39, 63)
+    points = _grid(ALPHAS, DECAYS, widths)
+    if name == "quick":
+        points = _grid([1.0], [DECAYS[0], DECAYS[6]], widths)
     elif name == "fig3":
-        one = _grid([1.0], DECAYS, WIDTHS)
-        points = one + [point for point in _grid(ALPHAS, DECAYS, [39]) if point not in one]
+        points = list(dict.fromkeys(_grid([1.0], DECAYS, widths) + _grid(ALPHAS, DECAYS, [middle])))
     elif name == "fig6":
         points = [point for point in points if point.decay < -0.3]
     elif name == "fig7":
-        scan = _grid([1.0], DECAYS, [63], DENSITIES)
-        lines = _grid([1.0], [DECAYS[2]], WIDTHS, DENSITIES)
-        points = scan + [point for point in lines if point.m != 63]
+        scan, lines = _grid([1.0], DECAYS, [large], DENSITIES), _grid([1.0], [DECAYS[2]], widths, DENSITIES)
+        points = list(dict.fromkeys(scan + lines))
     return Experiment(settings, points, EXPERIMENTS[name])
 
 

@@ -1,4 +1,4 @@
-"""The paper's results, read off its vector figures (about 2 %); single runs without seeds, whose exponents scatter by 0.1.
+"""The paper's results, read off its vector figures (2 %): single runs without seeds, whose exponents scatter by 0.1.
 
 Sources: arXiv 2505.10465, Figures 1 and 3 to 8; the fit of Figure 8 as the release's notebook prints it.
 """
