@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from hypvision.errors import require
 from hypvision.files import replacing
 from hypvision.scaling.claims import cleanest, exponents
 from hypvision.scaling.data import frequencies
+from hypvision.scaling.fits import JointFit
 from hypvision.scaling.measures import random_overlaps
+from hypvision.scaling.published import HEAD_OVERLAPS
 
-__all__ = ["draw"]
+__all__ = ["draw", "draw_language_models"]
 
 Row = dict[str, Any]
 Weights = Callable[[Row], Tensor]
@@ -42,17 +45,23 @@ def draw(
     Raises:
         HypvisionError: matplotlib is missing, or a file cannot be written.
     """
+    marks = sorted({row["shortened"] for row in rows} - {""})
+    panels = [partial(panel, rows=rows, weights=weights) for panel in _PANELS[name]]
+    return _figure(name, panels, f"shortened: {'; '.join(marks)}" if marks else "", folder, formats)
+
+
+def _figure(
+    name: str, panels: Sequence[Callable[..., bool | None]], title: str, folder: str | Path, formats: Iterable[str]
+) -> list[Path]:
     pyplot = require("matplotlib.pyplot", "viz")
-    panels = _PANELS[name]
     figure, axes = pyplot.subplots(1, len(panels), figsize=(_SIZE[0] * len(panels), _SIZE[1]), squeeze=False)
     try:
         for panel, axis in zip(panels, axes[0]):
-            if panel(axis, rows, weights) is False:
+            if panel(axis) is False:
                 axis.set_axis_off()
                 axis.text(0.5, 0.5, "no points", ha="center", va="center")
-        marks = sorted({row["shortened"] for row in rows} - {""})
-        if marks:
-            figure.suptitle(f"shortened: {'; '.join(marks)}", fontsize=8, color="firebrick")
+        if title:
+            figure.suptitle(title, fontsize=8, color="firebrick")
         figure.tight_layout()
         paths = [Path(folder, f"{name}.{suffix}") for suffix in formats]
         for path in paths:
@@ -105,6 +114,11 @@ def _nearest(rows: Sequence[Row], **wanted: float) -> list[Row]:
             best = min((row[name] for row in rows), key=lambda found: abs(found - value))
             rows = [row for row in rows if row[name] == best]
     return list(rows)
+
+
+def _most_common(rows: Sequence[Row]) -> int:
+    """The width that a map or scan is made at: the figure has more points of it than of others."""
+    return statistics.mode(row["m"] for row in sorted(rows, key=lambda row: row["m"])) if rows else 0
 
 
 def _grid(axis, values: dict[tuple[float, float], float], label: str, **limits: float) -> bool | None:
@@ -172,17 +186,19 @@ def _represented_by_decay(axis, rows: Sequence[Row], weights: Weights) -> bool |
     rows = [row for row in rows if row["alpha"] == 1 and row["density"] == 0]
     _lines(axis, rows, "m", "decay", "phi_half", _colors((row["m"] for row in rows), "viridis"), "m")
     axis.set(xlabel="decay γ", ylabel="represented φ(1/2), α = 1", yscale="log")
-    axis.legend(fontsize=6)
+    if rows:
+        axis.legend(fontsize=6)
     return None if rows else False
 
 
 def _represented_map(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    middle = _most_common(rows)
     values: dict[tuple[float, float], list[float]] = {}
     for row in rows:
-        if row["m"] == 39 and row["density"] == 0:
+        if row["m"] == middle and row["density"] == 0:
             values.setdefault((row["alpha"], row["decay"]), []).append(row["phi_half"])
     means = {key: statistics.mean(found) for key, found in values.items()}
-    return _grid(axis, means, "represented φ(1/2), m = 39", vmin=0, vmax=1)
+    return _grid(axis, means, f"represented φ(1/2), m = {middle}", vmin=0, vmax=1)
 
 
 # figure 4: exponents
@@ -300,9 +316,11 @@ def _strong_exponents(axis, rows: Sequence[Row], weights: Weights) -> bool | Non
 
 
 def _loss_by_density(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
-    rows = [row for row in rows if row["m"] == 63 and row["alpha"] == 1]
+    rows = [row for row in rows if row["alpha"] == 1]
+    width = _most_common(rows)
+    rows = [row for row in rows if row["m"] == width]
     _lines(axis, rows, "decay", "active", "loss", _colors(row["decay"] for row in rows), "γ")
-    axis.set(xlabel="active features E", ylabel="loss L, m = 63")
+    axis.set(xlabel="active features E", ylabel=f"loss L, m = {width}")
     axis.legend(fontsize=6)
     return None if rows else False
 
@@ -323,3 +341,51 @@ _PANELS: dict[str, list[Callable[[Any, Sequence[Row], Weights], bool | None]]] =
     "fig6": [_norms_by_rank, _strong_by_width, _overlap_variances, _overlap_means, _strong_exponents],
     "fig7": [_loss_by_density, _lines_by_density],
 }
+
+
+# figure 8: language models
+
+
+def draw_language_models(
+    heads: Sequence[Mapping[str, str]],
+    losses: Sequence[Mapping[str, str]],
+    fit: JointFit | None,
+    folder: str | Path,
+    formats: Iterable[str] = ("png", "pdf"),
+) -> list[Path]:
+    """Draw figure 8: overlaps of heads beside the paper's, and losses less their offsets with the fit.
+
+    Args:
+        heads: rows with ``m`` and ``overlap_mean``, see :func:`~hypvision.scaling.language_models.head_statistics`.
+        losses: rows with ``family``, ``dataset``, ``m`` and ``loss``.
+        fit: of the losses; None if there are none.
+        folder, formats: as for :func:`draw`.
+
+    Raises:
+        HypvisionError: as :func:`draw`.
+    """
+
+    def overlaps(axis) -> None:
+        for family, points in HEAD_OVERLAPS.items():
+            axis.scatter(*zip(*points), s=10, marker="x", alpha=0.6, label=f"{family} (paper)")
+        if heads:
+            points = [(float(row["m"]), float(row["overlap_mean"])) for row in heads]
+            axis.scatter(*zip(*points), s=16, color="k", label="measured here")
+        axis.plot([256, 16384], [1 / 256, 1 / 16384], label="1/m", **_PAPER)
+        _log(axis, "width m", "mean squared overlap of the head's rows")
+
+    def excess(axis) -> bool | None:
+        if fit is None:
+            return False
+        for family in dict.fromkeys(row["family"] for row in losses):
+            part = [row for row in losses if row["family"] == family]
+            points = [(float(r["m"]), float(r["loss"]) - fit.offsets[f"{family}/{r['dataset']}"]) for r in part]
+            axis.scatter(*zip(*points), s=8, label=family)
+        widths = sorted({float(row["m"]) for row in losses})
+        axis.plot(
+            widths, [fit.factor / m**fit.exponent for m in widths], label=f"exponent {fit.exponent:.2f}", **_PAPER
+        )
+        _log(axis, "width m", "loss less its offset")
+        return None
+
+    return _figure("fig8", [overlaps, excess], "", folder, formats)

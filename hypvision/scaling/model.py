@@ -5,8 +5,8 @@
 
 Everything is in one tensor ``(G, M, n)`` for ``G`` models: ``W^T`` in the first rows, zeros below it for models narrower
 than the widest (they stay zero: so do their gradients), ``b`` in the last row. With a hidden unit that is always 1 the
-bias needs no care: ``z`` and all gradients are products of matrices. The short side stands first because that is what
-makes them fast: with ``n x m`` two of the three take four times as long at m = 10.
+bias needs no care: ``z`` and all gradients are products of matrices. The short side stands first because that makes
+them fast: with ``n x m`` two of the three take four times as long at m = 10.
 
 With ``x`` sparse neither ``x`` nor ``y - x`` is needed as a matrix. Where ``x`` is 0 the gradient with respect to ``z``
 is ``y`` itself, up to the factor ``2/(B n)``; at the about ``B`` active entries it is ``y - x`` if ``y > 0``, else 0.

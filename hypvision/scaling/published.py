@@ -5,7 +5,16 @@ Sources: arXiv 2505.10465, Figures 1 and 3 to 8; the fit of Figure 8 as the rele
 
 from __future__ import annotations
 
-__all__ = ["DENSITY_LOSSES", "EXPONENTS", "LARGE_EXPONENTS", "LINES", "NORM_ABOVE_ONE", "REPRESENTED", "exponent_of"]
+__all__ = [
+    "DENSITY_LOSSES",
+    "EXPONENTS",
+    "HEAD_OVERLAPS",
+    "LARGE_EXPONENTS",
+    "LINES",
+    "LOSS_FIT",
+    "NORM_ABOVE_ONE",
+    "REPRESENTED",
+]
 
 _DECAYS = (-1.0, -0.7778, -0.5556, -0.3333, -0.1111, 0.1111, 0.3333, 0.5556, 0.7778, 1.0)
 _WIDTHS = (10, 15, 25, 39, 63, 100)
@@ -84,6 +93,15 @@ LARGE_EXPONENTS = {
 }
 
 
-def exponent_of(alpha: float, decay: float) -> float | None:
-    """The exponent of Figure 4 at a point of its grid, as far as it has been read off."""
-    return EXPONENTS.get((alpha, decay))
+# Figure 8: family -> [(width, mean squared overlap of the rows of the head)].
+HEAD_OVERLAPS = {
+    "OPT": [(512, 0.087), (768, 0.101), (2048, 0.035), (2560, 0.0092), (4096, 0.0117), (5120, 0.0032), (7168, 0.0018),
+            (9216, 0.0062)],
+    "Qwen2.5": [(896, 0.035), (1536, 0.017), (2048, 0.010), (3584, 0.013), (5120, 0.0016), (5120, 0.0032),
+                (8192, 0.0095)],
+    "GPT-2": [(768, 0.075), (1024, 0.097), (1280, 0.0099), (1600, 0.0089)],
+    "Pythia": [(1024, 0.0133), (2048, 0.0073), (2048, 0.0115), (2560, 0.0059), (4096, 0.0035), (5120, 0.0010)],
+}  # fmt: skip
+
+# The fit of the losses of the 27 models on four data sets: exponent, its error, and the factor.
+LOSS_FIT = (0.9098, 0.0360, 476.08)
