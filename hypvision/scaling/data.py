@@ -148,7 +148,7 @@ def sparse(x: Tensor) -> Batch:
 def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
     """Draw a batch.
 
-    How many samples have feature ``i`` is binomial; which ones is a draw without replacement, by repeating what has come
+    How many samples have feature ``i`` is binomial; which ones is a draw without replacement, by repeating what came
     twice. Frequent features, where much would be repeated, are drawn sample by sample.
 
     Args:
