@@ -1,6 +1,6 @@
 """The toy model of superposition and its scaling laws.
 
-An autoencoder with one ReLU, ``y = relu(W^T W x + b)``, must squeeze ``n`` sparse features through ``m << n`` hidden
+An autoencoder with one ReLU, ``y = relu(W W^T x + b)``, must squeeze ``n`` sparse features through ``m << n`` hidden
 units. How its loss falls with ``m`` tells two regimes apart: weak superposition, where only the ``m`` or so most
 frequent features are kept, and strong superposition, where all are kept, on top of each other, and the loss goes as
 ``1/m`` whatever the frequencies. Language models behave as the second.

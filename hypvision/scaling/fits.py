@@ -61,8 +61,8 @@ def joint_fit(
     """The fit of the losses of language models: one power of the width, and an offset for each family and data set.
 
     Least squares of ``ln A``, ``alpha`` and the offsets by Levenberg and Marquardt's damped steps. The standard error
-    is the paper's: that of the slope of ``ln(L - B)`` on ``ln m`` with three degrees of freedom taken, where points below
-    their offset count as ``L - B = 1``.
+    is the paper's: that of the slope of ``ln(L - B)`` on ``ln m`` with three degrees of freedom taken, where points
+    below their offset count as ``L - B = 1``.
 
     Args:
         widths, losses, groups: one of each a point.

@@ -3,10 +3,10 @@
 ``h = x W``, ``z = h W^T + b``, ``y = relu(z)``, with rows ``W_i`` that represent the features; the loss is the mean of
 ``(y - x)^2`` over the ``B n`` entries (the paper's ``L`` is ``n`` times that). Source: arXiv 2505.10465, Eq. 1.
 
-Everything is in one tensor ``(G, M, n)`` for ``G`` models: ``W^T`` in the first rows, zeros below it for narrower models
-(they stay zero: so do their gradients), ``b`` in the last row. With a hidden unit that is always 1 the
-bias needs no care: ``z`` and all gradients are products of matrices. The short side stands first because that makes
-them fast: with ``n x m`` two of the three take four times as long at m = 10.
+Everything is in one tensor ``(G, M, n)`` for ``G`` models: ``W^T`` in the first rows, zeros below it for the narrower
+ones (they stay zero: so do their gradients), ``b`` in the last row. With a hidden unit that is always 1 the bias needs
+no care: ``z`` and all gradients are products of matrices. The short side stands first because that makes them fast:
+with ``n x m`` two of the three take four times as long at m = 10.
 
 With ``x`` sparse neither ``x`` nor ``y - x`` is needed as a matrix. Where ``x`` is 0 the gradient with respect to ``z``
 is ``y`` itself, up to the factor ``2/(B n)``; at the about ``B`` active entries it is ``y - x`` if ``y > 0``, else 0.
