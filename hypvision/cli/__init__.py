@@ -48,6 +48,7 @@ COMMANDS = {
     "export": Command("export", "write a model for ONNX or torch.export"),
     "convert": Command("convert", "convert an official checkpoint to hypvision's names, or back"),
     "publish": Command("publish", "measure a trained checkpoint and put it into a model zoo"),
+    "scaling": Command("scaling", "the toy model of superposition and its scaling laws"),
 }
 
 

@@ -136,6 +136,7 @@ NEEDED = {
     "export": ["in.pth", "--format", "onnx", "--model", "m"],
     "convert": ["--from", "hcformer", "in.pth"],
     "publish": ["in.py", "in.pth", "--name", "a.b"],
+    "scaling": ["run", "quick"],
 }
 OUTPUTS = [
     (name, action.option_strings[:1], what)
