@@ -407,7 +407,7 @@ class LatentAttention(_Attention):
     # With a cache
 
     def _remember(self, latent: Tensor, k_pe: Tensor, k: Tensor, v: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Latent space parts ``(B, 1, all, rank)``; rotated keys and the times of the heads ``(B, 1, all, d + 2 H)``."""
+        """Latent space parts ``(B, 1, all, rank)``; rotated keys with the heads' times ``(B, 1, all, d + 2 H)``."""
         times = [k[..., self.nope + self.d], v[..., self.value - 1]] if self.timed else []
         return context.cache.update(
             latent[:, None, :, : self.latent.size].contiguous(), torch.cat([k_pe, *times], -1)[:, None], self.layer

@@ -139,9 +139,11 @@ class Helm(nn.Module):
         e, layout = rows.wide(self.embed(input_ids)), self.layout
         if layout.n is None:
             return F.pad(e, (0, layout.width - layout.size))
-        if isinstance(self.embed, PointEmbedding):
+        if isinstance(self.embed, PointEmbedding) and self.embed.weight.dtype not in rows.HALF:
             space = e[..., 1:]
             return torch.cat([space, e[..., :1], e.new_zeros(*e.shape[:-1], layout.width - layout.size - 1)], -1)
+        if isinstance(self.embed, PointEmbedding):  # half precision has lost the time
+            e = e[..., 1:]
         return rows.lift(F.pad(e, (0, layout.width - layout.size)), layout.n, fused=False)
 
     def hidden(self, input_ids: Tensor, context: Context) -> tuple[Tensor, tuple[Routing, ...]]:
@@ -180,6 +182,13 @@ class Helm(nn.Module):
             HypvisionError: token numbers, masks or a cache that do not fit the model.
         """
         b, length = input_ids.shape
+        if input_ids.device.type == "cpu" and input_ids.numel():  # a GPU would have to be waited for
+            highest = int(input_ids.max())
+            if highest >= self.config.vocab_size or int(input_ids.min()) < 0:
+                raise HypvisionError(
+                    f"The tokens go up to {highest}, but the model knows {self.config.vocab_size}, from 0. Take the "
+                    "tokenizer that the model was trained with."
+                )
         start = 0 if cache is None else int(cache.get_seq_length())
         if start + length > self.config.max_seq_len:
             raise HypvisionError(

@@ -101,8 +101,8 @@ def norm(rows: Tensor, gain: Tensor, n: int | None, size: int, eps: float) -> Te
 class _Residual(Function):
     r"""``x`` and ``y``, the row ``u`` lifted, to :math:`x' = \alpha (x + w y)` and its norm.
 
-    With :math:`a = x + w y, q = |a_s|^2, m = a_t^2 - q, \alpha = S / \sqrt m, \rho = \alpha / \sqrt{\alpha^2 q/d + eps}`
-    the results are :math:`x' = [\alpha a_s, \sqrt{\alpha^2 q + 1}]` and :math:`h = [\rho g a_s, \cdot]`.
+    With :math:`a = x + w y, q = |a_s|^2, m = a_t^2 - q, \alpha = S / \sqrt m` and
+    :math:`\rho = \alpha / \sqrt{\alpha^2 q/d + \epsilon}` the results are :math:`x' = [\alpha a_s, \sqrt{\alpha^2 q + 1}]` and :math:`h = [\rho g a_s, \cdot]`.
     """
 
     @staticmethod
@@ -312,7 +312,7 @@ class _Centroid(Function):
     @once_differentiable
     def backward(ctx, grad):
         heads, m, r = ctx.saved_tensors
-        size, (b, length, h, total) = ctx.size, heads.shape
+        size, (b, length, h, _) = ctx.size, heads.shape
         a, grad = heads[..., :size], grad[..., : h * size].view(b, length, h, size)
         along = (grad * a).sum(-1, keepdim=True).mul_(r).div_(m)
         found = heads.new_empty(heads.shape)
