@@ -4,7 +4,8 @@ An auxiliary room: no vision model needs it. :class:`Helm` is plain PyTorch; :mo
 a model of the transformers library.
 """
 
+from .cache import LatentCache
 from .config import PRESETS, Architecture, preset
 from .model import Helm, Output
 
-__all__ = ["PRESETS", "Architecture", "Helm", "Output", "preset"]
+__all__ = ["PRESETS", "Architecture", "Helm", "LatentCache", "Output", "preset"]

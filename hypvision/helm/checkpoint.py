@@ -87,7 +87,7 @@ def _experts(config: Architecture, ours: str, theirs: str) -> Iterator[_Entry]:
         yield _Entry(f"{ours}experts.{i}.c", (f"{theirs}experts.{i}.expert_manifold.k",))
     if config.n_shared_experts:
         yield from _feed_forward(f"{ours}shared.", f"{theirs}shared_experts.")
-        for name in ("w_y", "scale"):
+        for name in ("w_y", "scale") if config.moe_combine == "released" else ():
             yield _Entry(f"{ours}{name}", (f"{theirs}add_experts.{name}",))
 
 
@@ -156,7 +156,8 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
         dim = weights["token_embed.embedding"].shape[1]
         found = dict(
             dim=dim, vocab_size=rows_of("token_embed.embedding"), n_layers=count(r"resblocks\.(\d+)\."),
-            n_heads=dim - rows_of("resblocks.0.attn.Wq.weight"), inter_dim=rows_of("resblocks.0.mlp.w1.linear.bias") + 1,
+            n_heads=dim - rows_of("resblocks.0.attn.Wq.weight"),
+            inter_dim=rows_of("resblocks.0.mlp.w1.linear.bias") + 1,
         )  # fmt: skip
         return Architecture(**{**found, **context, **changes})
     space = "embed.weight" in weights
@@ -215,6 +216,8 @@ def helm_from_official(state_dict: Mapping[str, Tensor], config: Architecture | 
                 entry.ours, module, part, value, modules
             )
     for name in weights:
+        if ".add_experts." in name and config.moe_combine == "centroid":
+            continue
         raise HypvisionError(unknown_name(name, "HELM"))
     return ours
 

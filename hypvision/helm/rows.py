@@ -102,7 +102,8 @@ class _Residual(Function):
     r"""``x`` and ``y``, the row ``u`` lifted, to :math:`x' = \alpha (x + w y)` and its norm.
 
     With :math:`a = x + w y, q = |a_s|^2, m = a_t^2 - q, \alpha = S / \sqrt m` and
-    :math:`\rho = \alpha / \sqrt{\alpha^2 q/d + \epsilon}` the results are :math:`x' = [\alpha a_s, \sqrt{\alpha^2 q + 1}]` and :math:`h = [\rho g a_s, \cdot]`.
+    :math:`\rho = \alpha / \sqrt{\alpha^2 q / n + \epsilon}` the results are
+    :math:`x' = [\alpha a_s, \sqrt{\alpha^2 q + 1}]` and :math:`h = [\rho g a_s, \cdot]`.
     """
 
     @staticmethod

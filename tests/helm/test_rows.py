@@ -46,7 +46,8 @@ def test_residual(w, gained):
         return (out[..., : N + 1], None if h is None else h[..., : N + 1])
 
     fused, plain = both(step, x, u, weight, *([gain] if gained else []))
-    for name, a, b in zip("x' h x u w gain".split() if gained else "x' x u w".split(), fused, plain):
+    names = ["x'", *(["h"] if gained else []), "x", "u", "w", "gain"]
+    for name, a, b in zip(names, fused, plain):
         a, b = (a[..., :N], b[..., :N]) if name in ("u", "gain") else (a, b)
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9, msg=name)
     out = fused[0]
