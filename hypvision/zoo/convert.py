@@ -25,6 +25,7 @@ from hypvision.clip.segmentation.official import (
 )
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output, protecting, replacing
+from hypvision.helm.checkpoint import helm_from_official, helm_to_official, helm_variant, is_official_helm
 from hypvision.models.hcformer_checkpoint import (
     hcformer_arguments,
     hcformer_from_official,
@@ -74,6 +75,7 @@ CONVERTERS = {
         hcformer_arguments,
         back_options=("curvature",),
     ),
+    "helm": Converter("HELM language model", is_official_helm, helm_from_official, helm_to_official, helm_variant),
     "himapper": Converter(
         "Hi-Mapper",
         is_official_himapper,
@@ -109,11 +111,18 @@ class Conversion(NamedTuple):
         """The expression (for a segmenter: the command) that uses weights of hypvision's names."""
         if self.model.startswith(("hyperclip-", "catseg-")):
             return f"hypvision test configs/hyperclip/{self.model}_4xb1-80k_coco-stuff164k.py {self.path}"
+        if self.model.startswith("helm_"):
+            return f'hypvision.helm.huggingface.HelmForCausalLM.from_official("{self.path}")'
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 
     def note(self) -> str:
         """What the user has to know beside that, because no checkpoint says it; empty where there is nothing."""
+        if self.model.startswith("helm_mice"):
+            return (
+                "How many experts a token uses is not in the checkpoint. As published it is 2; give "
+                "n_activated_experts otherwise. save_pretrained() then writes a folder for all of transformers."
+            )
         if not self.model.startswith("hecnn_"):
             return ""
         return (
