@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hypvision.checkpoints.read import network_weights, read
+from hypvision.clip.hugging_face import clip_variant, from_hugging_face, is_hugging_face, to_hugging_face
 from hypvision.clip.segmentation.official import (
     catseg_to_official,
     hyperclip_to_official,
@@ -97,6 +98,7 @@ CONVERTERS = {
     "catseg": Converter(
         "CAT-Seg segmenter", is_official_catseg, segmenter_from_official, catseg_to_official, segmenter_variant
     ),
+    "hf-clip": Converter("open_clip CLIP", is_hugging_face, from_hugging_face, to_hugging_face, clip_variant),
 }
 
 
@@ -114,6 +116,8 @@ class Conversion(NamedTuple):
         if self.model.startswith("helm_"):
             return f'hypvision.helm.huggingface.HelmForCausalLM.from_official("{self.path}")'
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
+        if self.model.startswith("ViT-"):
+            return f'hypvision.clip.models.create_clip("{self.model}", "{self.path}"{arguments})'
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 
     def note(self) -> str:
