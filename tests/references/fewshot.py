@@ -11,6 +11,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+
 from references.clip import _block, _norm, prompted_image
 
 
@@ -143,8 +144,8 @@ def distances(x, y, c):
         for j, b in enumerate(y):
             ab, aa, bb = -(a @ b), a @ a, b @ b
             top = (1 + 2 * c * ab + c * bb) * -a + (1 - c * aa) * b
-            found[i, j] = 2 / math.sqrt(c) * torch.atanh(
-                math.sqrt(c) * (top / (1 + 2 * c * ab + c * c * aa * bb)).norm()
+            found[i, j] = (
+                2 / math.sqrt(c) * torch.atanh(math.sqrt(c) * (top / (1 + 2 * c * ab + c * c * aa * bb)).norm())
             )
     return found
 
@@ -157,7 +158,7 @@ def lath(image, text, attributes, scale, labels, triplets, noise, c=0.1, beta=0.
     refined = refine(text, a, beta)
     v, t, a = to_ball(image, c), to_ball(refined, c), to_ball(a, c)
     d_class = distances(v, t, c)
-    cosine = scale * image @ unit(refined).T
+    cosine = scale * unit(image) @ unit(refined).T
     return dict(
         loss_ecls=F.cross_entropy(cosine, labels),
         loss_hcls=F.cross_entropy(-d_class, labels),

@@ -11,8 +11,10 @@ cosines. What it learns is in :attr:`Host.learner`, the frozen CLIP beside it. A
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +22,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from hypvision.checkpoints.match import load_into
+from hypvision.checkpoints.read import network_weights, read
+from hypvision.clip.adapters import ADAPTERS
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.learners import CoCoOpLearner, MaPLeLearner, PromptLearner, embedding_dim
+from hypvision.clip.prompting.learners import CoCoOpLearner, MaPLeLearner, PromptLearner
 from hypvision.clip.prompting.templates import SELECTED
-from hypvision.clip.towers import PromptTokens, encode_image, encode_text
+from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, encode_text
 from hypvision.errors import HypvisionError, did_you_mean
 
 __all__ = [
@@ -40,6 +45,7 @@ __all__ = [
     "ZeroShot",
     "build_host",
     "encode_sentences",
+    "load_learned",
     "register_host",
 ]
 
@@ -58,7 +64,7 @@ class HostOutput:
         extra: (B, C) logits that are added to the cosines (Tip-Adapter), or None.
         teacher: (B, C) logits of a teacher, which stand for labels that nobody has (PromptKD), or None.
         direct: (B, C) logits of a classifier without class features (linear probe), or None.
-        distillation: weight of the loss against ``teacher``.
+        distillation, temperature: weight of the loss against ``teacher``, and of the softmax in it.
     """
 
     image: Tensor
@@ -69,6 +75,7 @@ class HostOutput:
     teacher: Tensor | None = None
     direct: Tensor | None = None
     distillation: float = 1.0
+    temperature: float = 1.0
 
     def logits(self, text: Tensor | None = None) -> Tensor:
         """(B, C), with these class features (they need not be of unit length) or the host's own."""
@@ -88,7 +95,8 @@ class HostOutput:
         """
         if self.teacher is None:
             return F.cross_entropy(logits, labels)
-        return self.distillation * mean_divergence(logits, self.teacher)
+        t = self.temperature
+        return self.distillation * t**2 * mean_divergence(logits / t, self.teacher / t)
 
 
 def mean_divergence(logits: Tensor, target: Tensor) -> Tensor:
@@ -120,10 +128,14 @@ class Host(nn.Module):
         if text_chunk is not None and text_chunk < 1:
             raise HypvisionError(f"text_chunk must be at least 1, got {text_chunk}.")
         self.clip, self.tokenizer, self.text_chunk = clip.model.requires_grad_(False), clip.tokenizer, text_chunk
+        self.register_buffer("mean", torch.tensor(tuple(clip.mean))[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(tuple(clip.std))[:, None, None], persistent=False)
         self.learner: nn.Module = nn.Module()
         self.names: tuple[str, ...] = ()
         self.template = "a photo of a {}."
         self._memo = Memo()
+        self.register_state_dict_post_hook(_keep_learned)
+        self.register_load_state_dict_pre_hook(_add_frozen)
 
     # Classes
 
@@ -187,7 +199,11 @@ class Host(nn.Module):
         if images.dim() == 2:
             return images.float()
         with torch.no_grad():
-            return encode_image(self.clip, images).float()
+            return encode_image(self.clip, self.normalised(images)).float()
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """Pixels as this CLIP was trained on them."""
+        return (images.float() - self.mean) / self.std
 
     def images(self, images: Tensor) -> Tensor:
         """Unit image features (B, d), float32."""
@@ -197,7 +213,7 @@ class Host(nn.Module):
         """Features of a batch.
 
         Args:
-            images: (B, 3, H, W), normalised.
+            images: RGB (B, 3, H, W) from 0 to 255; features (B, d) where :attr:`feature_inputs` says so.
             labels: (B,), for hosts whose losses use them.
         """
         return HostOutput(self.images(images), self.texts(), self.scale)
@@ -214,6 +230,45 @@ class Host(nn.Module):
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         self._memo.clear()
         return super()._apply(*args, **kwargs)
+
+
+# Files: what was learned, and nothing else
+
+
+def _is_learned(name: str) -> bool:
+    return name.startswith("learner.") or (
+        name.startswith("clip.") and any(part in ADAPTERS for part in name.split("."))
+    )
+
+
+def _keep_learned(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:
+    """After ``state_dict()``: the frozen models are not part of it."""
+    for name in [name for name in state_dict if name.startswith(prefix)]:
+        if not _is_learned(name.removeprefix(prefix)):
+            del state_dict[name]
+
+
+def _add_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Before ``load_state_dict()``: what is not part of it stays as it is."""
+    for name, module in host.named_modules():
+        if name.partition(".")[0] in ("clip", "teacher"):
+            for own, value in (*module._parameters.items(), *module._buffers.items()):
+                full = f"{name}.{own}"
+                if value is not None and own not in module._non_persistent_buffers_set and not _is_learned(full):
+                    state_dict.setdefault(prefix + full, value)
+
+
+def load_learned(host: Host, source: str | Path) -> None:
+    """Load what a host learned, from a checkpoint of a training or a converted official one.
+
+    Raises:
+        HypvisionError: no such file, or one of another method or other sizes.
+    """
+    weights = network_weights(read(source), re.compile(r"host\.(.+)"))
+    load_into(
+        host, weights, source, f"the few-shot method ({type(host).__name__})",
+        "Give the CLIP model and the options that it was trained with.",
+    )  # fmt: skip
 
 
 def encode_sentences(
@@ -339,7 +394,9 @@ class PromptedHost(Host):
         layers = self.learner.vision()
         if not layers:
             return super().images(images)
-        return F.normalize(encode_image(self.clip, images, prompts=PromptTokens(layers)).float(), dim=-1)
+        return F.normalize(
+            encode_image(self.clip, self.normalised(images), prompts=PromptTokens(layers)).float(), dim=-1
+        )
 
 
 @register_host("coop")
@@ -369,7 +426,9 @@ class CoOp(PromptedHost):
     ):
         super().__init__(clip, text_chunk)
         if position not in ("end", "middle", "front"):
-            raise HypvisionError(f"The class name stands at the 'end', in the 'middle' or in 'front', not '{position}'.")
+            raise HypvisionError(
+                f"The class name stands at the 'end', in the 'middle' or in 'front', not '{position}'."
+            )
         if per_class and classes < 1:
             raise HypvisionError("CoOp with a context for each class needs their number: classes=N.")
         self.position = position
@@ -392,7 +451,9 @@ class CoOp(PromptedHost):
         text = getattr(self.clip, "text", self.clip)
         embedded = text.token_embedding(tokens)
         count = ctx.shape[-2]
-        embedded = torch.cat([embedded[:, :1], ctx.to(embedded).expand(len(tokens), -1, -1), embedded[:, 1 + count :]], 1)
+        embedded = torch.cat(
+            [embedded[:, :1], ctx.to(embedded).expand(len(tokens), -1, -1), embedded[:, 1 + count :]], 1
+        )
         places = self._places(tokens.shape[1], count).to(tokens.device)
         embedded = embedded.gather(1, places[..., None].expand_as(embedded))
         return encode_sentences(self.clip, tokens, None, self.text_chunk, embedded)
@@ -421,9 +482,7 @@ class CoCoOp(PromptedHost):
     learner: CoCoOpLearner
     feature_inputs = True
 
-    def __init__(
-        self, clip: CLIPBundle, tokens: int = 4, words: str = "a photo of a", text_chunk: int | None = None
-    ):
+    def __init__(self, clip: CLIPBundle, tokens: int = 4, words: str = "a photo of a", text_chunk: int | None = None):
         super().__init__(clip, text_chunk)
         self.learner = CoCoOpLearner(clip.model, clip.tokenizer, tokens, words)
 
@@ -533,4 +592,4 @@ class MaPLe(PromptedHost):
 
 def feature_size(host: Host) -> int:
     """Length d of a host's features."""
-    return getattr(host, "dim", None) or embedding_dim(host.clip)
+    return getattr(host, "dim", None) or embedding_size(host.clip)

@@ -12,21 +12,12 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from hypvision.clip.towers import find_towers
+from hypvision.clip.towers import embedding_size, find_towers
 from hypvision.errors import HypvisionError
 
-__all__ = ["CoCoOpLearner", "MaPLeLearner", "PromptLearner", "embedding_dim", "word_embeddings"]
+__all__ = ["CoCoOpLearner", "MaPLeLearner", "PromptLearner", "word_embeddings"]
 
 _STD = 0.02  # of prompts that do not start from words
-
-
-def embedding_dim(clip: nn.Module) -> int:
-    """Length of the joint embeddings of an open_clip model."""
-    text = getattr(clip, "text", clip)
-    projection = text.text_projection
-    if isinstance(projection, nn.Linear):
-        return projection.out_features
-    return text.ln_final.weight.shape[0] if projection is None else projection.shape[1]
 
 
 def tower_shape(clip: nn.Module, kind: str) -> tuple[int, int]:
@@ -38,7 +29,9 @@ def tower_shape(clip: nn.Module, kind: str) -> tuple[int, int]:
     for tower in find_towers(clip):
         if tower.kind == kind:
             return tower.width, len(tower.blocks)
-    methods = "zeroshot, linear-probe, coop, cocoop, clip-adapter and tip-adapter" if kind == "vision" else "none of ours"
+    methods = (
+        "zeroshot, linear-probe, coop, cocoop, clip-adapter and tip-adapter" if kind == "vision" else "none of ours"
+    )
     raise HypvisionError(
         f"The {kind} tower of {type(clip).__name__} is not a transformer, so no prompts can enter it. Methods for it: "
         f"{methods}; or use a model such as ViT-B-16."
@@ -96,8 +89,8 @@ class PromptLearner(nn.Module):
             _check_depth("text", text_depth, blocks)
             if words and len(words.split()) < text:
                 raise HypvisionError(
-                    f"{text} text tokens cannot start from the {len(words.split())} words '{words}'. Give more words, or "
-                    "none."
+                    f"{text} text tokens cannot start from the {len(words.split())} words '{words}'. Give more words, "
+                    "or none."
                 )
             start = word_embeddings(clip, tokenizer, words, text) if words else _random(text, self.text_width)
             self.ctx = nn.Parameter(start)
@@ -174,7 +167,7 @@ class CoCoOpLearner(PromptLearner):
         self, clip: nn.Module, tokenizer: Callable[[list[str]], Tensor], tokens: int = 4, words: str = "a photo of a"
     ):
         super().__init__(clip, tokenizer, tokens, 0, 1, words=words)
-        dim = embedding_dim(clip)
+        dim = embedding_size(clip)
         hidden = max(1, dim // 16)
         self.meta = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, self.text_width))
 

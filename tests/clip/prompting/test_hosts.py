@@ -13,7 +13,7 @@ from references import fewshot as reference
 
 from hypvision.clip import prompting
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting import HOSTS, build_host
+from hypvision.clip.prompting import HOSTS, build_host, load_learned
 from hypvision.clip.prompting import hosts as module
 from hypvision.clip.prompting.templates import imagenet_templates
 from hypvision.errors import HypvisionError
@@ -131,13 +131,123 @@ def test_zero_shot_is_clip_and_its_ensemble_a_mean():
     host = make("zeroshot")
     images = pictures(host)
     host.set_classes(NAMES, "{} texture.")
-    close(host(images).logits(), reference.logits(
-        host.clip, host.clip.encode_image(images), host.clip.encode_text(tokenize([f"{n} texture." for n in NAMES]))))  # fmt: skip
+    texts = host.clip.encode_text(tokenize([f"{name} texture." for name in NAMES]))
+    close(host(images).logits(), reference.logits(host.clip, host.clip.encode_image(images), texts))
     many = make("zeroshot", ensemble=True)
     many.set_classes(NAMES, "{} texture.")
     templates = [*prompting.templates.SELECTED, "{} texture."]
     each = [reference.unit(reference.plain_texts(host.clip, tokenize, t, NAMES)) for t in templates]
     close(many.texts(), reference.unit(torch.stack(each).mean(0)))
+
+
+def kd(**options):
+    teacher = build_host(bundle(seed=5), "promptsrc", **PROMPTED["promptsrc"])
+    host = build_host(bundle(), "promptkd", teacher=shaken(teacher, seed=8), tokens=2, depth=3, **options)
+    host.set_classes(NAMES)
+    return shaken(host)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_promptkd(training, temperature):
+    host = kd(weight=200.0, temperature=temperature).train(training)
+    images, teacher, prompts = pictures(host, 4), host.teacher, host.learner["prompts"]
+    texts = reference.unit(reference.class_texts(teacher.clip, tokenize, "a photo of a", NAMES, teacher.learner.ctx,
+                                                 list(teacher.learner.deep_text)))  # fmt: skip
+    tuned = [teacher.learner.visual, *teacher.learner.deep_visual]
+    of_teacher = reference.unit(reference.image_features(teacher.clip, images, tuned))
+    x = reference.image_features(host.clip, images, [prompts.visual, *prompts.deep_visual])
+    first, norm, _, last = host.learner["projector"]
+    x = x @ first.weight.T + first.bias
+    mean, var = (x.mean(0), x.var(0, unbiased=False)) if training else (norm.running_mean, norm.running_var)
+    x = (x - mean) / (var + norm.eps).sqrt() * norm.weight + norm.bias
+    x = reference.unit(x.relu() @ last.weight.T + last.bias)
+    scales = teacher.clip.logit_scale.exp(), host.clip.logit_scale.exp()
+    loss, logits = reference.promptkd(of_teacher, texts, scales[0], x, scales[1], 200.0, temperature)
+    out = host(images)
+    close(out.logits(), logits, 1e-4)
+    assert (out.teacher is not None) == training and not host.supervised
+    if training:
+        found = out.fit(out.logits(), None)
+        close(found, loss, 1e-4)
+        for a, b in zip(gradients(found, host), gradients(loss, host)):
+            close(a, b, 1e-4)
+    assert not any(p.requires_grad for p in teacher.parameters())
+
+
+def test_clip_adapter():
+    host = make("clip-adapter")
+    x, (down, _, up, _) = host.clip.encode_image(pictures(host)), host.learner
+    adapted = 0.2 * ((x @ down.weight.T).relu() @ up.weight.T).relu() + 0.8 * x
+    texts = reference.plain_texts(host.clip, tokenize, "a photo of a {}.", NAMES)
+    close(host(pictures(host)).logits(), reference.logits(host.clip, adapted, texts))
+    assert torch.equal(host(x.detach()).logits(), host(pictures(host)).logits())  # from features that were kept
+
+
+def test_tip_adapter():
+    host = build_host(bundle(), "tip-adapter", keys=8, classes=4, alpha=1.7, beta=3.0)
+    host.set_classes(NAMES)
+    generator = torch.Generator().manual_seed(0)
+    features, labels = torch.randn(8, 64, generator=generator), torch.arange(8) % 4
+    host.fill(features, labels)
+    images = pictures(host)
+    image = reference.unit(host.clip.encode_image(images))
+    values = torch.eye(4)[labels]
+    host.clip.logit_scale.data.fill_(torch.tensor(100.0).log())
+    expected = reference.tip_adapter(image, host.texts(), reference.unit(features), values, 1.7, 3.0)
+    close(host(images).logits(), expected, 1e-4)
+    assert not [p for p in host.learner.parameters() if p.requires_grad]
+    # The grid: what it chooses is what a search by hand chooses, and no worse than any of its points.
+    held = torch.randn(40, 64, generator=generator)
+    truth = (reference.unit(held) @ reference.unit(features).T).argmax(1) % 4
+    best = host.search(held, truth, alphas=4, betas=5)
+
+    def accuracy(alpha, beta):
+        logits = reference.tip_adapter(
+            reference.unit(held), host.texts(), reference.unit(features), values, alpha, beta
+        )
+        return 100 * float((logits.argmax(1) == truth).float().mean())
+
+    grid = [accuracy(0.1 + 2.9 * a / 4, 0.1 + 6.9 * b / 5) for a in range(4) for b in range(5)]
+    assert (
+        best == pytest.approx(max(grid)) == pytest.approx(accuracy(float(host.learner.alpha), float(host.learner.beta)))
+    )
+    with pytest.raises(HypvisionError, match="made for 8 images of 4 classes, but the data has 7 of 4"):
+        host.fill(features[:7], torch.tensor([0, 1, 2, 3, 0, 1, 2]))
+    host.set_classes(OTHERS)
+    with pytest.raises(HypvisionError, match="cannot tell 2 others"):
+        host(images)
+
+
+def test_linear_probe():
+    host = build_host(bundle(), "linear-probe", classes=4)
+    host.set_classes(NAMES)
+    images = pictures(host)
+    assert not host(images).logits().any()
+    shaken(host)
+    image = reference.unit(host.clip.encode_image(images))
+    close(host(images).logits(), image @ host.learner.weight.T + host.learner.bias)
+    host.set_classes(OTHERS)
+    with pytest.raises(HypvisionError, match="tells 4 classes, so it cannot tell 2 others"):
+        host(images)
+
+
+def test_state_dicts_hold_what_was_learned(tmp_path):
+    for host, other in ((make("promptsrc"), build_host(bundle(), "promptsrc", **PROMPTED["promptsrc"])), (kd(), kd())):
+        state = host.state_dict()
+        assert state and all(name.startswith("learner.") for name in state)
+        torch.save(dict(state_dict={f"host.{name}": value for name, value in state.items()}), tmp_path / "a.pth")
+        with torch.no_grad():
+            for parameter in other.learner.parameters():
+                parameter.zero_()
+        load_learned(other, tmp_path / "a.pth")
+        other.set_classes(NAMES)
+        images = pictures(host)
+        assert torch.equal(host.eval()(images).logits(), other.eval()(images).logits())
+        found = other.load_state_dict(state)
+        assert not found.missing_keys and not found.unexpected_keys
+    with pytest.raises(HypvisionError, match="does not fit the few-shot method"):
+        load_learned(make("maple"), tmp_path / "a.pth")
 
 
 # Invariants -----------------------------------------------------------------------------------------------------------
@@ -275,6 +385,7 @@ def test_mistakes_are_explained():
 
     fails("no few-shot method 'mapple'. Did you mean maple", build_host, bundle(), "mapple")
     fails("does not take these options.*'depths'", build_host, bundle(), "maple", depths=3)
+    fails("PromptKD needs a teacher", build_host, bundle(), "promptkd")
     fails("depth of 4; the tower allows 1 to 3", build_host, bundle(), "maple", depth=4)
     fails("6 text tokens cannot start from the 4 words", build_host, bundle(), "ivlp", text=6, depth=1)
     fails("'end', in the 'middle'", build_host, bundle(), "coop", position="back")
