@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,9 @@ class FewShotDataset(Dataset):
         if not self.items:
             raise HypvisionError(f"The data set '{name}' has no images for '{part}' ({subset} classes).")
         augment = part == "train" if augment is None else augment
+        self.size, self.scale, self.flip, self.augment = size, tuple(scale), flip, augment
         self.transform = augmentation(size, scale, flip) if augment else centre_crop(size)
+        self.features: torch.Tensor | None = None
         self.root, self.labels = root, [item.label for item in self.items]
         names = class_names(split.train)
         self.metainfo: dict[str, Any] = dict(classes=tuple(names), template=layout_of(name, root).template, name=name)
@@ -115,11 +118,35 @@ class FewShotDataset(Dataset):
             return False
         return True
 
+    @property
+    def paths(self) -> list[str]:
+        """Of the images."""
+        return [item.path for item in self.items]
+
+    @property
+    def description(self) -> str:
+        """How the images are viewed."""
+        return f"{self.size} {self.scale} {self.flip}" if self.augment else f"{self.size}"
+
+    def viewed(self, augment: bool) -> FewShotDataset:
+        """The same images, augmented or not; not by their features."""
+        other = copy.copy(self)
+        other.augment, other.features = augment, None
+        other.transform = augmentation(self.size, self.scale, self.flip) if augment else centre_crop(self.size)
+        return other
+
+    def use_features(self, features: torch.Tensor) -> None:
+        """Give features (V, N, d), a view by chance, in place of images."""
+        self.features = features
+
     def __len__(self) -> int:
         return len(self.items)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         item = self.items[index]
+        if self.features is not None:
+            view = int(torch.randint(len(self.features), ()))
+            return dict(inputs=self.features[view, index], label=torch.tensor(item.label), index=index)
         try:
             image = open_image(item.path)
         except HypvisionError as error:
