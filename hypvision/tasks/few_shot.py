@@ -9,6 +9,7 @@ by exchanging the data set. Checkpoints hold what was learned and nothing else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ import torch
 import torch.nn.functional as F
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
-from mmengine.registry import DATA_SAMPLERS, HOOKS, MODELS
+from mmengine.optim.scheduler.lr_scheduler import LRSchedulerMixin
+from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
+from mmengine.registry import DATA_SAMPLERS, HOOKS, MODELS, PARAM_SCHEDULERS
 from mmengine.runner import Runner
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
@@ -33,6 +36,7 @@ from hypvision.errors import HypvisionError
 
 __all__ = [
     "ClassNamesHook",
+    "CoOpCosineLR",
     "FeatureCacheHook",
     "FewShotCLIP",
     "FixedLengthSampler",
@@ -267,6 +271,29 @@ def prepare_tip_adapter(model: FewShotCLIP, dataset: FewShotDataset, cache: Feat
         model.host.fill(features.to(device), torch.tensor(dataset.labels, device=device))
 
 
+@PARAM_SCHEDULERS.register_module()
+class CoOpCosineLR(LRSchedulerMixin, _ParamScheduler):
+    """The schedule of CoOp's code and all that follow it, once an epoch e = 0, 1, ...: 1e-5 in the first, then
+    ``lr (1 + cos(pi (e - 1) / E)) / 2``, which never reaches 0.
+
+    Args:
+        optimizer: the optimiser.
+        epochs: E.
+        first: rate of the first epoch.
+        kwargs: of mmengine's schedulers.
+    """
+
+    def __init__(self, optimizer: Any, epochs: int, first: float = 1e-5, **kwargs: Any):
+        self.epochs, self.first = epochs, first
+        super().__init__(optimizer, **kwargs)
+
+    def _get_value(self) -> list[float]:
+        if self.last_step == 0:
+            return [self.first] * len(self.base_values)
+        share = (1 + math.cos(math.pi * (self.last_step - 1) / self.epochs)) / 2
+        return [base * share for base in self.base_values]
+
+
 @DATA_SAMPLERS.register_module()
 class FixedLengthSampler(Sampler):
     """So many images an epoch, one random order of the data after the other.
@@ -288,7 +315,8 @@ class FixedLengthSampler(Sampler):
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order: list[int] = []
         while len(order) < self.length:
-            order += (torch.randperm(self.size, generator=generator) if self.shuffle else torch.arange(self.size)).tolist()
+            turn = torch.randperm(self.size, generator=generator) if self.shuffle else torch.arange(self.size)
+            order += turn.tolist()
         return iter(order[self.rank : self.length : self.world_size])
 
     def __len__(self) -> int:

@@ -59,12 +59,12 @@ class FeatureCache:
     @torch.no_grad()
     def _key(host: Host, dataset: Any, views: int) -> str:
         """A sum over the pictures' bytes, how they are viewed, and the weights of the image tower."""
-        digest = hashlib.sha256(f"{views} {dataset.description}".encode())
+        digest = hashlib.sha256(f"{views} {dataset.viewed(augment=views > 0).description}".encode())
         for path in dataset.paths:
             digest.update(hashlib.sha256(Path(path).read_bytes()).digest())
         for name, value in host.clip.visual.state_dict().items():
             digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         for value in (host.mean, host.std):
             digest.update(str(value.flatten().tolist()).encode())
         return digest.hexdigest()
