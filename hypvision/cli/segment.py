@@ -1,7 +1,7 @@
 """``hypvision segment IMAGE... --classes "cat, dog, grass"``: segment any images by any class names.
 
 For each image ``NAME_labels.png`` (class numbers; 255, or 65535 with more than 255 classes, is never used) and
-``NAME_overlay.png`` (colours and a legend); for a video ``NAME_overlay.mp4``, and a label map for each frame.
+``NAME_overlay.png`` (colours and a legend); for a video ``NAME_overlay.mp4``.
 """
 
 from __future__ import annotations

@@ -73,11 +73,10 @@ class Sources(NamedTuple):
         Raises:
             HypvisionError: a video that cannot be read.
         """
-        paths = [source if isinstance(source, Path) else Path("image") for source in (*self.images, *self.videos)]
-        names = output_names(paths)
-        for picture, path, name in zip(self.images, paths, names):
+        paths = [source if isinstance(source, Path) else Path("image") for source in self.images]
+        for picture, path, name in zip(self.images, paths, output_names(paths)):
             yield Frame(str(path), name, None, picture)
-        for video, name in zip(self.videos, names[len(self.images) :]):
+        for video, name in zip(self.videos, output_names(self.videos)):
             for number, pixels in read_frames(video, self.every):
                 yield Frame(str(video), name, number, pixels)
 

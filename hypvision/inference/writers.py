@@ -49,8 +49,8 @@ class Writer:
         folder: where; made if missing.
         kinds: some of :data:`KINDS`. ``json``: ``predictions.json`` with ``images``, ``categories`` and
             ``annotations`` as COCO has them. ``csv``: ``predictions.csv``, a row for each thing found. ``overlay``:
-            ``NAME_overlay.png``, or ``.mp4`` of a video. ``labels``: ``NAME_labels.png`` (``NAME_FRAME_labels.png``) of
-            segmentations: class numbers, or COCO's panoptic segment numbers.
+            ``NAME_overlay.png``, or ``.mp4`` of a video. ``labels``: ``NAME_labels.png`` of segmented images:
+            class numbers, or COCO's panoptic segment numbers; those of videos are in the JSON file alone.
         info: goes into the JSON file.
         every: a video is written at so many times less frames a second.
 
@@ -76,7 +76,7 @@ class Writer:
     def add(self, frame: Frame, image: Image.Image, result: Result) -> None:
         """Write what was found in an image, or keep it for the files of all."""
         number = len(self._file["images"])
-        labels = result.label_image() if "labels" in self.kinds else None
+        labels = result.label_image() if "labels" in self.kinds and frame.number is None else None
         about = dict(id=number, file_name=frame.file, width=image.width, height=image.height)
         about.update({} if frame.number is None else dict(frame=frame.number))
         self._file["images"].append(about)
@@ -91,8 +91,7 @@ class Writer:
                 for row in result.rows()
             ]
         if labels is not None:
-            place = frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
-            self._keep(save_picture(labels, below(self.folder, f"{place}_labels.png")))
+            self._keep(save_picture(labels, below(self.folder, f"{frame.name}_labels.png")))
         if "overlay" in self.kinds:
             self._overlay(frame, image, result)
 

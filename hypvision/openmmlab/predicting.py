@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from mmengine.config import Config
@@ -57,29 +57,33 @@ def _classes(model: nn.Module, config: Config, request: Request) -> tuple[str, .
                 model.set_test_classes(request.classes, *things)
             except TypeError as error:
                 raise HypvisionError(f"'{request.model}' counts nothing: leave out --things.") from error
-        elif not model.test_classes:
-            model.set_test_classes(_known(model, config))
-        if not model.train_classes:  # a training takes them from its data
-            model.train_classes = load_classes(list(_known(model, config)))
+        known = _known(model, config)
+        if known and not model.train_classes:  # a training takes them from its data
+            model.train_classes = load_classes(known)
+        if not model.test_classes:
+            model.set_test_classes(known or _unknown())
         return tuple(model.test_classes)
     if request.classes is not None or request.things is not None:
         raise HypvisionError(f"The classes of '{request.model}' are fixed: leave out --classes and --things.")
-    return _known(model, config)
+    return _known(model, config) or _unknown()
 
 
 def _known(model: nn.Module, config: Config) -> tuple[str, ...]:
-    """The classes of the data that the model was trained on: of the checkpoint, of the config, or of its data set."""
+    """The classes of the data that the model was trained on: of the checkpoint, of the config, or of its data set; none
+    where nobody says."""
     names = (getattr(model, "dataset_meta", None) or {}).get("classes")
     for dataset in [] if names else datasets_of(config.get("test_dataloader")):
         with DefaultScope.overwrite_default_scope(config.get("default_scope", "mmengine")):
             kind = DATASETS.get(str(dataset.get("type")))
         names = (dataset.get("metainfo") or {}).get("classes") or (getattr(kind, "METAINFO", None) or {}).get("classes")
-    if not names:
-        raise HypvisionError(
-            "Neither the checkpoint nor the config says what the classes are called. Add metainfo=dict(classes=(...)) "
-            "to the test data of the config, or give --classes to an open-vocabulary model."
-        )
-    return tuple(names)
+    return tuple(names or ())
+
+
+def _unknown() -> NoReturn:
+    raise HypvisionError(
+        "Neither the checkpoint nor the config says what the classes are called. Add metainfo=dict(classes=(...)) to "
+        "the test data of the config, or give --classes to an open-vocabulary model."
+    )
 
 
 def _pipeline(config: Config) -> list[dict[str, Any]]:
@@ -89,10 +93,10 @@ def _pipeline(config: Config) -> list[dict[str, Any]]:
         dataset = dataset["dataset"]
     steps = [dict(step) for step in dataset.get("pipeline") or config.get("test_pipeline") or []]
     names = [str(step.get("type")).rpartition(".")[2] for step in steps]
-    if len(steps) < 2 or not names[0].startswith("Load"):
+    if not steps or not names[-1].startswith("Pack"):
         raise HypvisionError(
-            "The test pipeline of the config should begin with LoadImageFromFile and end with PackSegInputs or "
-            f"PackDetInputs; it is {', '.join(names) or 'empty'}."
+            "The test pipeline of the config should end with PackSegInputs or PackDetInputs; it is "
+            f"{', '.join(names) or 'empty'}."
         )
     kept = [step for step, name in zip(steps, names) if not name.startswith("Load")]
     if "meta_keys" in kept[-1]:  # what the heads read; the rest is of files
@@ -103,7 +107,8 @@ def _pipeline(config: Config) -> list[dict[str, Any]]:
 def _loaded(pixels: np.ndarray) -> dict[str, Any]:
     """What LoadImageFromFile makes of a file."""
     size = pixels.shape[:2]
-    return dict(img=pixels, img_path=None, img_id=0, img_shape=size, ori_shape=size, img_fields=["img"], seg_fields=[])
+    found = dict(img=pixels, img_path=None, img_id=0, img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
+    return dict(found, img_fields=["img"], seg_fields=[])
 
 
 def _result(sample: Any, names: Sequence[str], score: float) -> Result:
