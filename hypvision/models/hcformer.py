@@ -119,11 +119,10 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor, scale: Tensor) -> Tensor:
         # Scaling the small weight instead of the large output saves a pass over the map, and its copy for backward.
         x, weight, bias = self.fc1(x), self.fc2.weight * scale.unsqueeze(1), self.fc2.bias * scale
-        if not torch.jit.is_scripting() and self._recompute():
+        if self._recompute():
             return _GeluLinear.apply(x, weight, bias)
         return self.drop(F.linear(self.drop(F.gelu(x)), weight, bias))
 
-    @torch.jit.ignore
     def _recompute(self) -> bool:
         """Whether GELU is computed again in backward; compilers decide that themselves, and tracers want plain ops."""
         dropping = self.training and self.drop.p > 0
@@ -192,7 +191,7 @@ class HCFormerStage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.downsample(x).permute(0, 2, 3, 1).contiguous()
         for block in self.blocks:
-            if self.grad_checkpointing and not torch.jit.is_scripting():
+            if self.grad_checkpointing:
                 x = checkpoint(block, x)
             else:
                 x = block(x)
@@ -306,7 +305,6 @@ class HCFormer(StagedModel):
         self.head = nn.Linear(dims[-1], num_classes, **factory) if num_classes > 0 else nn.Identity()
         self.init_weights()
 
-    @torch.jit.ignore
     def init_weights(self) -> None:
         """Truncated normal (std 0.02) for linear maps, zeros for their biases; convolutions keep PyTorch's default.
 
@@ -321,7 +319,6 @@ class HCFormer(StagedModel):
                 nn.init.zeros_(module.conv.weight)
                 nn.init.zeros_(module.conv.bias)
 
-    @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:
         """Position biases and temperatures: zero is not their prior."""
         names = ("alpha", "bias", "window_alpha", "window_bias")
@@ -333,7 +330,6 @@ class HCFormer(StagedModel):
             if getattr(module, name) is not None
         }
 
-    @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """timm's parameter groups, from the stem to the head, for layer-wise learning rates."""
         return dict(
@@ -426,7 +422,6 @@ class HCFormer(StagedModel):
         x = F.dropout(x, p=self.drop_rate, training=self.training)
         return x if pre_logits else self.head(x)
 
-    @torch.jit.ignore
     @torch.no_grad()
     def forward_assignments(self, x: Tensor) -> list[StageAssignments]:
         """The soft cluster assignments of every block for images ``(B, in_chans, H, W)``, from first to last."""

@@ -198,7 +198,6 @@ class HiMapper(AnyCheckpoint):
 
     # The contract of timm
 
-    @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:
         """The backbone's own, the Gaussians of the tree, curvature and scale: zero is not their prior."""
         names = {f"trunk.{name}" for name in getattr(self.trunk, "no_weight_decay", set)()}
@@ -207,7 +206,6 @@ class HiMapper(AnyCheckpoint):
             names |= {f"mapper.{name}" for name, _ in self.mapper.named_parameters() if name in own}
         return names
 
-    @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """The backbone's layers; the mapper comes last, with the head."""
 
@@ -225,19 +223,16 @@ class HiMapper(AnyCheckpoint):
             for name, spec in groups.items()
         }
 
-    @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the backbone's blocks and the decomposition in backward instead of keeping their activations."""
         self.trunk.set_grad_checkpointing(enable)
         if self.mapper is not None:
             self.mapper.grad_checkpointing = enable
 
-    @torch.jit.ignore
     def set_distilled_training(self, enable: bool = True) -> None:
         """Give the logits of both heads of a distilled DeiT in training."""
         self.trunk.set_distilled_training(enable)
 
-    @torch.jit.ignore
     def get_classifier(self) -> nn.Module | tuple[nn.Module, ...]:
         """The backbone's classifier, or ours where it has none."""
         return self.trunk.get_classifier() if self.head is None else self.head
@@ -433,7 +428,6 @@ class HiMapper(AnyCheckpoint):
         loss."""
         return sum(hierarchy["losses"].values())
 
-    @torch.jit.ignore
     def head_names(self) -> set[str]:
         """The names of the classifier's parameters."""
         classifier = self.get_classifier()
@@ -441,7 +435,6 @@ class HiMapper(AnyCheckpoint):
         inside = {id(parameter) for head in heads for parameter in head.parameters()}
         return {name for name, parameter in self.named_parameters() if id(parameter) in inside}
 
-    @torch.jit.ignore
     def freeze(self, mode: str) -> None:
         """Switch off gradients of a part of the backbone.
 

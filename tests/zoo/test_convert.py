@@ -106,7 +106,7 @@ def test_mistakes_are_explained(tmp_path, official):
     fails("There is no checkpoint", tmp_path / "none.pth")
     fails("no converter 'resnet'", source, family="resnet")
     fails("must end in", source, "out.bin")
-    with pytest.raises(HypvisionError, match="the same file"):
+    with pytest.raises(HypvisionError, match="an input of this command"):
         convert_file("hcformer", source, source)
     fails("has official names already", source, to_official=True)
     fails("hypvision's names already", save(hcformer_from_official(official), tmp_path / "ours.pth"))
