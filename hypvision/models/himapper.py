@@ -585,12 +585,8 @@ def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, 
 
 @register_model
 def himapper(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Hi-Mapper on the timm backbone that the argument ``backbone`` names."""
-    if "backbone" not in kwargs:
-        raise HypvisionError(
-            "The model 'himapper' needs a backbone: timm.create_model('himapper', backbone='resnet50'). "
-            "timm.list_models() lists what there is."
-        )
+    """Hi-Mapper on the timm backbone that the argument ``backbone`` names; default: the paper's ResNet-50."""
+    kwargs.setdefault("backbone", f"resnet50.{BACKBONES['resnet50']}")
     return _create_himapper("himapper", pretrained, **kwargs)
 
 
