@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -229,8 +230,22 @@ class _Efficient(nn.Module):
             start = torch.ones(1, **factory) if boost != "full" else 0.05 * torch.rand(fan_out, **factory)
             self.boost_weight = nn.Parameter(start)
 
+    @contextmanager
+    def folded(self) -> Iterator[None]:
+        """Inside, the map is the matrix of now, computed once: what has no solver, and must not learn, can run it."""
+        if not self.expanding:
+            yield
+            return
+        self.register_buffer("constant", self.matrix().detach(), persistent=False)
+        try:
+            yield
+        finally:
+            del self.constant
+
     def matrix(self) -> Tensor:
         """The linear map ``(fan_out, fan_in)``: with orthonormal columns if it expands, else the weight itself."""
+        if "constant" in self._buffers:
+            return self.constant
         weight = self.weight.reshape(self.fan_out, self.fan_in)
         if not self.expanding:
             return weight
