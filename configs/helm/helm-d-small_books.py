@@ -1,4 +1,4 @@
-# Novels, byte by byte: 25 minutes on one CPU core. data/text/books/{train,valid,test}.txt
+# Novels, byte by byte: 800 steps of 2,048 tokens, some ten minutes on one CPU core. data/text/books/{train,valid,test}.txt
 _base_ = ["../_base_/language_runtime.py"]
 data_root = "data/text/books"
 length = 256
@@ -26,14 +26,14 @@ test_dataloader = dict(
 )
 val_evaluator = dict(type="BitsPerByte")
 test_evaluator = val_evaluator
-train_cfg = dict(type="IterBasedTrainLoop", max_iters=2000, val_interval=250)
+train_cfg = dict(type="IterBasedTrainLoop", max_iters=800, val_interval=100)
 optim_wrapper = dict(
     constructor="LanguageParamGroups",
     optimizer=dict(type="RiemannianAdamW", lr=3e-3, weight_decay=0.01),
     clip_grad=dict(max_norm=1.0),
 )
 param_scheduler = [
-    dict(type="LinearLR", start_factor=1e-3, by_epoch=False, begin=0, end=60),
-    dict(type="CosineAnnealingLR", eta_min_ratio=0.1, by_epoch=False, begin=60, end=2000),
+    dict(type="LinearLR", start_factor=1e-3, by_epoch=False, begin=0, end=24),
+    dict(type="CosineAnnealingLR", eta_min_ratio=0.1, by_epoch=False, begin=24, end=800),
 ]
-default_hooks = dict(checkpoint=dict(interval=250))
+default_hooks = dict(checkpoint=dict(interval=100))
