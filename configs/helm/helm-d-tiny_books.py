@@ -1,8 +1,8 @@
-# Novels, byte by byte: 800 steps of 2,048 tokens, some ten minutes on one CPU core. data/text/books/{train,valid,test}.txt
+# Novels, byte by byte: 800 steps of 1,024 tokens, a few minutes on a core. data/text/books/{train,valid,test}.txt
 _base_ = ["../_base_/language_runtime.py"]
 data_root = "data/text/books"
-length = 256
-model = dict(type="LanguageModel", preset="helm_d_tiny", dim=132, n_layers=4, n_heads=4, inter_dim=528, max_seq_len=512)
+length = 128
+model = dict(type="LanguageModel", preset="helm_d_tiny", n_layers=3)
 train_dataloader = dict(
     batch_size=8,
     num_workers=0,
@@ -13,7 +13,7 @@ train_dataloader = dict(
 val_dataloader = dict(
     batch_size=8,
     num_workers=0,
-    dataset=dict(type="PackedText", source=data_root + "/valid.txt", tokenizer="byte", length=length, limit=200),
+    dataset=dict(type="PackedText", source=data_root + "/valid.txt", tokenizer="byte", length=length, limit=256),
     sampler=dict(type="DefaultSampler", shuffle=False),
     collate_fn=dict(type="default_collate"),
 )
