@@ -172,7 +172,7 @@ def evaluate(
     # the published adapter ignores the batch size
     wrapped = kind(
         pretrained=model, tokenizer=tokenizer, batch_size=batch_size if prompt_style == "harness" else 1, device=device,
-        max_length=model.config.max_seq_len,
+        max_length=model.config.max_seq_len, backend="causal",
     )  # fmt: skip
     manager = tasks_of.TaskManager(include_path=None if include is None else str(include))
     unknown = [task for task in tasks if task not in manager.all_tasks]
