@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """What a language model of configs/helm has learned: ``python tools/helm_study.py FOLDER --text test.txt``.
 
-FOLDER is what ``hypvision lm-save`` wrote. Prints the curvatures of experts, how far out the last points of words lie by
-how often the text has the word, how attention between equal tokens falls with their distance, and with ``--items`` the
+FOLDER is what ``hypvision lm-save`` wrote. Prints the curvatures of experts; how far out the points of words lie, by
+how often the text has the word; how the rotary code makes attention fall with the distance; and with ``--items`` the
 accuracy on a jsonl of ``{context, choices, label}``, by the likelihood of a choice and by that of a character of it.
 """
 
