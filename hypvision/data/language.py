@@ -124,7 +124,7 @@ def _files(entry: str) -> list[Path]:
 def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
     try:
         if path.suffix == ".parquet":
-            parquet = require("pyarrow.parquet", "lm")
+            parquet = require("pyarrow.parquet", "eval")
             for batch in parquet.ParquetFile(path).iter_batches(256, columns=[field]):
                 yield from (text for text in batch.column(0).to_pylist() if text)
         elif path.suffix == ".jsonl":
@@ -142,7 +142,7 @@ def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
 
 
 def _hub(name: str, field: str) -> Iterator[str]:
-    datasets = require("datasets", "lm")
+    datasets = require("datasets", "eval")
     path, config, split = (name.split(":") + ["", ""])[:3]
     try:
         rows = datasets.load_dataset(path, config or None, split=split or "train", streaming=True)

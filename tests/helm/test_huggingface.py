@@ -97,8 +97,8 @@ def test_half_precision_keeps_centroids():
     from hypvision.helm.attention import Context, _attend_half
 
     g = torch.Generator().manual_seed(0)
-    zeros = torch.zeros(1, 2, 64, 1)
-    q, k, v = (rows._with_time(torch.cat([2 * torch.randn(1, 2, 64, 16, generator=g), zeros], -1), 16) for _ in "qkv")
+    spaces = [torch.randn(1, 2, 64, 16, generator=g) * 2 for _ in range(3)]
+    q, k, v = (rows._with_time(torch.cat([space, torch.zeros(1, 2, 64, 1)], -1), 16) for space in spaces)
     q = torch.cat([q[..., :16], -q[..., 16:]], -1)
     exact = _attend_half(q, k, v, 16, 16, 1.0, Context(), torch.float32)
     half = _attend_half(q, k, v, 16, 16, 1.0, Context(), torch.bfloat16)
