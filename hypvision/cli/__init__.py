@@ -35,6 +35,8 @@ COMMANDS = {
     "explain": Command("explain", "draw what a model clusters, or its tree of parts, in an image"),
     "segment": Command("segment", "segment images by any class names"),
     "radius": Command("radius", "hyperbolic radii of CLIP embeddings, before and after tuning"),
+    "chains": Command("chains", "measure how a CLIP orders texts from general to specific"),
+    "make-chains": Command("chains", "write chains of texts from shapes, emoji or captions"),
     "embed": Command("embeddings", "embeddings of images, in a file"),
     "search": Command("embeddings", "find the nearest images in a folder"),
     "hierarchy": Command("embeddings", "draw the hierarchy that a metric learner found"),
@@ -117,7 +119,3 @@ def _main_parser() -> Parser:
         "command", choices=list(COMMANDS), metavar="COMMAND", help="hypvision COMMAND --help tells more"
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())
