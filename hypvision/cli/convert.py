@@ -9,7 +9,7 @@ from hypvision.cli.arguments import Parser
 __all__ = ["FAMILIES", "add_convert_arguments", "run_convert"]
 
 # Those of hypvision.zoo.convert, whose import brings PyTorch.
-FAMILIES = ("catseg", "hcformer", "himapper", "hyperboliccv", "hyperclip")
+FAMILIES = ("catseg", "hcformer", "helm", "hf-clip", "himapper", "hyperboliccv", "hyperclip")
 
 
 def add_convert_arguments(parser: Parser) -> None:
@@ -23,7 +23,7 @@ def add_convert_arguments(parser: Parser) -> None:
     parser.add_argument("--to-official", action="store_true", help="the other way: from hypvision's names")
     parser.add_argument("--curvature", type=float, help="of an HCFormer that gets official names, if it is not 1")
     parser.add_argument(
-        "--backbone", metavar="NAME", help="of a Hi-Mapper whose backbone has a twin of the same shapes"
+        "--backbone", metavar="NAME", help="of a Hi-Mapper whose backbone has the shapes of another one"
     )
 
 

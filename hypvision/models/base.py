@@ -8,7 +8,6 @@ every door.
 # No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 from typing import Any
 
-import torch
 from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
@@ -36,16 +35,18 @@ class FeatureMaps(FeatureGetterNet):
     """timm's network of feature maps, which loads checkpoints of the whole network too, leaving out its other parts."""
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        own = self.state_dict()
-        if not prefix and not state_dict.keys() <= own.keys():
+        expected = self.state_dict()
+        if not prefix and not state_dict.keys() <= expected.keys():
             weights = filtered(self.model, network_weights(state_dict))
-            _replace(state_dict, {f"model.{name}": v for name, v in weights.items() if f"model.{name}" in own}, own)
+            _replace(
+                state_dict, {f"model.{name}": v for name, v in weights.items() if f"model.{name}" in expected}, expected
+            )
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def _replace(state_dict: dict, weights: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+def _replace(state_dict: dict, weights: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Put weights in the place of those in a state dict; numbers of another kind than the model's are an error."""
-    check_kinds(own, weights)
+    check_kinds(expected, weights)
     state_dict.clear()
     state_dict.update(weights)
 
@@ -53,13 +54,11 @@ def _replace(state_dict: dict, weights: dict[str, Tensor], own: dict[str, Tensor
 class StagedModel(AnyCheckpoint):
     """A network of ``stages``, each with a switch ``grad_checkpointing``, and a ``head``."""
 
-    @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the blocks in backward instead of keeping their activations."""
         for stage in self.stages:
             stage.grad_checkpointing = enable
 
-    @torch.jit.ignore
     def get_classifier(self) -> nn.Module:
         """The head, or an identity."""
         return self.head

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from tqdm import tqdm
 
 import hypvision.models  # noqa: F401 - registers the models
 from hypvision.errors import HypvisionError, require
 from hypvision.images import open_image
+from hypvision.inference.progress import progress
+from hypvision.inference.sources import in_advance
 from hypvision.zoo.backbones import load_weights
 
 __all__ = ["Embedder", "distances", "embed_images", "load_embedder", "load_learner"]
@@ -48,6 +49,7 @@ def load_learner(config: str | Path, weights: str | Path):
     import hypvision.tasks.metric_learning  # noqa: F401 - registers the learner
     from hypvision.checkpoints.match import check_compatible
     from hypvision.engine.checkpoint import engine_names, load
+    from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import load_config
 
     config = load_config(config)
@@ -57,7 +59,7 @@ def load_learner(config: str | Path, weights: str | Path):
             "configs/lhier, or your own like them."
         )
     config.model.backbone.pretrained = False  # the checkpoint has the weights
-    with DefaultScope.overwrite_default_scope("mmengine"):
+    with DefaultScope.overwrite_default_scope("mmengine"), readable_errors():
         model = MODELS.build(config.model)
     state = engine_names(model, load(weights))
     state = state.get("state_dict", state)
@@ -134,10 +136,13 @@ def embed_images(embedder: Embedder, paths: Sequence[Path], batch_size: int = 32
     Raises:
         HypvisionError: a file that is no image.
     """
-    vectors = []
-    for start in tqdm(range(0, len(paths), batch_size), unit="batch", disable=len(paths) <= batch_size):
-        images = [embedder.transform(open_image(path)) for path in paths[start : start + batch_size]]
-        vectors.append(embedder.embed(torch.stack(images).to(device)).float().cpu())
+    prepared = in_advance(lambda path: embedder.transform(open_image(path)), paths, ahead=2 * batch_size)
+    vectors, images = [], []
+    for _, image in progress(prepared, len(paths), "image"):
+        images.append(image)
+        if len(images) == batch_size or len(vectors) * batch_size + len(images) == len(paths):
+            vectors.append(embedder.embed(torch.stack(images).to(device)).float().cpu())
+            images = []
     return torch.cat(vectors)
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hypvision.checkpoints.read import network_weights, read
+from hypvision.clip.hugging_face import clip_variant, from_hugging_face, is_hugging_face, to_hugging_face
 from hypvision.clip.segmentation.official import (
     catseg_to_official,
     hyperclip_to_official,
@@ -25,6 +26,7 @@ from hypvision.clip.segmentation.official import (
 )
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output, protecting, replacing
+from hypvision.helm.checkpoint import helm_from_official, helm_to_official, helm_variant, is_official_helm
 from hypvision.models.hcformer_checkpoint import (
     hcformer_arguments,
     hcformer_from_official,
@@ -74,6 +76,7 @@ CONVERTERS = {
         hcformer_arguments,
         back_options=("curvature",),
     ),
+    "helm": Converter("HELM language model", is_official_helm, helm_from_official, helm_to_official, helm_variant),
     "himapper": Converter(
         "Hi-Mapper",
         is_official_himapper,
@@ -95,6 +98,7 @@ CONVERTERS = {
     "catseg": Converter(
         "CAT-Seg segmenter", is_official_catseg, segmenter_from_official, catseg_to_official, segmenter_variant
     ),
+    "hf-clip": Converter("open_clip CLIP", is_hugging_face, from_hugging_face, to_hugging_face, clip_variant),
 }
 
 
@@ -109,11 +113,20 @@ class Conversion(NamedTuple):
         """The expression (for a segmenter: the command) that uses weights of hypvision's names."""
         if self.model.startswith(("hyperclip-", "catseg-")):
             return f"hypvision test configs/hyperclip/{self.model}_4xb1-80k_coco-stuff164k.py {self.path}"
+        if self.model.startswith("helm_"):
+            return f'hypvision.helm.huggingface.HelmForCausalLM.from_official("{self.path}")'
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
+        if self.model.startswith("ViT-"):
+            return f'hypvision.clip.models.create_clip("{self.model}", "{self.path}"{arguments})'
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 
     def note(self) -> str:
         """What the user has to know beside that, because no checkpoint says it; empty where there is nothing."""
+        if self.model.startswith("helm_mice"):
+            return (
+                "How many experts a token uses is not in the checkpoint. As published it is 2; give "
+                "n_activated_experts otherwise. save_pretrained() then writes a folder for all of transformers."
+            )
         if not self.model.startswith("hecnn_"):
             return ""
         return (

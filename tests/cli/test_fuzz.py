@@ -71,7 +71,7 @@ def write_scratch(folder):
     (inner / "header.safetensors").write_bytes(struct.pack("<Q", 2**60) + b"{}")
     (inner / "text.safetensors").write_text("no tensors")
     (inner / "classes.txt").write_text("cat\ndog\ncat\n")
-    (inner / "latin.txt").write_bytes(b"caf\xe9\n")
+    (inner / "latin.txt").write_bytes(b"gar\xe7on\n")
     (inner / "about.yml").write_text("description: [1, 2\n")
     (inner / "link.png").symlink_to("good.png")
     (inner / "dangling").symlink_to("nowhere")

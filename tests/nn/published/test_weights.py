@@ -11,14 +11,9 @@ import torch.nn.functional as F
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, PoincareBall, poincare
 from hypvision.nn import (
-    FGGMLR,
     EfficientLorentzConv2d,
     EfficientLorentzLinear,
-    FGGLinear,
-    GaneaMLR,
-    GyroLorentzBatchNorm1d,
     HyperbolicEmbedding,
-    LorentzAttention,
     LorentzBatchNorm2d,
     LorentzConv1d,
     LorentzConv2d,
@@ -26,6 +21,13 @@ from hypvision.nn import (
     LorentzLinear,
     LorentzMLR,
     LorentzResidual,
+)
+from hypvision.nn.published import (
+    FGGMLR,
+    FGGLinear,
+    GaneaMLR,
+    GyroLorentzBatchNorm1d,
+    LorentzAttention,
     PLFCLinear,
     PoincareBatchNorm1d,
     PoincareBatchNorm2d,
@@ -33,8 +35,8 @@ from hypvision.nn import (
     PoincareFullyConnected,
     PoincareLinear,
     PoincareMLR,
+    layer_state,
 )
-from hypvision.zoo.layers import layer_state
 
 C = 0.5
 LORENTZ, BALL = Lorentz(C), PoincareBall(C)

@@ -36,15 +36,9 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 from hypvision.nn import (
-    FGGMLR,
     EfficientLorentzConv2d,
     EfficientLorentzLinear,
-    FGGLinear,
-    GaneaMLR,
-    GyroLorentzBatchNorm1d,
-    GyroLorentzBatchNorm2d,
     HyperbolicEmbedding,
-    LorentzAttention,
     LorentzBatchNorm1d,
     LorentzBatchNorm2d,
     LorentzConv1d,
@@ -53,14 +47,12 @@ from hypvision.nn import (
     LorentzLinear,
     LorentzMLR,
     LorentzResidual,
-    PLFCLinear,
-    PoincareBatchNorm1d,
-    PoincareBatchNorm2d,
-    PoincareConv2d,
-    PoincareFullyConnected,
-    PoincareLinear,
-    PoincareMLR,
 )
+from hypvision.nn.published.attention import LorentzAttention
+from hypvision.nn.published.ball import PoincareBatchNorm1d, PoincareBatchNorm2d, PoincareConv2d
+from hypvision.nn.published.linear import FGGLinear, PLFCLinear, PoincareFullyConnected, PoincareLinear
+from hypvision.nn.published.mlr import FGGMLR, GaneaMLR, PoincareMLR
+from hypvision.nn.published.norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
 
 __all__ = ["layer_state"]
 

@@ -1,0 +1,267 @@
+"""Many independent cells of work: in this process, in several, or handed to submitit, on this machine or on SLURM.
+
+A grid of few-shot runs, a sweep over a toy model: every cell is a call of its own that writes its own files. A command
+lists its cells, says which are finished, and :func:`run_cells` does the rest. A cell that fails is reported and keeps
+no other from running; an interruption ends what is running.
+
+>>> outcome = run_cells([Cell("dtd/seed1", train, ("dtd", 1))], finished=lambda key: Path(out, key, "done").exists())
+>>> outcome.check()
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from multiprocessing import get_all_start_methods, get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hypvision.cli.arguments import Parser, whole
+from hypvision.errors import HypvisionError, require
+
+__all__ = ["CLUSTERS", "Cell", "Outcome", "add_submit_arguments", "run_cells", "submit_options"]
+
+CLUSTERS = ("local", "slurm")
+_POLL_SECONDS = 0.5
+
+
+class Cell(NamedTuple):
+    """One call. Function and arguments can be pickled; the key is unique among the cells of a command."""
+
+    key: str
+    function: Callable[..., Any]
+    arguments: tuple = ()
+
+
+class Outcome(NamedTuple):
+    """What came of the cells, by their keys: what they returned, why they failed, and which were finished before."""
+
+    results: dict[str, Any]
+    failures: dict[str, str]
+    skipped: list[str]
+
+    def check(self) -> None:
+        """Raises HypvisionError if a cell has failed."""
+        if self.failures:
+            total = len(self.results) + len(self.failures) + len(self.skipped)
+            key, reason = next(iter(self.failures.items()))
+            others = [other for other in self.failures if other != key][:5]
+            more = f" Also: {', '.join(others)}{', ...' if len(self.failures) > 6 else ''}." if others else ""
+            raise HypvisionError(
+                f"{len(self.failures)} of {total} cells failed. {key}: {reason.rstrip('.')}.{more} Put it right and "
+                "run the command again: finished cells are kept."
+            )
+
+
+class _Answer(NamedTuple):
+    """How a call ended, in a form that every process can send."""
+
+    value: Any = None
+    failure: str | None = None
+    trace: str = ""
+
+
+def add_submit_arguments(parser: Parser) -> None:
+    """``--jobs``, ``--submit`` and ``--submit-options``."""
+    text = "cells at a time, each in its process (default: 1, in this process; with --submit slurm: all)"
+    parser.add_argument("--jobs", type=whole(1, 4096), metavar="N", help=text)
+    parser.add_argument("--submit", choices=CLUSTERS, help="hand the cells to submitit: on this machine, or to SLURM")
+    text = "parameters of submitit, such as slurm_partition=gpu gpus_per_node=1 timeout_min=240"
+    parser.add_argument("--submit-options", nargs="+", default=[], type=_option, metavar="KEY=VALUE", help=text)
+
+
+def submit_options(args: Namespace) -> dict[str, Any]:
+    """The parsed arguments as those of :func:`run_cells`."""
+    return dict(jobs=args.jobs, submit=args.submit, options=dict(args.submit_options))
+
+
+def _option(text: str) -> tuple[str, int | str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier() or not value:
+        raise ArgumentTypeError(f"takes KEY=VALUE, such as timeout_min=240; got '{text}'")
+    return key, int(value) if value.isascii() and value.isdigit() and len(value) < 10 else value
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    finished: Callable[[str], bool] = lambda key: False,
+    jobs: int | None = None,
+    submit: str | None = None,
+    folder: str | Path = "jobs",
+    options: dict[str, Any] | None = None,
+    unit: str = "cell",
+) -> Outcome:
+    """Run the cells that are not finished.
+
+    Args:
+        cells: what to run.
+        finished: whether the cell of this key need not run; asked once a cell, before the first one runs.
+        jobs: how many at a time. None: one, in this process, or all that SLURM lets run.
+        submit: None, or one of :data:`CLUSTERS` for submitit.
+        folder: where submitit keeps its files; only written to with ``submit``.
+        options: parameters of submitit's executor.
+        unit: what the progress bar calls a cell.
+
+    Returns:
+        Results, failures and what was skipped. Failures are also printed when they happen.
+
+    Raises:
+        HypvisionError: submitit or its cluster is not there, or refuses the options.
+        KeyboardInterrupt: after the processes and jobs of the cells have been ended.
+        ValueError: two cells with one key.
+    """
+    from tqdm import tqdm
+
+    keys = [cell.key for cell in cells]
+    if len(set(keys)) < len(keys):
+        raise ValueError("two cells have the same key")
+    if submit is None and options:
+        raise HypvisionError("--submit-options are for submitit. Add --submit local or --submit slurm.")
+    skipped = [key for key in keys if finished(key)]
+    done = set(skipped)
+    left = [cell for cell in cells if cell.key not in done]
+    outcome = Outcome({}, {}, skipped)
+    if not left:
+        return outcome
+    if submit is not None:
+        answers = _in_submitit(left, jobs, submit, Path(folder), options or {})
+    elif jobs is not None and jobs > 1 and len(left) > 1:
+        answers = _in_processes(left, jobs)
+    else:
+        answers = ((cell.key, _call(cell.function, *cell.arguments)) for cell in left)
+    with tqdm(total=len(cells), initial=len(skipped), unit=unit, disable=len(left) < 2) as bar:
+        for key, answer in answers:
+            if answer.failure is None:
+                outcome.results[key] = answer.value
+            else:
+                outcome.failures[key] = answer.failure
+                tqdm.write(f"{key} failed: {answer.failure}\n{answer.trace}".rstrip())
+            bar.update()
+    return outcome
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> _Answer:
+    try:
+        return _Answer(function(*arguments))
+    except HypvisionError as error:
+        return _Answer(failure=" ".join(str(error).split()))
+    except Exception as error:  # a bug in one cell must not cost the others their hours
+        return _Answer(failure=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+
+
+# Processes of our own: one a cell, so that one which is killed takes no other with it and memory is given back
+
+
+def _in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answer]]:
+    context = _context()
+    threads = max(1, _cores() // jobs)
+    waiting = list(reversed(cells))
+    running: dict[Connection, tuple[str, Any]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                cell = waiting.pop()
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_serve, args=(sender, threads, cell.function, cell.arguments))
+                process.start()
+                sender.close()  # so that the end of the process ends the pipe
+                running[receiver] = cell.key, process
+            for receiver in wait(list(running)):
+                key, process = running[receiver]
+                try:
+                    answer = receiver.recv()
+                except EOFError:
+                    answer = None
+                except Exception as error:  # an answer that cannot be unpickled here
+                    answer = _Answer(failure=f"its result could not be read: {error}")
+                process.join()
+                receiver.close()
+                del running[receiver]
+                yield key, answer or _Answer(failure=f"its process ended with status {process.exitcode}")
+    finally:
+        for _, process in running.values():
+            process.terminate()
+        for _, process in running.values():
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+
+
+def _context() -> Any:
+    """Processes that start from one which has imported PyTorch and done nothing yet, so that a cell costs no import."""
+    if "forkserver" not in get_all_start_methods():
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _serve(sender: Connection, threads: int, function: Callable[..., Any], arguments: tuple) -> None:
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; ours ends the others
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads)
+    answer = _call(function, *arguments)
+    try:
+        sender.send(answer)
+    except Exception as error:
+        sender.send(_Answer(failure=f"its result could not be sent: {error}"))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# submitit
+
+
+def _in_submitit(
+    cells: Sequence[Cell], jobs: int | None, cluster: str, folder: Path, options: dict[str, Any]
+) -> Iterator[tuple[str, _Answer]]:
+    executor = _executor(jobs, cluster, folder, options)
+    # submitit starts local jobs all at once; SLURM queues them.
+    together = len(cells) if cluster == "slurm" else jobs or 1
+    waiting = list(cells)
+    running: dict[str, Any] = {}
+    try:
+        while waiting or running:
+            batch, waiting = waiting[: together - len(running)], waiting[max(0, together - len(running)) :]
+            if batch:
+                with executor.batch():
+                    submitted = [executor.submit(_call, cell.function, *cell.arguments) for cell in batch]
+                running.update({cell.key: job for cell, job in zip(batch, submitted)})
+            ready = [key for key, job in running.items() if job.done()]
+            for key in ready:
+                yield key, _answer_of(running.pop(key))
+            if not ready:
+                time.sleep(_POLL_SECONDS)
+    finally:
+        for job in running.values():
+            with suppress(Exception):  # it may have ended by itself
+                job.cancel()
+
+
+def _answer_of(job: Any) -> _Answer:
+    try:
+        return job.result()
+    except Exception as error:  # killed, timed out, or never started: submitit tells in the words of its log
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return _Answer(failure=f"its job {job.job_id} ended without a result ({lines[0] if lines else error})")
+
+
+def _executor(jobs: int | None, cluster: str, folder: Path, options: dict[str, Any]) -> Any:
+    submitit = require("submitit", "submit")
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+        executor.update_parameters(**({"slurm_array_parallelism": jobs} if jobs else {}), **options)
+    except (RuntimeError, NotImplementedError, NameError, TypeError, ValueError) as error:
+        words = " ".join(str(error).split())
+        raise HypvisionError(f"--submit {cluster}: submitit refuses: {words}. Correct --submit-options.") from error
+    return executor
