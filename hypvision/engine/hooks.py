@@ -139,8 +139,8 @@ class UnusedParametersHook(Hook):
             names = ", ".join(unused[:5]) + (", ..." if len(unused) > 5 else "")
             raise HypvisionError(
                 f"{len(unused)} parameters get no gradient, which several processes must not train: {names}. Freeze "
-                "them, leave their part out of the model, or set --cfg-options find_unused_parameters=True, which takes "
-                "time in each step."
+                "them, leave their part out of the model, or set --cfg-options find_unused_parameters=True (which "
+                "takes time in each step)."
             )
 
 
