@@ -32,6 +32,7 @@ COMMANDS = {
     "train": Command("train", "train a classifier, segmenter or detector"),
     "test": Command("train", "measure a checkpoint on test data"),
     "explain": Command("explain", "draw what a model clusters, or its tree of parts, in an image"),
+    "fewshot": Command("fewshot", "few-shot recognition with CLIP: run the benchmark, print its tables"),
     "segment": Command("segment", "segment images by any class names"),
     "radius": Command("radius", "hyperbolic radii of CLIP embeddings, before and after tuning"),
     "embed": Command("embeddings", "embeddings of images, in a file"),

@@ -179,7 +179,10 @@ def few_shot_config(
     name, lath = split_method(method)
     if protocol not in PROTOCOLS:
         raise HypvisionError(f"There is no protocol '{protocol}'. There are: {', '.join(PROTOCOLS)}.")
-    found, length = with_steps(recipe(name, protocol, dataset, shots, classes, images), steps, epochs)
+    published = recipe(name, protocol, dataset, shots, classes, images)
+    if lath and not published.epochs:  # the attributes alone, as PromptSRC trains them
+        published = replace(published, lr=0.0025, epochs=20, batch=4)
+    found, length = with_steps(published, steps, epochs)
     subset = subset or ("base" if protocol == "base2new" and not found.unlabelled else "all")
     data = dict(type="FewShotDataset", root=root, name=dataset, seed=seed, size=size, skip_broken=skip_broken)
     train = dict(data, part="train", shots=None if found.unlabelled else shots, subset=subset, pickles=pickles)
