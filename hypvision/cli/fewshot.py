@@ -17,9 +17,9 @@ _PROTOCOLS = ("base2new", "shots", "cross", "dg")
 def add_fewshot_arguments(parser: Parser) -> None:
     """The arguments of ``fewshot``."""
     text = (
-        "base2new: 16 shots of half of the classes, tested on both halves; shots: all classes; cross: train on ImageNet, "
-        "test on others; dg: on its variants; table: print and write tables of RESULTS; explain: draw what the "
-        "LatHAdapter of a finished cell, RESULTS, has learned"
+        "base2new: 16 shots of half of the classes, tested on both halves; shots: all classes; cross: train on "
+        "ImageNet, test on others; dg: on its variants; table: print and write tables of RESULTS; explain: draw what "
+        "the LatHAdapter of a finished cell, RESULTS, has learned"
     )
     parser.add_argument("what", choices=[*_PROTOCOLS, "table", "explain"], metavar="WHAT", help=text)
     parser.add_argument("results", nargs="?", metavar="RESULTS", help="folder of results, for table and explain")
@@ -46,6 +46,7 @@ def add_fewshot_arguments(parser: Parser) -> None:
     parser.add_argument("--teacher", metavar="FILE", help=text)
     parser.add_argument("--teacher-clip", nargs=2, metavar=("NAME", "WEIGHTS"), help="of the teacher, if another CLIP")
     parser.add_argument("--teacher-method", default="promptsrc", metavar="NAME", help="of the teacher")
+    parser.add_argument("--teacher-host", nargs="+", default=[], metavar="KEY=VALUE", help="options of the teacher")
     text = "train heads on so many kept views of each image, 0 for the centre crop (default: new views in each epoch)"
     parser.add_argument("--views", type=whole(0), metavar="N", help=text)
     parser.add_argument("--cache", metavar="DIR", help="keep image features of the frozen tower in this folder")
@@ -91,7 +92,8 @@ def _run(args: Namespace) -> None:
     teacher = None
     if args.teacher is not None:
         own = clip if args.teacher_clip is None else dict(zip(("name", "pretrained"), args.teacher_clip))
-        teacher = dict(clip=own, host=dict(name=args.teacher_method), checkpoint=args.teacher)
+        host = dict(name=args.teacher_method, **parse_options(args.teacher_host))
+        teacher = dict(clip=own, host=host, checkpoint=args.teacher)
     settings = Settings(
         clip, args.size, args.steps, args.epochs, parse_options(args.adapter) or None, parse_options(args.host) or None,
         teacher, args.views, args.amp, args.best_val, args.skip_broken, args.root, args.cache, args.pickles,

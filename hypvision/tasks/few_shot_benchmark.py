@@ -234,10 +234,10 @@ def _config(spec: CellSpec, settings: Settings) -> Config:
     host = dict(settings.host or {})
     if name == "promptkd":
         host["teacher"] = _teacher(spec, settings)
-    classes = len({item.label for item in seen.train})
+    classes, images = len({item.label for item in seen.train}), len(every.train if name == "promptkd" else seen.train)
     options = few_shot_config(
         spec.method, spec.protocol, settings.root, spec.dataset, spec.shots, spec.seed, settings.clip, settings.size,
-        classes=classes, images=len(seen.train), total_classes=len(class_names(every.train)), adapter=settings.adapter,
+        classes=classes, images=images, total_classes=len(class_names(every.train)), adapter=settings.adapter,
         host=host, amp=settings.amp, workers=settings.workers, steps=settings.steps, epochs=settings.epochs,
         views=settings.views, cache=settings.cache, skip_broken=settings.skip_broken, pickles=settings.pickles,
         best_val=settings.best_val,

@@ -31,8 +31,8 @@ def test_base_to_new_and_its_table(tmp_path, capsys):
     coop(tmp_path)
     coop(tmp_path, "dtd")
     out = tmp_path / "results"
-    command = ["base2new", "--method", "zeroshot", "coop", "--datasets", "caltech101", "dtd", "--seeds", 1, 2, "--shots",
-               2, "--root", tmp_path, "--out", out, "--host", "text_chunk=2", *SMALL]  # fmt: skip
+    command = ["base2new", "--method", "zeroshot", "coop", "--datasets", "caltech101", "dtd", "--seeds", 1, 2]
+    command += ["--shots", 2, "--root", tmp_path, "--out", out, "--host", "text_chunk=2", *SMALL]
     assert run(*command) == 2  # zeroshot has no text_chunk: those cells fail, the others run
     assert "4 of 8 cells failed" in capsys.readouterr().err
     cells = sorted(path.parent.relative_to(out).as_posix() for path in out.rglob("result.json"))
@@ -59,8 +59,8 @@ def test_base_to_new_and_its_table(tmp_path, capsys):
 def test_a_cell_that_was_cut_goes_on(tmp_path, monkeypatch):
     coop(tmp_path)
     out = tmp_path / "results"
-    command = ["base2new", "--method", "promptsrc+lath", "--datasets", "caltech101", "--seeds", 1, "--shots", 2, "--root",
-               tmp_path, "--out", out, "--host", "depth=2", "templates=2", *SMALL[:-2], "--epochs", 2]  # fmt: skip
+    command = ["base2new", "--method", "promptsrc+lath", "--datasets", "caltech101", "--seeds", 1, "--shots", 2]
+    command += ["--root", tmp_path, "--out", out, "--host", "depth=2", "templates=2", *SMALL[:-2], "--epochs", 2]
     read, calls = FewShotDataset.__getitem__, []
 
     def cut(self, index):
@@ -107,15 +107,15 @@ def test_other_data_sets(tmp_path):
 def test_promptkd_takes_the_teacher_of_its_cell(tmp_path):
     coop(tmp_path)
     out = tmp_path / "results"
-    small = ["--datasets", "caltech101", "--seeds", 1, "--root", tmp_path, *SMALL]
-    assert (
-        run("base2new", "--method", "promptsrc", "--shots", 2, "--out", out, "--host", "depth=2", "templates=2", *small)
-        == 0
-    )
+    small = ["--datasets", "caltech101", "--seeds", 1, "--root", tmp_path, "--shots", 2, *SMALL]
+    host = ["depth=2", "templates=2"]
+    assert run("base2new", "--method", "promptsrc", "--out", out, "--host", *host, *small) == 0
     teacher = f"{out}/base2new/promptsrc/{{dataset}}/{{shots}}shots-seed{{seed}}/epoch_2.pth"
-    with pytest.raises(AssertionError):  # the teacher's options are those of the published recipe: depth 9
-        assert run("base2new", "--method", "promptkd", "--shots", 2, "--out", tmp_path / "kd", "--teacher", teacher,
-                   "--host", "depth=2", *small) == 0  # fmt: skip
+    command = ["base2new", "--method", "promptkd", "promptkd+lath", "--host", "depth=2", *small]
+    assert run(*command, "--out", tmp_path / "kd", "--teacher", teacher, "--teacher-host", *host) == 0
+    cells = read_results(tmp_path / "kd")
+    assert len(cells) == 2 and all(cell["about"]["transductive"] for cell in cells)
+    assert run(*command, "--out", tmp_path / "other") == 2  # no teacher
 
 
 # Plans and tables -----------------------------------------------------------------------------------------------------
