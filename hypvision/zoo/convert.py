@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hypvision.checkpoints.read import network_weights, read
+from hypvision.clip.prompting import official as few_shot
 from hypvision.clip.segmentation.official import (
     catseg_to_official,
     hyperclip_to_official,
@@ -86,6 +87,16 @@ CONVERTERS = {
     "catseg": Converter(
         "CAT-Seg segmenter", is_official_catseg, segmenter_from_official, catseg_to_official, segmenter_variant
     ),
+    **{
+        name: Converter(
+            f"few-shot method {name}",
+            few_shot.is_official(name),
+            few_shot.from_official(name),
+            few_shot.to_official(name),
+            few_shot.variant(name),
+        )
+        for name in few_shot.FEW_SHOT
+    },
 }
 
 
@@ -101,6 +112,8 @@ class Conversion(NamedTuple):
         if self.model.startswith(("hyperclip-", "catseg-")):
             return f"hypvision test configs/hyperclip/{self.model}_4xb1-80k_coco-stuff164k.py {self.path}"
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
+        if self.model in few_shot.FEW_SHOT:
+            return f'load_learned(build_host(create_clip(...), "{self.model}"{arguments}), "{self.path}")'
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 
     def note(self) -> str:
