@@ -38,6 +38,7 @@ def add_fewshot_arguments(parser: Parser) -> None:
     text = "steps of each training instead of the published recipe's"
     parser.add_argument("--steps", type=whole(1), metavar="N", help=text)
     parser.add_argument("--epochs", type=whole(1), metavar="N", help="epochs instead of the published recipe's")
+    parser.add_argument("--batch", type=whole(1), metavar="N", help="images of a step instead of the recipe's")
     text = "options of LatHAdapter, such as beta=0.1 attributes=8"
     parser.add_argument("--adapter", nargs="+", default=[], metavar="KEY=VALUE", help=text)
     text = "options of the method, such as depth=6 text_chunk=100"
@@ -95,10 +96,13 @@ def _run(args: Namespace) -> None:
         host = dict(name=args.teacher_method, **parse_options(args.teacher_host))
         teacher = dict(clip=own, host=host, checkpoint=args.teacher)
     settings = Settings(
-        clip, args.size, args.steps, args.epochs, parse_options(args.adapter) or None, parse_options(args.host) or None,
-        teacher, args.views, args.amp, args.best_val, args.skip_broken, args.root, args.cache, args.pickles,
-        args.workers,
-    )  # fmt: skip
+        clip,
+        **{name: getattr(args, name) for name in ("size", "steps", "epochs", "batch", "views", "amp", "best_val")},
+        **{name: getattr(args, name) for name in ("skip_broken", "root", "cache", "pickles", "workers")},
+        adapter=parse_options(args.adapter) or None,
+        host=parse_options(args.host) or None,
+        teacher=teacher,
+    )
     specs = plan(args.what, args.method, args.datasets, args.seeds, args.shots, args.source)
     by_key = {spec.key: spec for spec in specs}
     with readable_errors():

@@ -35,6 +35,9 @@ from hypvision.tasks.few_shot_recipes import few_shot_config, split_method
 __all__ = ["CellSpec", "Settings", "check_settings", "is_finished", "plan", "run_cell"]
 
 _SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")  # tell the classes that they were trained on alone
+_PASSED_ON = (
+    "adapter", "amp", "workers", "steps", "epochs", "batch", "views", "cache", "skip_broken", "pickles", "best_val",
+)  # fmt: skip
 _AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -69,7 +72,7 @@ class Settings:
     Attributes:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
         size: side of the images.
-        steps, epochs: of each training, instead of the published ones.
+        steps, epochs, batch: of each training, instead of the published ones.
         adapter, host: further options of LatHAdapter and of the hosts.
         teacher: of PromptKD, see :class:`hypvision.clip.prompting.promptkd.PromptKD`; ``{dataset}`` and ``{seed}`` in
             its ``checkpoint`` are filled in.
@@ -84,6 +87,7 @@ class Settings:
     size: int = 224
     steps: int | None = None
     epochs: int | None = None
+    batch: int | None = None
     adapter: dict[str, Any] | None = None
     host: dict[str, Any] | None = None
     teacher: dict[str, Any] | None = None
@@ -236,12 +240,20 @@ def _config(spec: CellSpec, settings: Settings) -> Config:
         host["teacher"] = _teacher(spec, settings)
     classes, images = len({item.label for item in seen.train}), len(every.train if name == "promptkd" else seen.train)
     options = few_shot_config(
-        spec.method, spec.protocol, settings.root, spec.dataset, spec.shots, spec.seed, settings.clip, settings.size,
-        classes=classes, images=images, total_classes=len(class_names(every.train)), adapter=settings.adapter,
-        host=host, amp=settings.amp, workers=settings.workers, steps=settings.steps, epochs=settings.epochs,
-        views=settings.views, cache=settings.cache, skip_broken=settings.skip_broken, pickles=settings.pickles,
-        best_val=settings.best_val,
-    )  # fmt: skip
+        spec.method,
+        spec.protocol,
+        settings.root,
+        spec.dataset,
+        spec.shots,
+        spec.seed,
+        settings.clip,
+        settings.size,
+        classes=classes,
+        images=images,
+        total_classes=len(class_names(every.train)),
+        host=host,
+        **{name: getattr(settings, name) for name in _PASSED_ON},
+    )
     return Config(options)
 
 

@@ -149,6 +149,7 @@ def few_shot_config(
     workers: int = 0,
     steps: int | None = None,
     epochs: int | None = None,
+    batch: int | None = None,
     views: int | None = None,
     cache: str | None = None,
     skip_broken: bool = False,
@@ -170,7 +171,7 @@ def few_shot_config(
         amp: ``"bf16"``, ``"fp16"`` or None.
         workers: of the data loaders.
         steps: of the whole training, instead of the recipe's number.
-        epochs: instead of the recipe's.
+        epochs, batch: instead of the recipe's.
         views: augmented views that are kept as features, 0 for the centre crop; None: images are augmented anew.
         cache: folder of kept features.
         best_val: keep the checkpoint of the best accuracy on the test images of the training classes, as PromptKD's
@@ -182,6 +183,8 @@ def few_shot_config(
     published = recipe(name, protocol, dataset, shots, classes, images)
     if lath and not published.epochs:  # the attributes alone, as PromptSRC trains them
         published = replace(published, lr=0.0025, epochs=20, batch=4)
+    if batch is not None:
+        published = replace(published, batch=batch)
     found, length = with_steps(published, steps, epochs)
     subset = subset or ("base" if protocol == "base2new" and not found.unlabelled else "all")
     data = dict(type="FewShotDataset", root=root, name=dataset, seed=seed, size=size, skip_broken=skip_broken)
