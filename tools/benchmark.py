@@ -16,6 +16,7 @@ BENCHMARKS = {
     "numerics": ("numerics", "Round-off of the geometry against mpmath, beside geoopt, HypLL and MERU's forms"),
     "hyperclip": ("hyperclip", "HyperCLIP's adapter: training step, inference, and prompts that are cut"),
     "open-vocabulary": ("open_vocabulary", "HyperCLIP's segmenter, detector and panoptic model: whole training steps"),
+    "fewshot": ("fewshot", "Few-shot methods of CLIP: steps, evaluation and heads against the official formulation"),
     "hier": ("hier", "HIER's and LHIER's loss against the published form"),
 }
 

@@ -32,7 +32,7 @@ from hypvision.files import write_text
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy, prepare_tip_adapter
 from hypvision.tasks.few_shot_recipes import few_shot_config, split_method
 
-__all__ = ["CellSpec", "Settings", "check_settings", "is_finished", "plan", "run_cell"]
+__all__ = ["CellSpec", "Settings", "cell_config", "check_settings", "is_finished", "plan", "run_cell"]
 
 _SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")  # tell the classes that they were trained on alone
 _PASSED_ON = (
@@ -194,7 +194,7 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         HypvisionError: a mistake in data or settings.
     """
     folder, begin = Path(results, spec.key), time.perf_counter()
-    config = _config(spec, settings)
+    config = cell_config(spec, settings)
     epochs = config.train_cfg.max_epochs if _trains(spec.method) else 0
     if epochs:
         runner = train(config, folder, resume="auto")
@@ -230,7 +230,8 @@ def _trains(method: str) -> bool:
     return lath or name not in ("zeroshot", "tip-adapter")
 
 
-def _config(spec: CellSpec, settings: Settings) -> Config:
+def cell_config(spec: CellSpec, settings: Settings) -> Config:
+    """The config of the training of a cell."""
     name, _ = split_method(spec.method)
     subset = "base" if spec.protocol == "base2new" else "all"
     seen = load_cell(settings.root, spec.dataset, spec.shots, spec.seed, subset, settings.pickles)

@@ -124,6 +124,7 @@ NEEDED = {
     "test": ["in.py", "in.pth"],
     "explain": ["in.png", "--model", "m"],
     "segment": ["in.png", "--classes", "a"],
+    "fewshot": ["table", "folder"],
     "radius": ["--images", "in.png"],
     "embed": ["in.png", "--model", "m"],
     "search": ["in.png", "--gallery", "folder", "--model", "m"],

@@ -6,12 +6,14 @@ import json
 import pytest
 from helpers.fewshot import bundle
 from helpers.fewshot_layouts import coop, imagenet
+from PIL import Image
 
 from hypvision.cli import main
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
 from hypvision.tasks.few_shot_benchmark import plan
+from hypvision.tasks.few_shot_pictures import load_cell_model, places
 from hypvision.tasks.few_shot_tables import harmonic, read_results, tables
 
 SMALL = ["--clip", "tiny", "--pretrained", "none", "--size", "64", "--steps", "2"]
@@ -116,6 +118,23 @@ def test_promptkd_takes_the_teacher_of_its_cell(tmp_path):
     cells = read_results(tmp_path / "kd")
     assert len(cells) == 2 and all(cell["about"]["transductive"] for cell in cells)
     assert run(*command, "--out", tmp_path / "other") == 2  # no teacher
+
+
+def test_pictures_of_a_cell(tmp_path):
+    coop(tmp_path)
+    out = tmp_path / "results"
+    small = ["--datasets", "caltech101", "--seeds", 1, "--root", tmp_path, "--shots", 2, *SMALL]
+    assert run("shots", "--method", "coop+lath", "coop", "--out", out, "--adapter", "attributes=3", *small) == 0
+    cell = out / "shots/coop+lath/caltech101/2shots-seed1"
+    assert run("explain", cell, "--root", tmp_path) == 0
+    for name in ("attributes.png", "disk.png"):
+        with Image.open(cell / name) as picture:
+            assert picture.width > 300
+    model, *_ = load_cell_model(cell, tmp_path)
+    found = places(model, FewShotDataset(str(tmp_path), "caltech101", "test", size=64))
+    assert found.attributes.shape == (3, 64) and found.classes.shape == (5, 64) and len(found.images) == 10
+    assert run("explain", out, "--root", tmp_path) == 2  # no cell
+    assert run("explain", out / "shots/coop/caltech101/2shots-seed1", "--root", tmp_path) == 2  # no adapter
 
 
 # Plans and tables -----------------------------------------------------------------------------------------------------

@@ -351,6 +351,15 @@ def test_numbers_of_parameters_on_vit_b16(name, options, count):
     assert sum(p.numel() for p in host.learner.parameters()) == count
 
 
+def test_the_batched_reference_is_the_one_by_sequences():
+    host = make("ivlp")
+    images, learner, model = pictures(host), host.learner, host.clip
+    vision = [learner.visual, *learner.deep_visual]
+    tokens = tokenize([f"a photo of a {name}." for name in NAMES])
+    texts = reference.batched_texts(model, tokens, learner.ctx, list(learner.deep_text))
+    close(reference.logits(model, reference.batched_images(model, images, vision), texts), host(images).logits())
+
+
 # Averaging ------------------------------------------------------------------------------------------------------------
 
 
