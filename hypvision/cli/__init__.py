@@ -31,6 +31,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "train": Command("train", "train a classifier, segmenter or detector"),
     "test": Command("train", "measure a checkpoint on test data"),
+    "predict": Command("predict", "run any model on images, folders and videos"),
     "explain": Command("explain", "draw what a model clusters, or its tree of parts, in an image"),
     "fewshot": Command("fewshot", "few-shot recognition with CLIP: run the benchmark, print its tables"),
     "segment": Command("segment", "segment images by any class names"),
@@ -49,6 +50,7 @@ COMMANDS = {
     "export": Command("export", "write a model for ONNX or torch.export"),
     "convert": Command("convert", "convert an official checkpoint to hypvision's names, or back"),
     "publish": Command("publish", "measure a trained checkpoint and put it into a model zoo"),
+    "scaling": Command("scaling", "the toy model of superposition and its scaling laws"),
 }
 
 

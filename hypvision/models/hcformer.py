@@ -24,6 +24,7 @@ from timm.models import (
     register_notrace_module,
 )
 from timm.models._features import feature_take_indices
+from timm.models._input import update_model_args
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 
@@ -552,12 +553,13 @@ def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwa
         overlay = kwargs.pop("pretrained_cfg_overlay", None)
         kwargs["pretrained_cfg_overlay"] = pretrained_overlay(variant, kwargs.get("pretrained_cfg"), overlay)
     tag = kwargs.get("pretrained_cfg")
-    kwargs = {**args, **(_TAG_ARGS.get(f"{variant}.{tag}", {}) if isinstance(tag, str) else {}), **kwargs}
+    own = _TAG_ARGS.get(f"{variant}.{tag}", {}) if isinstance(tag, str) else {}
+    kwargs = {**args, **own, **kwargs}
     if kwargs.get("features_only"):
         kwargs.setdefault("feature_norms", True)
     stages = kwargs["layers"]
     levels = len(stages) if isinstance(stages, (tuple, list)) else 4  # the constructor says what is wrong with another
-    return build_model_with_cfg(
+    model = build_model_with_cfg(
         HCFormer,
         variant,
         pretrained,
@@ -565,6 +567,8 @@ def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwa
         feature_cfg=dict(out_indices=tuple(range(levels)), feature_cls=FeatureMaps),
         **kwargs,
     )
+    update_model_args(model, **own)  # save_for_hf writes them beside those that the caller gives
+    return model
 
 
 @register_model

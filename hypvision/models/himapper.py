@@ -18,6 +18,7 @@ Two presets say how: ``"proper"``, the default, and ``"official"``, which repeat
 
 # No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 import re
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -545,10 +546,17 @@ default_cfgs = generate_default_cfgs(
 )
 
 
+def _says_where(cfg: Any) -> bool:
+    """Whether a config of timm's has a place of weights: a file, a folder or a repository of the whole network."""
+    places = ("file", "url", "hf_hub_id", "state_dict")
+    return isinstance(cfg, Mapping) and any(cfg.get(key) for key in places)
+
+
 def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, **kwargs: Any) -> nn.Module:
-    """``pretrained`` loads the backbone's weights; the whole network's where an overlay says where they are."""
-    overlay = kwargs.get("pretrained_cfg_overlay") or {}
-    whole = pretrained and any(overlay.get(key) for key in ("file", "url", "hf_hub_id", "state_dict"))
+    """``pretrained`` loads the backbone's weights; the whole network's where a config says where they are."""
+    whole = pretrained and (
+        _says_where(kwargs.get("pretrained_cfg")) or _says_where(kwargs.get("pretrained_cfg_overlay"))
+    )
     if not kwargs.get("pretrained_cfg"):
         if isinstance(backbone, str):
             try:
@@ -577,12 +585,8 @@ def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, 
 
 @register_model
 def himapper(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Hi-Mapper on the timm backbone that the argument ``backbone`` names."""
-    if "backbone" not in kwargs:
-        raise HypvisionError(
-            "The model 'himapper' needs a backbone: timm.create_model('himapper', backbone='resnet50'). "
-            "timm.list_models() lists what there is."
-        )
+    """Hi-Mapper on the timm backbone that the argument ``backbone`` names; default: the paper's ResNet-50."""
+    kwargs.setdefault("backbone", f"resnet50.{BACKBONES['resnet50']}")
     return _create_himapper("himapper", pretrained, **kwargs)
 
 

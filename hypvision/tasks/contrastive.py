@@ -21,7 +21,9 @@ from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.towers import encode_image, encode_text
 from hypvision.data.shape_captions import ShapeCaptions, vocabulary
 from hypvision.data.shapes import TAXONOMY
+from hypvision.engine.extensions import PREDICTORS
 from hypvision.errors import HypvisionError
+from hypvision.inference.predictors import Predictor, Request, zero_shot
 
 __all__ = ["CLIPContrast", "ShapeCaptions", "ZeroShotAccuracy", "vocabulary"]
 
@@ -126,3 +128,10 @@ class ZeroShotAccuracy(BaseMetric):
     def compute_metrics(self, results: list[bool]) -> dict[str, float]:
         """The mean."""
         return dict(top1=100.0 * sum(results) / len(results))
+
+
+def _predictor(model: CLIPContrast, config: Any, request: Request) -> Predictor:
+    return zero_shot(model, request)
+
+
+PREDICTORS["CLIPContrast"] = PREDICTORS["CaptionContrast"] = _predictor
