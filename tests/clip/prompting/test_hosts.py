@@ -360,6 +360,21 @@ def test_the_batched_reference_is_the_one_by_sequences():
     close(reference.logits(model, reference.batched_images(model, images, vision), texts), host(images).logits())
 
 
+@pytest.mark.parametrize("name", ["maple", "promptsrc", "clip-adapter"])
+def test_under_autocast_only_the_towers_are_rounded(name):
+    host = make(name).train()
+    images = pictures(host)
+    expected = host(images, LABELS).logits()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = host(images, LABELS)
+        assert out.logits().dtype == out.image.dtype == torch.float32
+        unrounded = out.scale * (out.image[:, None] * out.text).sum(-1)
+        assert (out.logits() - unrounded).abs().max() < 1e-4
+        (out.fit(out.logits(), LABELS) + sum(out.losses.values())).backward()
+    assert (out.logits() - expected).abs().max() < 0.5
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in host.learner.parameters())
+
+
 # Averaging ------------------------------------------------------------------------------------------------------------
 
 
