@@ -130,6 +130,8 @@ NEEDED = {
     "segment": ["in.png", "--classes", "a"],
     "fewshot": ["table", "folder"],
     "radius": ["--images", "in.png"],
+    "chains": ["in.csv"],
+    "make-chains": ["shapes"],
     "embed": ["in.png", "--model", "m"],
     "search": ["in.png", "--gallery", "folder", "--model", "m"],
     "hierarchy": ["--config", "in.py", "--weights", "in.pth"],
