@@ -17,6 +17,7 @@ BENCHMARKS = {
     "hyperclip": ("hyperclip", "HyperCLIP's adapter: training step, inference, and prompts that are cut"),
     "open-vocabulary": ("open_vocabulary", "HyperCLIP's segmenter, detector and panoptic model: whole training steps"),
     "hier": ("hier", "HIER's and LHIER's loss against the published form"),
+    "scaling": ("scaling", "A step of the toy model of superposition against the published one"),
 }
 
 if __name__ == "__main__":
