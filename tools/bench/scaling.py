@@ -30,7 +30,7 @@ INTRODUCTION = f"""
 
 `published` is a step of the paper's scripts, written down step by step (`tests/references/toy_reference.py`). Whole steps:
 drawing the batch, loss and gradient, update. `difference` is the largest one of losses, `W` and `b` after as many steps as
-the row says, in float64, on the same batches.
+the row says, in float64, on the same batches, with the schedule of a run of 20,000 steps.
 
 {MARKS[0]}
 {MARKS[1]}
@@ -73,21 +73,24 @@ def difference(m: int, features: int, batch: int, count: int) -> float:
     p = frequencies("power", features, 1.0).float()
     weight, bias = initial(features, m, stream("bench", m), torch.float64)
     parameters = joined([(weight, bias)])
-    ours = AdamW(parameters, torch.tensor([_DECAY]))
-    rate = torch.tensor([_RATE], dtype=torch.float64)
+    ours = AdamW(parameters, torch.tensor([_DECAY], dtype=torch.float64))
     losses = []
+
+    def rates(step: int) -> tuple[float, float]:
+        return (reference.small_rate(step, 20000),) * 2  # the beginning of a whole run
 
     def batches() -> Iterator[Tensor]:
         for k in range(count):
             x = reference.draw(p, batch, stream("equal", k)).double()
             with torch.no_grad():
                 found, gradient = loss_and_gradient(parameters, sparse(x))
+                rate = torch.tensor([rates(k)[0]], dtype=torch.float64)
                 ours.step(gradient, rate, rate)
             losses.append(found.item())
             yield x
 
     with torch.enable_grad():
-        *theirs, their_losses = reference.train(weight, bias, batches(), _DECAY, lambda step: (_RATE, _RATE))
+        *theirs, their_losses = reference.train(weight, bias, batches(), _DECAY, rates)
     differences = [(a - b).abs().max().item() for a, b in zip(parts(parameters, 0, m), theirs)]
     return max(*differences, *(abs(a - b) for a, b in zip(losses, their_losses)))
 
