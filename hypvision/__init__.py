@@ -6,7 +6,8 @@ segmentation, detection and CLIP loads when it is used.
 """
 
 from . import geometry, models, nn, optim
+from .inference import predict
 from .version import __version__
 from .zoo import load
 
-__all__ = ["__version__", "geometry", "load", "models", "nn", "optim"]
+__all__ = ["__version__", "geometry", "load", "models", "nn", "optim", "predict"]

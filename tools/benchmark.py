@@ -16,8 +16,10 @@ BENCHMARKS = {
     "numerics": ("numerics", "Round-off of the geometry against mpmath, beside geoopt, HypLL and MERU's forms"),
     "hyperclip": ("hyperclip", "HyperCLIP's adapter: training step, inference, and prompts that are cut"),
     "open-vocabulary": ("open_vocabulary", "HyperCLIP's segmenter, detector and panoptic model: whole training steps"),
+    "helm": ("helm", "HELM language models against Euclidean twins and the published form"),
     "hier": ("hier", "HIER's and LHIER's loss against the published form"),
     "scaling": ("scaling", "A step of the toy model of superposition against the published one"),
+    "backward": ("backward", "Backward functions written by hand against plain operations, in real steps"),
 }
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "train": Command("train", "train a classifier, segmenter or detector"),
     "test": Command("train", "measure a checkpoint on test data"),
+    "predict": Command("predict", "run any model on images, folders and videos"),
     "explain": Command("explain", "draw what a model clusters, or its tree of parts, in an image"),
     "segment": Command("segment", "segment images by any class names"),
     "radius": Command("radius", "hyperbolic radii of CLIP embeddings, before and after tuning"),

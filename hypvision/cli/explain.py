@@ -8,9 +8,9 @@ For a Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and ``NAME_disk.png``; se
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 
 from hypvision.cli.arguments import Parser, number, whole
+from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError
 
 __all__ = ["add_explain_arguments", "run_explain"]
@@ -18,7 +18,7 @@ __all__ = ["add_explain_arguments", "run_explain"]
 
 def add_explain_arguments(parser: Parser) -> None:
     """The arguments of ``explain``."""
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image, folder of images, or glob pattern")
+    add_sources_arguments(parser, "IMAGE")
     parser.add_argument("--model", required=True, metavar="NAME", help="e.g. hcformer_nano, himapper_resnet50")
     parser.add_argument("--weights", metavar="FILE", help="checkpoint, or zoo:NAME; random weights without")
     parser.add_argument(
@@ -53,11 +53,10 @@ def add_explain_arguments(parser: Parser) -> None:
 
 def run_explain(args: Namespace) -> None:
     """``explain`` from parsed arguments; prints the names of the files written."""
-    from tqdm import tqdm
-
     from hypvision.checkpoints.sources import is_address
-    from hypvision.files import protecting
-    from hypvision.images import find_images, open_image, output_names
+    from hypvision.files import below, protecting
+    from hypvision.inference.progress import progress
+    from hypvision.inference.sources import find_sources
     from hypvision.viz.clusters import explain_image
     from hypvision.viz.hierarchy_tree import explain_hierarchy
     from hypvision.viz.sheet import save_picture
@@ -68,21 +67,21 @@ def run_explain(args: Namespace) -> None:
         value = getattr(args, name)
         if value is not None and (len(value) not in (1, 3) or (name == "std" and min(value) <= 0)):
             raise HypvisionError(f"--{name} takes three values, one a channel{', all > 0' if name == 'std' else ''}.")
-    paths = find_images(args.images)
+    sources = find_sources(args.images, args.every)
     model = build_model(args.model, args.weights, parse_arguments(args.model_args))
     size = args.size
     if size is None:
         size = model.pretrained_cfg["input_size"][1] if is_address(str(args.weights)) else 224
     if args.weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
-    with protecting(*paths):
-        for path, name in zip(tqdm(paths, unit="image", disable=len(paths) < 2), output_names(paths)):
+    with protecting(*sources.files):
+        for frame in progress(sources, len(sources), "image"):
+            image, name = frame.open(), frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
             if hasattr(model, "forward_with_hierarchy"):
-                drawings = explain_hierarchy(model, open_image(path), size, args.mean, args.std)
+                drawings = explain_hierarchy(model, image, size, args.mean, args.std)
             else:
                 drawings = explain_image(
-                    model, open_image(path), size, args.regions, args.mean, args.std, args.stage, args.block,
-                    args.head, args.level,
-                )  # fmt: skip
+                    model, image, size, args.regions, args.mean, args.std, args.stage, args.block, args.head, args.level
+                )
             for kind, drawing in drawings.items():
-                tqdm.write(str(save_picture(drawing, Path(args.out, f"{name}_{kind}.png"))))
+                print(save_picture(drawing, below(args.out, f"{name}_{kind}.png")))

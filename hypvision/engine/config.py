@@ -6,6 +6,7 @@ losses, a stop on NaN, a clean Ctrl-C; and on a machine without a GPU it takes g
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from argparse import ArgumentParser
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from mmengine.config import Config
 
 __all__ = ["leave_out_pretrained", "leave_processes", "load_config", "parse_options", "prepare"]
+
+_logger = logging.getLogger(__name__)
 
 PHASES = ("train", "val", "test")
 # What mmengine's Runner and this engine read from a config; its other keys are for the config's own use.
@@ -228,8 +231,11 @@ def leave_out_pretrained(model: Any) -> None:
 
 
 def _use_amp(config: Config, amp: bool) -> None:
-    """Mixed precision if asked for; float16 with loss scaling on GPUs, bfloat16 where there is none."""
+    """Mixed precision if asked for; float16 with loss scaling on GPUs, bfloat16 where there is none, and on a CPU that
+    is slow in it full precision, with a warning."""
     import torch
+
+    from hypvision.engine.precision import has_fast_bfloat16, slowness_of_bfloat16
 
     wrapper = config.get("optim_wrapper")
     if wrapper is None:
@@ -241,9 +247,14 @@ def _use_amp(config: Config, amp: bool) -> None:
         wrapper.type = kind = "AmpOptimWrapper"
         wrapper.setdefault("loss_scale", "dynamic")
     if kind == "AmpOptimWrapper" and not torch.cuda.is_available():
-        wrapper.type = "BFloat16OptimWrapper"
+        wrapper.type = "BFloat16OptimWrapper" if has_fast_bfloat16() else "OptimWrapper"
         for key in ("loss_scale", "dtype", "use_fsdp"):
             wrapper.pop(key, None)
+        if not has_fast_bfloat16():
+            _logger.warning(
+                "This CPU takes %.0f times longer for bfloat16 than for float32: the training runs in float32.",
+                slowness_of_bfloat16(),
+            )
 
 
 def _join_cpu_processes(config: Config, launcher: str) -> None:

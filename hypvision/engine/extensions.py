@@ -1,7 +1,7 @@
 """What a task, or a library beside mmengine, tells the engine about its models.
 
 The engine knows no task: the rooms above it enter here how ``hypvision test`` writes predictions (``--out``), paints
-images (``--show-dir``) and augments at test time (``--tta``).
+images (``--show-dir``) and augments at test time (``--tta``), and what ``hypvision predict`` makes of a model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from mmengine.config import Config
 
-__all__ = ["PREDICTION_ARGUMENTS", "RUN_HOOKS", "TEST_OPTIONS", "TestOptions", "import_extensions", "test_options"]
+__all__ = [
+    "PREDICTION_ARGUMENTS",
+    "PREDICTORS",
+    "RUN_HOOKS",
+    "TEST_OPTIONS",
+    "TestOptions",
+    "import_extensions",
+    "test_options",
+]
 
 
 class TestOptions(NamedTuple):
@@ -36,6 +44,11 @@ TEST_OPTIONS: dict[str, TestOptions] = {}
 
 PREDICTION_ARGUMENTS: dict[str, str] = {}
 """Metric -> its argument that names the file or folder of the predictions."""
+
+PREDICTORS: dict[str, Callable] = {}
+"""By the ``type`` of the model, or by the ``default_scope`` of the config: a function of a model in evaluation mode,
+its config and the :class:`~hypvision.inference.predictors.Request` to a
+:class:`~hypvision.inference.predictors.Predictor`."""
 
 RUN_HOOKS = [
     "RepeatableSeedHook",

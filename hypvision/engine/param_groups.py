@@ -14,10 +14,11 @@ from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapper
 from mmengine.optim.scheduler import MultiStepLR
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS
-from timm.optim import Muon, param_groups_layer_decay, param_groups_weight_decay
+from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 from torch.optim import Optimizer
 
+from hypvision.engine.precision import Muon
 from hypvision.errors import HypvisionError
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, param_groups
 

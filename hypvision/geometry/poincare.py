@@ -23,7 +23,7 @@ from torch import Tensor
 from . import lorentz
 from ._typing import Curvature
 from .lorentz.cones import _unit
-from .lorentz.frame import _bound, _largest, _lift, _lift_scaled, _perpendicular
+from .lorentz.frame import _bound, _largest, _lift, _lift_scaled, _perpendicular, _times
 from .numerics import (
     asinh,
     asinhc_sqrt,
@@ -32,6 +32,7 @@ from .numerics import (
     gap_to_one,
     has_float64,
     one_each,
+    plain,
     positive,
     safe_sqrt,
     same_list,
@@ -109,27 +110,37 @@ def _root(c):
     return c**0.5
 
 
-def _measure(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
-    """Factor that brings the point inside, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; all ``(..., 1)`` in float64.
+def _measure(x: Tensor, c) -> tuple[float | Tensor, Tensor, Tensor]:
+    """Factor that brings the point inside, or 1, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; ``(..., 1)`` in float64.
 
-    The factor, 1 inside, is a constant of differentiation. Without float64 the difference is a compensated one.
+    The factor is a constant of differentiation. Where there is nothing wider than the dtype of the points the
+    difference is a compensated one.
     """
     limit = _RIM[x.dtype] ** 2
-    if has_float64(x):
+    if x.dtype == torch.float32 and has_float64(x):
         q = wide_square_norm(x) * widen(c)
+        if _all_below(q, limit):
+            return 1.0, 1 - q, q
         factor = torch.sqrt(limit / q.detach().clamp(min=limit))
         q = q.clamp(max=limit)
-        return factor, 1 - q, q
+        return factor.to(x.dtype), 1 - q, q
     factor = _MOST / _largest(x).clamp(min=_MOST)  # squares must not overflow
     gap, q = gap_to_one(x * factor, c)
+    if _all_below(q, limit):
+        return 1.0, gap, q
     factor = factor * torch.sqrt(limit / q.detach().clamp(min=limit))
     return factor, gap.clamp(min=1 - limit), q.clamp(max=limit)
+
+
+def _all_below(q: Tensor, limit: float) -> bool:
+    """Whether a look costs nothing and tells that no number exceeds the limit: the rare case alone pays then."""
+    return q.device.type == "cpu" and not plain(q) and q.numel() > 0 and q.amax().item() <= limit
 
 
 def _inside(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
     """The point brought inside, ``X`` and ``c |x|^2``."""
     factor, gap, q = _measure(x, c)
-    return x * factor.to(x.dtype), gap, q
+    return _times(x, factor), gap, q
 
 
 def _bounded(v: Tensor, limit: float | None = None) -> Tensor:
@@ -138,7 +149,7 @@ def _bounded(v: Tensor, limit: float | None = None) -> Tensor:
     if not has_float64(v):
         return v * _bound(v, 1.0, limit)[0]
     q = wide_square_norm(v.detach())
-    return v * torch.sqrt(limit / q.clamp(min=limit)).to(v.dtype)
+    return v if _all_below(q, limit) else v * torch.sqrt(limit / q.clamp(min=limit)).to(v.dtype)
 
 
 def _tanhc_sqrt(q: Tensor) -> Tensor:
@@ -209,9 +220,10 @@ def _default_eps(x: Tensor) -> float:
 def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
     most = min(_RIM[u.dtype], 1 - eps)
     limit = math.atanh(most) ** 2
-    q = square_norm(u) * c
-    over = torch.isinf(q)
-    q = torch.where(over, torch.full_like(q, limit), q)
+    square = square_norm(u)
+    over = torch.isinf(square * c)
+    # not the infinite one: a curvature's gradient would be its product with 0
+    q = torch.where(over, limit, torch.where(over, 0.0, square) * c)
     factor = torch.sqrt(limit / q.clamp(min=limit)) * _tanhc_sqrt(q.clamp(max=limit))
     largest = _largest(u)
     rim = most / math.sqrt(u.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
@@ -228,9 +240,9 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
 
 def _logmap0(x: Tensor, c) -> Tensor:
-    factor, gap, q = _measure(x, c)
+    x, gap, q = _inside(x, c)
     # artanh(z) = asinh(z / sqrt(1 - z^2))
-    return x * (factor * asinhc_sqrt(q / gap) / torch.sqrt(gap)).to(x.dtype)
+    return x * (asinhc_sqrt(q / gap) / torch.sqrt(gap)).to(x.dtype)
 
 
 @stable("x", "u")
@@ -247,7 +259,7 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     short = torch.sqrt(longest / z2.clamp(min=longest))
     z2 = z2.clamp(max=longest)
     # x + w with w = tanh(z) u / |u|, whose 1 - |w|^2 is 1 / cosh(z)^2
-    w = u * (_tanhc_sqrt(z2) * short / gap).to(x.dtype)
+    w = saturate_gradient(u * saturate_gradient(_tanhc_sqrt(z2) * short / gap).to(x.dtype))
     return _add(x, w, gap, 1 / (1 + z2 * sinhc_sqrt(z2) ** 2), c)
 
 
@@ -484,9 +496,9 @@ def retr(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 @stable("x")
 def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
     r"""The point ``(..., n + 1)`` of the hyperboloid: ``s = 2 x / X``, ``t = (2 - X) / (sqrt(c) X)``."""
-    factor, gap, _ = _measure(x, c)
+    x, gap, _ = _inside(x, c)
     time = (2 - gap) / gap / _root(widen(c))
-    return _lift(time.to(x.dtype), (2 * factor / gap).to(x.dtype), x)
+    return _lift(time.to(x.dtype), (2 / gap).to(x.dtype), x)
 
 
 @stable("x")

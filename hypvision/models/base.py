@@ -8,7 +8,6 @@ every door.
 # No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 from typing import Any
 
-import torch
 from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
@@ -53,13 +52,11 @@ def _replace(state_dict: dict, weights: dict[str, Tensor], own: dict[str, Tensor
 class StagedModel(AnyCheckpoint):
     """A network of ``stages``, each with a switch ``grad_checkpointing``, and a ``head``."""
 
-    @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the blocks in backward instead of keeping their activations."""
         for stage in self.stages:
             stage.grad_checkpointing = enable
 
-    @torch.jit.ignore
     def get_classifier(self) -> nn.Module:
         """The head, or an identity."""
         return self.head

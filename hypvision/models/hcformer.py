@@ -24,6 +24,7 @@ from timm.models import (
     register_notrace_module,
 )
 from timm.models._features import feature_take_indices
+from timm.models._input import update_model_args
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 
@@ -118,11 +119,10 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor, scale: Tensor) -> Tensor:
         # Scaling the small weight instead of the large output saves a pass over the map, and its copy for backward.
         x, weight, bias = self.fc1(x), self.fc2.weight * scale.unsqueeze(1), self.fc2.bias * scale
-        if not torch.jit.is_scripting() and self._recompute():
+        if self._recompute():
             return _GeluLinear.apply(x, weight, bias)
         return self.drop(F.linear(self.drop(F.gelu(x)), weight, bias))
 
-    @torch.jit.ignore
     def _recompute(self) -> bool:
         """Whether GELU is computed again in backward; compilers decide that themselves, and tracers want plain ops."""
         dropping = self.training and self.drop.p > 0
@@ -191,7 +191,7 @@ class HCFormerStage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.downsample(x).permute(0, 2, 3, 1).contiguous()
         for block in self.blocks:
-            if self.grad_checkpointing and not torch.jit.is_scripting():
+            if self.grad_checkpointing:
                 x = checkpoint(block, x)
             else:
                 x = block(x)
@@ -305,7 +305,6 @@ class HCFormer(StagedModel):
         self.head = nn.Linear(dims[-1], num_classes, **factory) if num_classes > 0 else nn.Identity()
         self.init_weights()
 
-    @torch.jit.ignore
     def init_weights(self) -> None:
         """Truncated normal (std 0.02) for linear maps, zeros for their biases; convolutions keep PyTorch's default.
 
@@ -320,7 +319,6 @@ class HCFormer(StagedModel):
                 nn.init.zeros_(module.conv.weight)
                 nn.init.zeros_(module.conv.bias)
 
-    @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:
         """Position biases and temperatures: zero is not their prior."""
         names = ("alpha", "bias", "window_alpha", "window_bias")
@@ -332,7 +330,6 @@ class HCFormer(StagedModel):
             if getattr(module, name) is not None
         }
 
-    @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """timm's parameter groups, from the stem to the head, for layer-wise learning rates."""
         return dict(
@@ -425,7 +422,6 @@ class HCFormer(StagedModel):
         x = F.dropout(x, p=self.drop_rate, training=self.training)
         return x if pre_logits else self.head(x)
 
-    @torch.jit.ignore
     @torch.no_grad()
     def forward_assignments(self, x: Tensor) -> list[StageAssignments]:
         """The soft cluster assignments of every block for images ``(B, in_chans, H, W)``, from first to last."""
@@ -557,12 +553,13 @@ def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwa
         overlay = kwargs.pop("pretrained_cfg_overlay", None)
         kwargs["pretrained_cfg_overlay"] = pretrained_overlay(variant, kwargs.get("pretrained_cfg"), overlay)
     tag = kwargs.get("pretrained_cfg")
-    kwargs = {**args, **(_TAG_ARGS.get(f"{variant}.{tag}", {}) if isinstance(tag, str) else {}), **kwargs}
+    own = _TAG_ARGS.get(f"{variant}.{tag}", {}) if isinstance(tag, str) else {}
+    kwargs = {**args, **own, **kwargs}
     if kwargs.get("features_only"):
         kwargs.setdefault("feature_norms", True)
     stages = kwargs["layers"]
     levels = len(stages) if isinstance(stages, (tuple, list)) else 4  # the constructor says what is wrong with another
-    return build_model_with_cfg(
+    model = build_model_with_cfg(
         HCFormer,
         variant,
         pretrained,
@@ -570,6 +567,8 @@ def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwa
         feature_cfg=dict(out_indices=tuple(range(levels)), feature_cls=FeatureMaps),
         **kwargs,
     )
+    update_model_args(model, **own)  # save_for_hf writes them beside those that the caller gives
+    return model
 
 
 @register_model

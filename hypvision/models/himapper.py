@@ -18,6 +18,7 @@ Two presets say how: ``"proper"``, the default, and ``"official"``, which repeat
 
 # No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 import re
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -197,7 +198,6 @@ class HiMapper(AnyCheckpoint):
 
     # The contract of timm
 
-    @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:
         """The backbone's own, the Gaussians of the tree, curvature and scale: zero is not their prior."""
         names = {f"trunk.{name}" for name in getattr(self.trunk, "no_weight_decay", set)()}
@@ -206,7 +206,6 @@ class HiMapper(AnyCheckpoint):
             names |= {f"mapper.{name}" for name, _ in self.mapper.named_parameters() if name in own}
         return names
 
-    @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """The backbone's layers; the mapper comes last, with the head."""
 
@@ -224,19 +223,16 @@ class HiMapper(AnyCheckpoint):
             for name, spec in groups.items()
         }
 
-    @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the backbone's blocks and the decomposition in backward instead of keeping their activations."""
         self.trunk.set_grad_checkpointing(enable)
         if self.mapper is not None:
             self.mapper.grad_checkpointing = enable
 
-    @torch.jit.ignore
     def set_distilled_training(self, enable: bool = True) -> None:
         """Give the logits of both heads of a distilled DeiT in training."""
         self.trunk.set_distilled_training(enable)
 
-    @torch.jit.ignore
     def get_classifier(self) -> nn.Module | tuple[nn.Module, ...]:
         """The backbone's classifier, or ours where it has none."""
         return self.trunk.get_classifier() if self.head is None else self.head
@@ -432,7 +428,6 @@ class HiMapper(AnyCheckpoint):
         loss."""
         return sum(hierarchy["losses"].values())
 
-    @torch.jit.ignore
     def head_names(self) -> set[str]:
         """The names of the classifier's parameters."""
         classifier = self.get_classifier()
@@ -440,7 +435,6 @@ class HiMapper(AnyCheckpoint):
         inside = {id(parameter) for head in heads for parameter in head.parameters()}
         return {name for name, parameter in self.named_parameters() if id(parameter) in inside}
 
-    @torch.jit.ignore
     def freeze(self, mode: str) -> None:
         """Switch off gradients of a part of the backbone.
 
@@ -552,10 +546,17 @@ default_cfgs = generate_default_cfgs(
 )
 
 
+def _says_where(cfg: Any) -> bool:
+    """Whether a config of timm's has a place of weights: a file, a folder or a repository of the whole network."""
+    places = ("file", "url", "hf_hub_id", "state_dict")
+    return isinstance(cfg, Mapping) and any(cfg.get(key) for key in places)
+
+
 def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, **kwargs: Any) -> nn.Module:
-    """``pretrained`` loads the backbone's weights; the whole network's where an overlay says where they are."""
-    overlay = kwargs.get("pretrained_cfg_overlay") or {}
-    whole = pretrained and any(overlay.get(key) for key in ("file", "url", "hf_hub_id", "state_dict"))
+    """``pretrained`` loads the backbone's weights; the whole network's where a config says where they are."""
+    whole = pretrained and (
+        _says_where(kwargs.get("pretrained_cfg")) or _says_where(kwargs.get("pretrained_cfg_overlay"))
+    )
     if not kwargs.get("pretrained_cfg"):
         if isinstance(backbone, str):
             try:
@@ -584,12 +585,8 @@ def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, 
 
 @register_model
 def himapper(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Hi-Mapper on the timm backbone that the argument ``backbone`` names."""
-    if "backbone" not in kwargs:
-        raise HypvisionError(
-            "The model 'himapper' needs a backbone: timm.create_model('himapper', backbone='resnet50'). "
-            "timm.list_models() lists what there is."
-        )
+    """Hi-Mapper on the timm backbone that the argument ``backbone`` names; default: the paper's ResNet-50."""
+    kwargs.setdefault("backbone", f"resnet50.{BACKBONES['resnet50']}")
     return _create_himapper("himapper", pretrained, **kwargs)
 
 

@@ -250,7 +250,7 @@ class Stage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.enter(x)
         for block in self.blocks:
-            if self.grad_checkpointing and not torch.jit.is_scripting():
+            if self.grad_checkpointing:
                 x = checkpoint(block, x)
             else:
                 x = block(x)
@@ -461,7 +461,6 @@ class LorentzResNet(StagedModel):
         elif num_classes > 0:
             self.head = LorentzClassifier(self.num_features, num_classes, target, **factory)
 
-    @torch.jit.ignore
     def init_weights(self) -> None:
         """Normal of variance 2 / fan_out for Euclidean convolutions; hyperbolic layers have their own, as published."""
         for module in self.modules():
@@ -475,12 +474,10 @@ class LorentzResNet(StagedModel):
 
     # timm's contract
 
-    @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:
         """The curvatures: zero is not their prior."""
         return {name for name, _ in self.named_parameters() if name.endswith("log_c")}
 
-    @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """timm's parameter groups, from the stem to the head, for layer-wise learning rates."""
         return dict(
@@ -576,13 +573,12 @@ class LorentzResNet(StagedModel):
         x = F.dropout(x, p=self.drop_rate, training=self.training)
         return x if pre_logits else self.head(self.head_enter(x))
 
-    @torch.jit.ignore
     def curvatures(self) -> dict[str, float]:
         """The curvatures ``c > 0`` by name, learned or not."""
         found = {f"manifolds.{i}": manifold for i, manifold in enumerate(self.manifolds)}
         if self.head_manifold is not None:
             found["head_manifold"] = self.head_manifold
-        return {name: float(manifold.c) for name, manifold in found.items()}
+        return {name: float(manifold._value()) for name, manifold in found.items()}
 
 
 def _owners(model: nn.Module, prefix: str) -> dict[str, str]:

@@ -16,14 +16,14 @@ What needs no layer:
 Every layer starts with an init that keeps radii in range in stacks of any depth, or names the norm that does. Where the
 published init does not, it has a name: ``init="..."``.
 
-Convolutions, batch norms and radial maps have backward functions written by hand. A double backward
-(``create_graph=True``) and the transforms of ``torch.func`` (``vmap``, ``grad``, ...) run in plain operations instead,
-as compilers do. The one exception is PyTorch's: :class:`LorentzAttention` differentiates twice within
+:mod:`hypvision.nn.published` has the layers of other code bases that no model here uses.
+
+Batch norms have a backward function written by hand. A double backward (``create_graph=True``) and the transforms of
+``torch.func`` (``vmap``, ``grad``, ...) run in plain operations instead, as compilers do. The one exception is
+PyTorch's: :class:`published.LorentzAttention` differentiates twice within
 ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``, as the kernels that are faster have no double backward.
 """
 
-from .attention import LorentzAttention, LorentzLinearAttention
-from .ball import PoincareBatchNorm1d, PoincareBatchNorm2d, PoincareConv2d
 from .cluster_mixer import ClusterAssignment, ClusterMixer
 from .conv import (
     EfficientLorentzConv1d,
@@ -34,12 +34,10 @@ from .conv import (
     LorentzConvTranspose2d,
 )
 from .elementwise import OnSpace, OnTangent
-from .embedding import HyperbolicEmbedding, LorentzPatchEmbed
-from .linear import FGGLinear, LorentzLinear, PLFCLinear, PoincareFullyConnected, PoincareLinear
-from .mlr import FGGMLR, GaneaMLR, LorentzMLR, PoincareMLR
+from .embedding import HyperbolicEmbedding
+from .linear import LorentzLinear
+from .mlr import LorentzMLR
 from .norm import (
-    GyroLorentzBatchNorm1d,
-    GyroLorentzBatchNorm2d,
     LorentzBatchNorm1d,
     LorentzBatchNorm2d,
     LorentzLayerNorm,
@@ -56,13 +54,7 @@ __all__ = [
     "EfficientLorentzConv1d",
     "EfficientLorentzConv2d",
     "EfficientLorentzLinear",
-    "FGGLinear",
-    "FGGMLR",
-    "GaneaMLR",
-    "GyroLorentzBatchNorm1d",
-    "GyroLorentzBatchNorm2d",
     "HyperbolicEmbedding",
-    "LorentzAttention",
     "LorentzAvgPool2d",
     "LorentzBatchNorm1d",
     "LorentzBatchNorm2d",
@@ -72,20 +64,11 @@ __all__ = [
     "LorentzGlobalAvgPool2d",
     "LorentzLayerNorm",
     "LorentzLinear",
-    "LorentzLinearAttention",
     "LorentzMLR",
-    "LorentzPatchEmbed",
     "LorentzRMSNorm",
     "LorentzResidual",
     "OnSpace",
     "OnTangent",
-    "PLFCLinear",
-    "PoincareBatchNorm1d",
-    "PoincareBatchNorm2d",
-    "PoincareConv2d",
-    "PoincareFullyConnected",
-    "PoincareLinear",
-    "PoincareMLR",
     "ToLorentz",
     "ToTangent",
 ]

@@ -11,19 +11,12 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hypvision.geometry import Lorentz, ManifoldParameter
-from hypvision.geometry.numerics import distance_from_square, exact, squash_factor
+from hypvision.geometry.numerics import backward_of, distance_from_square, exact, plain, squash_factor
 
 from .checks import check_features, check_manifold, check_number, check_sizes
-from .functional import backward_of, plain, rescale_limit
+from .functional import rescale_limit
 
-__all__ = [
-    "GyroLorentzBatchNorm1d",
-    "GyroLorentzBatchNorm2d",
-    "LorentzBatchNorm1d",
-    "LorentzBatchNorm2d",
-    "LorentzLayerNorm",
-    "LorentzRMSNorm",
-]
+__all__ = ["LorentzBatchNorm1d", "LorentzBatchNorm2d", "LorentzLayerNorm", "LorentzRMSNorm"]
 
 
 # Everything below is in units of the radius of curvature. Points are pairs of a time and a space part.
@@ -448,24 +441,6 @@ class LorentzBatchNorm1d(_LorentzBatchNorm):
         if x.dim() == 2:
             return self._normalize(x.unsqueeze(2)).squeeze(2)
         return self._normalize(x.transpose(1, 2)).transpose(1, 2)
-
-
-class GyroLorentzBatchNorm2d(LorentzBatchNorm2d):
-    """Gyrogroup batch normalisation (GyroLBN): radii are multiplied by ``exp(gamma) / sqrt(var + eps)``.
-
-    The mean is the centroid over all pixels, the variance the mean *squared* distance, and ``gamma`` starts at 0.
-    Otherwise as :class:`LorentzBatchNorm2d`, but radii have no limit below that of the dtype by default.
-    """
-
-    gyro = joint = True
-    exp_limit = None
-
-
-class GyroLorentzBatchNorm1d(LorentzBatchNorm1d):
-    """Gyrogroup batch normalisation of points or tokens; see :class:`GyroLorentzBatchNorm2d`."""
-
-    gyro = joint = True
-    exp_limit = None
 
 
 class LorentzLayerNorm(nn.LayerNorm):

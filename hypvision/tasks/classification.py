@@ -25,9 +25,11 @@ from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
-from hypvision.engine.extensions import PREDICTION_ARGUMENTS, TEST_OPTIONS, TestOptions
+from hypvision.data.image_folder import build_transform
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import replacing
+from hypvision.inference.predictors import Predictor, Request, classifier
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -288,3 +290,16 @@ def _paint(config: Config, folder: Path) -> None:
 
 TEST_OPTIONS["ImageClassifier"] = TestOptions(_flip, _paint)
 PREDICTION_ARGUMENTS["TopKAccuracy"] = "out_file"
+
+
+def _predictor(model: ImageClassifier, config: Config, request: Request) -> Predictor:
+    """By the transform of the test data, and the classes that the checkpoint names."""
+    if request.classes is not None:
+        raise HypvisionError(f"The classes of '{request.model}' are fixed: leave out --classes.")
+    dataset = config.get("test_dataloader", config.get("val_dataloader"))["dataset"]
+    names = (model.dataset_meta or {}).get("classes") or [str(i) for i in range(model.num_classes)]
+    transform = build_transform(dict(dataset["transform"]))
+    return classifier(lambda x: model(x, mode="tensor"), transform, tuple(names), request.device)
+
+
+PREDICTORS.update(ImageClassifier=_predictor, HierarchyClassifier=_predictor)

@@ -15,13 +15,15 @@ import torch.nn.functional as F
 from mmengine.evaluator import BaseMetric
 from mmengine.model import BaseModel
 from mmengine.registry import METRICS, MODELS
-from torch import Tensor
+from torch import Tensor, nn
 
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.towers import encode_image, encode_text
 from hypvision.data.shape_captions import ShapeCaptions, vocabulary
 from hypvision.data.shapes import TAXONOMY
+from hypvision.engine.extensions import PREDICTORS
 from hypvision.errors import HypvisionError
+from hypvision.inference.predictors import Predictor, Request, zero_shot
 
 __all__ = ["CLIPContrast", "ShapeCaptions", "ZeroShotAccuracy", "vocabulary"]
 
@@ -29,6 +31,10 @@ __all__ = ["CLIPContrast", "ShapeCaptions", "ZeroShotAccuracy", "vocabulary"]
 @MODELS.register_module(name=["CLIPContrast", "CaptionContrast"])  # the second is what configs of earlier versions say
 class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     """CLIP's symmetric contrastive loss (Radford et al., ICML 2021); images with the same caption are not told apart.
+
+    Where samples say which concepts an image shows and which of them its caption names, a caption is true of every
+    image that shows that concept, and the targets are shared evenly among all that are true (multi-positive InfoNCE,
+    as in UniCL, Yang et al., CVPR 2022).
 
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
@@ -39,6 +45,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             :func:`hypvision.clip.classes.load_classes` takes. None: the drawn shapes.
         templates: of the sentences that class names are put into, see
             :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
+        blank_words: begin the table of words with zeros. Those that no caption has stay so, and are left out of a
+            published file. For a training from scratch.
         data_preprocessor, init_cfg: of mmengine.
 
     Raises:
@@ -52,6 +60,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         tune: str | None = None,
         classes: str | Path | Sequence[str] | None = None,
         templates: str | Sequence[str] = "catseg",
+        blank_words: bool = False,
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
     ):
@@ -59,9 +68,20 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         tune = tune or ("full" if adapter is None else "adapter")
         classes = TAXONOMY.classes["shape"] if classes is None else classes
         self.build_clip(clip, adapter, tune, classes, templates, dense=False)
+        if blank_words:
+            nn.init.zeros_(getattr(self.clip, "text", self.clip).token_embedding.weight)
 
-    def forward(self, inputs: Tensor, caption: list[str], label: Tensor | None = None, mode: str = "tensor") -> Any:
-        """mmengine's modes; ``inputs`` uint8 (B, 3, H, W).
+    def forward(
+        self,
+        inputs: Tensor,
+        caption: list[str],
+        label: Tensor | None = None,
+        concepts: Tensor | None = None,
+        level: Tensor | None = None,
+        mode: str = "tensor",
+    ) -> Any:
+        """mmengine's modes; ``inputs`` uint8 (B, 3, H, W), ``concepts`` int64 (B, K), the numbers of the K concepts
+        that an image shows, ``level`` (B,), which of them its caption names.
 
         Returns:
             ``"tensor"``: unit embeddings (B, E); ``"loss"``: the two halves of the loss; ``"predict"``: for each image
@@ -80,10 +100,15 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         number = torch.tensor([sentences.index(text) for text in caption], device=images.device)
         text = encode_text(self.clip, self.tokenizer(sentences).to(self.mean.device), normalize=True)
         scale = self.clip.logit_scale.exp().clamp(max=100)
-        logits = scale.float() * images.float() @ text.float().T  # (B, sentences)
-        same = torch.zeros_like(logits).scatter_(1, number[:, None], 1.0)
-        of_image = F.cross_entropy(logits, number)
-        of_text = -(logits.log_softmax(0) * same / same.sum(0)).sum(0).mean()
+        with torch.autocast(images.device.type, enabled=False):  # in bfloat16 a logit of 50 is good to 0.25
+            logits = scale.float() * images.float() @ text.float().T  # (B, sentences)
+        true = torch.zeros_like(logits).scatter_(1, number[:, None], 1.0)
+        if concepts is not None:
+            # (B, B): image i shows what caption j names.
+            named = concepts[:, level] == concepts.gather(1, level[:, None]).T
+            true = (named.float() @ true).clamp(max=1)
+        of_image = -(logits.log_softmax(1) * true / true.sum(1, keepdim=True)).sum(1).mean()
+        of_text = -(logits.log_softmax(0) * true / true.sum(0)).sum(0).mean()
         return dict(loss_image=of_image / 2, loss_text=of_text / 2)
 
 
@@ -103,3 +128,10 @@ class ZeroShotAccuracy(BaseMetric):
     def compute_metrics(self, results: list[bool]) -> dict[str, float]:
         """The mean."""
         return dict(top1=100.0 * sum(results) / len(results))
+
+
+def _predictor(model: CLIPContrast, config: Any, request: Request) -> Predictor:
+    return zero_shot(model, request)
+
+
+PREDICTORS["CLIPContrast"] = PREDICTORS["CaptionContrast"] = _predictor

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from tqdm import tqdm
 
 import hypvision.models  # noqa: F401 - registers the models
 from hypvision.errors import HypvisionError, require
 from hypvision.images import open_image
+from hypvision.inference.progress import progress
+from hypvision.inference.sources import in_advance
 from hypvision.zoo.backbones import load_weights
 
 __all__ = ["Embedder", "distances", "embed_images", "load_embedder", "load_learner"]
@@ -134,10 +135,13 @@ def embed_images(embedder: Embedder, paths: Sequence[Path], batch_size: int = 32
     Raises:
         HypvisionError: a file that is no image.
     """
-    vectors = []
-    for start in tqdm(range(0, len(paths), batch_size), unit="batch", disable=len(paths) <= batch_size):
-        images = [embedder.transform(open_image(path)) for path in paths[start : start + batch_size]]
-        vectors.append(embedder.embed(torch.stack(images).to(device)).float().cpu())
+    prepared = in_advance(lambda path: embedder.transform(open_image(path)), paths, ahead=2 * batch_size)
+    vectors, images = [], []
+    for _, image in progress(prepared, len(paths), "image"):
+        images.append(image)
+        if len(images) == batch_size or len(vectors) * batch_size + len(images) == len(paths):
+            vectors.append(embedder.embed(torch.stack(images).to(device)).float().cpu())
+            images = []
     return torch.cat(vectors)
 
 

@@ -21,10 +21,14 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.optim import Optimizer
 
+from hypvision.data.image_folder import build_transform
+from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.param_groups import ParamGroups
 from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter, Euclidean, Lorentz, Manifold, PoincareBall
 from hypvision.geometry.numerics import exact
+from hypvision.inference.predictors import Predictor, Request
+from hypvision.inference.results import Embedding
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
 from hypvision.nn import LorentzLinear
 from hypvision.tasks.classification import create_backbone
@@ -378,3 +382,18 @@ class BackboneWarmUpHook(Hook):
         for group, rate in self._rates:
             group["lr"] = rate
         self._rates = []
+
+
+def _predictor(model: MetricLearner, config: Any, request: Request) -> Predictor:
+    """By the transform of the test data; see :meth:`MetricLearner.comparable`."""
+
+    def find(images: list[Tensor]) -> list[Embedding]:
+        points = model.comparable(model.embed(torch.stack(images).to(request.device)))
+        return [Embedding(vector) for vector in points.cpu().numpy()]
+
+    if request.classes is not None:
+        raise HypvisionError(f"'{request.model}' gives embeddings, not classes: leave out --classes.")
+    return Predictor(build_transform(dict(config.test_dataloader.dataset.transform)), find)
+
+
+PREDICTORS["MetricLearner"] = _predictor

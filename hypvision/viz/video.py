@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
+from hypvision.images import is_image
 
-__all__ = ["VIDEO_SUFFIXES", "separate_videos", "transform_video"]
+__all__ = ["VIDEO_SUFFIXES", "frame_count", "frame_rate", "read_frames", "separate_videos", "writing_video"]
 
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
 
 
 def separate_videos(names: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Of paths and glob patterns those that are no videos, for :func:`hypvision.images.find_images`, and the videos.
+    """Of paths, folders and glob patterns those that name no videos, for :func:`hypvision.images.find_images`, and the
+    videos; a folder with both is in both.
 
     Raises:
         HypvisionError: a video that does not exist.
@@ -27,58 +30,106 @@ def separate_videos(names: Sequence[str]) -> tuple[list[str], list[Path]]:
     videos: dict[Path, None] = {}
     others: list[str] = []
     for name in names:
-        path = Path(name).expanduser()
-        matches = [path]
-        if not path.exists() and glob.has_magic(str(path)):
-            matches = [match for match in map(Path, sorted(glob.glob(str(path), recursive=True))) if match.is_file()]
-        clips = [match for match in matches if match.suffix.lower() in VIDEO_SUFFIXES and not match.is_dir()]
-        if missing := [match for match in clips if not match.is_file()]:
+        try:
+            path = Path(name).expanduser()
+            matches = [path]
+            if not path.exists() and glob.has_magic(str(path)):
+                found = map(Path, sorted(glob.glob(str(path), recursive=True)))
+                matches = [match for match in found if match.is_file()]
+            if path.is_dir():
+                inside = sorted(path.iterdir())
+                clips = [file for file in inside if file.suffix.lower() in VIDEO_SUFFIXES and file.is_file()]
+                videos.update(dict.fromkeys(clips))
+                others += [name] if not clips or any(map(is_image, inside)) else []
+                continue
+            clips = [match for match in matches if match.suffix.lower() in VIDEO_SUFFIXES]
+            missing = [match for match in clips if not match.is_file()]
+        except (OSError, ValueError, RuntimeError):  # no name of a file: whoever looks for images tells it
+            others.append(name)
+            continue
+        if missing:
             raise HypvisionError(f"There is no video '{missing[0]}'. Check the path.")
         videos.update(dict.fromkeys(clips))
         others += [str(match) for match in matches if match not in clips] if clips else [name]
     return others, list(videos)
 
 
-def transform_video(
-    path: Path, target: Path, function: Callable[[np.ndarray], Image.Image], every: int = 1
-) -> Path:  # pragma: no cover - the test runs where OpenCV has a codec
-    """Write an MP4 of what a function makes of each frame, RGB uint8 (H, W, 3); returns its path.
+def _opencv() -> ModuleType:
+    return require("cv2", "mm")
 
-    Args:
-        path: the video.
-        target: file to write.
-        function: frames to images of one size.
-        every: take each so-many-th frame; the speed of what happens stays.
 
-    Raises:
-        HypvisionError: the video cannot be read, has no frames, or ``target`` cannot be written.
-    """
-    cv2 = require("cv2", "mm")
+@contextmanager
+def _reading(path: Path) -> Iterator:
+    cv2 = _opencv()
     reader = cv2.VideoCapture(str(path))
-    writer = None
     try:
         if not reader.isOpened():
             raise HypvisionError(f"The video '{path}' cannot be read. Convert it to .mp4 (H.264) first.")
-        rate, number = reader.get(cv2.CAP_PROP_FPS) or 25.0, 0
-        count = int(reader.get(cv2.CAP_PROP_FRAME_COUNT)) or None
-        with replacing(target) as temporary, tqdm(total=count, unit="frame") as bar:
-            while True:
-                good, frame = reader.read()
-                if not good:
-                    break
-                if number % every == 0:
-                    image = function(np.ascontiguousarray(frame[..., ::-1]))
-                    if writer is None:
-                        code = cv2.VideoWriter_fourcc(*"mp4v")
-                        writer = cv2.VideoWriter(str(temporary), code, rate / every, image.size)
-                    writer.write(np.asarray(image)[..., ::-1])
-                number += 1
-                bar.update()
-            if writer is None:
-                raise HypvisionError(f"The video '{path}' has no frames that can be read.")
-            writer.release()
+        yield reader
     finally:
         reader.release()
-        if writer is not None:
-            writer.release()
-    return target
+
+
+def frame_count(path: Path) -> int:
+    """How many frames a video has, as its header says; 0 where it does not say.
+
+    Raises:
+        HypvisionError: the video cannot be read.
+    """
+    with _reading(path) as reader:
+        return max(0, int(reader.get(_opencv().CAP_PROP_FRAME_COUNT)))
+
+
+def frame_rate(path: Path) -> float:
+    """Frames a second; 25 where the header does not say.
+
+    Raises:
+        HypvisionError: the video cannot be read.
+    """
+    with _reading(path) as reader:
+        return reader.get(_opencv().CAP_PROP_FPS) or 25.0
+
+
+def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
+    """The number, from 0, and the pixels of each so-many-th frame, RGB uint8 (H, W, 3).
+
+    Raises:
+        HypvisionError: the video cannot be read, or has no frames.
+    """
+    with _reading(path) as reader:
+        number = 0
+        while reader.grab():
+            if number % every == 0:
+                good, frame = reader.retrieve()
+                if not good:
+                    break
+                yield number, np.ascontiguousarray(frame[..., ::-1])
+            number += 1
+        if number == 0:
+            raise HypvisionError(f"The video '{path}' has no frames that can be read.")
+
+
+@contextmanager
+def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image], None]]:
+    """A function that appends an image, RGB, to an MP4, whose size is that of the first; the file appears complete.
+
+    Raises:
+        HypvisionError: ``target`` cannot be written, or OpenCV has no encoder.
+    """
+    cv2 = _opencv()
+    writer = None
+
+    def append(image: Image.Image) -> None:
+        nonlocal writer
+        if writer is None:
+            writer = cv2.VideoWriter(str(temporary), cv2.VideoWriter_fourcc(*"mp4v"), rate, image.size)
+            if not writer.isOpened():
+                raise HypvisionError(f"'{target}' was not written: OpenCV has no encoder for MP4 here.")
+        writer.write(np.asarray(image.convert("RGB"))[..., ::-1])
+
+    with replacing(target) as temporary:
+        try:
+            yield append
+        finally:
+            if writer is not None:
+                writer.release()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -209,7 +209,10 @@ def export_network(
         raise HypvisionError(
             f"Free sizes are multiples of {_UNIT}, but the training's is {size[1]}x{size[2]}: use --fixed-size."
         )
-    with replacing(path) as temporary, torch.no_grad(), _quiet():
+    with replacing(path) as temporary, torch.no_grad(), _quiet(), ExitStack() as folds:
+        for layer in model.modules():
+            if hasattr(layer, "folded"):
+                folds.enter_context(layer.folded())
         temporary.touch()  # a place that cannot be written is found out before the work
         try:
             run = _WRITERS[kind](model, size, temporary, dynamic_size, output)

@@ -70,11 +70,12 @@ def load(
         module, _, function = _BUILDERS[record.task].partition(":")
         network = getattr(importlib.import_module(module), function)(record, resolve(record, index), overrides)
     else:
-        network = _classifier(index, record, overrides)
+        network = classifier(index, record, overrides)
     return network.to(device=device, dtype=dtype).eval()
 
 
-def _classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> nn.Module:
+def classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> nn.Module:
+    """The timm model of a record with its weights; see :func:`load`."""
     import timm
 
     import hypvision.models  # noqa: F401 - registers them in timm

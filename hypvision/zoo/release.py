@@ -25,6 +25,7 @@ from hypvision.checkpoints.sources import offline, resolve
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output_folder, replacing_folder, write_text
 from hypvision.zoo.cards import model_card
+from hypvision.zoo.loading import classifier
 
 __all__ = ["push_to_folder", "push_to_hub", "write_release"]
 
@@ -86,11 +87,15 @@ def hub_folder(index: Index, record: Record, folder: Path) -> None:
     write_index(Index({record.name: alone}), folder / "index.yml")
     write_text(folder / "README.md", model_card(record, front_matter=True))
     if record.task == "classification":
+        network = classifier(index, record, {})
+        names = {
+            key: network.pretrained_cfg.get(key) for key in ("classifier", "first_conv")
+        }  # what a new head replaces
         config = {
             "architecture": record.model,
             "num_classes": len(record.classes),
             "model_args": dict(record.arguments),
-            "pretrained_cfg": timm_cfg(record),
+            "pretrained_cfg": {**timm_cfg(record), **names},
         }
         write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
 

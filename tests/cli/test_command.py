@@ -77,6 +77,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     import hypvision.cli.convert
     import hypvision.cli.data
     import hypvision.cli.export
+    import hypvision.cli.predict
     import hypvision.cli.publish
     import hypvision.cli.segment
     import hypvision.cli.zoo
@@ -84,6 +85,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     import hypvision.data.export
     import hypvision.data.prepare
     import hypvision.data.taxonomy
+    import hypvision.inference.writers
     import hypvision.zoo.convert
     import hypvision.zoo.export
 
@@ -94,6 +96,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     assert tuple(cli.data.LEVELS) == tuple(hypvision.data.taxonomy.LEVELS)
     assert cli.export.FORMATS == hypvision.zoo.export.FORMATS and cli.export.PARTS == hypvision.zoo.export.PARTS
     assert cli.publish.STORAGES == hypvision.checkpoints.storage.STORAGES
+    assert cli.predict.WRITES == hypvision.inference.writers.KINDS
     assert cli.segment.CLASS_LISTS == hypvision.clip.classes.CLASS_LISTS
     assert cli.zoo.TASKS == hypvision.checkpoints.records.TASKS
 
@@ -122,6 +125,7 @@ def test_mistakes_say_what_was_meant(capsys, words, said):
 NEEDED = {
     "train": ["in.py"],
     "test": ["in.py", "in.pth"],
+    "predict": ["in.png", "--model", "m"],
     "explain": ["in.png", "--model", "m"],
     "segment": ["in.png", "--classes", "a"],
     "radius": ["--images", "in.png"],

@@ -374,11 +374,11 @@ def test_full_disk_in_classification(tmp_path, capsys, monkeypatch):
 def test_places_that_cannot_be(originals, checkpoints, tmp_path, capsys):
     config = tiny("segmentation", originals["segmentation"], tmp_path / "segmentation.py")
     (tmp_path / "file").write_text("x")
-    assert "file': File exists" in fails(capsys, "train", config, "--work-dir", tmp_path / "file")
-    assert "file/run': Not a directory" in fails(capsys, "train", config, "--work-dir", tmp_path / "file/run")
+    assert "file' is no folder" in fails(capsys, "train", config, "--work-dir", tmp_path / "file")
+    assert "file' is no folder" in fails(capsys, "train", config, "--work-dir", tmp_path / "file/run")
     weights = checkpoints["segmentation"]
     said = fails(capsys, "test", config, weights, "--work-dir", tmp_path / "run", "--out", tmp_path / "file")
-    assert "file': File exists" in said and (tmp_path / "file").read_text() == "x"
+    assert "file' is no folder" in said and (tmp_path / "file").read_text() == "x"
     assert explain(OSError(errno.EBADF, "Bad file descriptor")) is None  # a bug keeps its traceback
 
 
@@ -452,9 +452,9 @@ def test_commands_without_mmengine(tmp_path, capsys, originals):
     (tmp_path / "notes.md").write_text("")
     picture = next((originals["detection"] / "train2017").iterdir())
     for arguments, message in (
-        (["make-data", tmp_path / "notes.md", "--layout", "ade"], "notes.md' is a file"),
-        (["make-data", tmp_path / "notes.md"], "notes.md/imagefolder' cannot be made ('"),
-        (["make-data", "/proc/shapes"], "cannot be made"),
+        (["make-data", tmp_path / "notes.md", "--layout", "ade"], "notes.md' is no folder"),
+        (["make-data", tmp_path / "notes.md"], "notes.md' is no folder"),
+        (["make-data", "/proc/shapes"], "was not written"),
         (["explain", picture, "--model", "hcformer_nano", "--model-args", "patch_size=0"], "patch_size must be a posi"),
     ):
         assert message in fails(capsys, *arguments)

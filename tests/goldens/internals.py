@@ -5,6 +5,7 @@ Each function imports what it needs when it is called, so that a name that has m
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor, nn
@@ -54,9 +55,10 @@ def manifolds():
 
 def layers() -> Any:
     """A namespace of all layers."""
-    from hypvision import nn as layers
+    from hypvision import nn
+    from hypvision.nn import published
 
-    return layers
+    return SimpleNamespace(**{name: getattr(room, name) for room in (published, nn) for name in room.__all__})
 
 
 def losses() -> dict[str, Any]:

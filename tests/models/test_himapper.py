@@ -321,8 +321,6 @@ def test_mistakes_are_explained(options, message):
     arguments = {} if "backbone" in options else VIT
     with pytest.raises(HypvisionError, match=message):
         timm.create_model("himapper", **{"backbone": "vit_tiny_patch16_224", **arguments, **options})
-    with pytest.raises(HypvisionError, match="needs a backbone"):
-        timm.create_model("himapper")
 
 
 def test_weights_that_cannot_be_fetched(monkeypatch):

@@ -48,8 +48,8 @@ NO_SCRIPT = "({}) and not torchscript"
 
 
 def test_one_model_of_each_family_passes_timms_tests(suite):
-    # seven for each architecture, three for each of the two sets of trained weights of the first
-    assert "20 passed" in run(suite, NO_SCRIPT.format("hcformer_nano or hcnn_resnet18"))
+    # six for each architecture, three for each of the two sets of trained weights of the first
+    assert "18 passed" in run(suite, NO_SCRIPT.format("hcformer_nano or hcnn_resnet18"))
 
 
 @pytest.mark.slow

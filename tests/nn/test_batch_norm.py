@@ -8,6 +8,7 @@ from references.lorentz_cnn import BatchNorm, Hyperboloid
 import hypvision.models  # noqa: F401 - registers
 from hypvision import nn as hnn
 from hypvision.geometry import Lorentz
+from hypvision.nn import published as pub
 
 
 def with_outlier(size, dtype=torch.float64):
@@ -20,7 +21,7 @@ def with_outlier(size, dtype=torch.float64):
 
 @pytest.mark.parametrize("exp_limit", [10.0, 4.0])
 @pytest.mark.parametrize("c", [1.0, 0.5])
-@pytest.mark.parametrize("kind", [hnn.LorentzBatchNorm2d, hnn.GyroLorentzBatchNorm2d])
+@pytest.mark.parametrize("kind", [hnn.LorentzBatchNorm2d, pub.GyroLorentzBatchNorm2d])
 def test_radius_around_beta_stops_exactly_at_the_limit(kind, c, exp_limit):
     """The direction is normalised first, then the length is cut: no growth beyond."""
     layer = kind(3, Lorentz(c), dtype=torch.float64, exp_limit=exp_limit).eval()
@@ -41,7 +42,7 @@ def test_limits_of_the_networks():
     limits = lambda name: {m.exp_limit for m in timm.create_model(name).modules() if hasattr(m, "exp_limit")}  # noqa: E731
     assert limits("hcnn_resnet18") == {10.0}
     assert limits("hecnn_resnet50") == {100.0}
-    assert hnn.GyroLorentzBatchNorm1d(3, Lorentz()).exp_limit is None
+    assert pub.GyroLorentzBatchNorm1d(3, Lorentz()).exp_limit is None
     with pytest.raises(ValueError, match="exp_limit"):
         hnn.LorentzBatchNorm1d(3, Lorentz(), exp_limit=0)
 
@@ -73,7 +74,7 @@ def test_equals_the_published_chain_beyond_its_limit(training, c, exp_limit):
 @pytest.mark.parametrize("slope", [None, 2.0])
 @pytest.mark.parametrize("gyro", [False, True])
 def test_gradients_beyond_the_limit(slope, gyro):
-    kind = hnn.GyroLorentzBatchNorm2d if gyro else hnn.LorentzBatchNorm2d
+    kind = pub.GyroLorentzBatchNorm2d if gyro else hnn.LorentzBatchNorm2d
     layer = kind(3, Lorentz(0.5), dtype=torch.float64, slope=slope, exp_limit=4.0)
     with torch.no_grad():
         layer.beta.copy_(layer.manifold.expmap0(torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)))

@@ -14,6 +14,7 @@ from torch import nn
 
 from hypvision import nn as hnn
 from hypvision.geometry import Lorentz, PoincareBall, Product, named_manifold_parameters
+from hypvision.nn import published as pub
 
 C = 0.7
 
@@ -151,22 +152,22 @@ LAYERS = {
         block=lambda m: hnn.LorentzLinear(6, 6, m, normalize="time"),
     ),
     "fgg": Case(
-        lambda m: hnn.FGGLinear(6, 9, m), tokens, reference.fgg_linear, block=lambda m: hnn.FGGLinear(6, 6, m)
+        lambda m: pub.FGGLinear(6, 9, m), tokens, reference.fgg_linear, block=lambda m: pub.FGGLinear(6, 6, m)
     ),
-    "fgg_identity": Case(lambda m: hnn.FGGLinear(6, 9, m, init="identity"), tokens, reference.fgg_linear, **other),
-    "fgg_kaiming": Case(lambda m: hnn.FGGLinear(6, 4, m, init="kaiming"), tokens, reference.fgg_linear, **other),
-    "fgg_mlr": Case(lambda m: hnn.FGGLinear(6, 4, m, init="mlr"), tokens, reference.fgg_linear, **other),
+    "fgg_identity": Case(lambda m: pub.FGGLinear(6, 9, m, init="identity"), tokens, reference.fgg_linear, **other),
+    "fgg_kaiming": Case(lambda m: pub.FGGLinear(6, 4, m, init="kaiming"), tokens, reference.fgg_linear, **other),
+    "fgg_mlr": Case(lambda m: pub.FGGLinear(6, 4, m, init="mlr"), tokens, reference.fgg_linear, **other),
     "fgg_weight_norm": Case(
-        lambda m: hnn.FGGLinear(6, 9, m, weight_norm=True), tokens, reference.fgg_linear,
-        block=lambda m: hnn.FGGLinear(6, 6, m, weight_norm=True),
+        lambda m: pub.FGGLinear(6, 9, m, weight_norm=True), tokens, reference.fgg_linear,
+        block=lambda m: pub.FGGLinear(6, 6, m, weight_norm=True),
     ),
     "fgg_weight_norm_xavier": Case(
-        lambda m: hnn.FGGLinear(6, 9, m, nn.ReLU(), "xavier", weight_norm=True), tokens, reference.fgg_linear, **other
+        lambda m: pub.FGGLinear(6, 9, m, nn.ReLU(), "xavier", weight_norm=True), tokens, reference.fgg_linear, **other
     ),
     "plfc": Case(
-        lambda m: hnn.PLFCLinear(6, 9, m), tokens, reference.plfc, block=lambda m: hnn.PLFCLinear(6, 6, m)
+        lambda m: pub.PLFCLinear(6, 9, m), tokens, reference.plfc, block=lambda m: pub.PLFCLinear(6, 6, m)
     ),
-    "plfc_normal": Case(lambda m: hnn.PLFCLinear(6, 4, m, init="normal"), tokens, reference.plfc, **other),
+    "plfc_normal": Case(lambda m: pub.PLFCLinear(6, 4, m, init="normal"), tokens, reference.plfc, **other),
     "conv1d": Case(
         lambda m: hnn.LorentzConv1d(6, 8, 3, m, 2, 1, 2), sequences, reference.lorentz_conv1d, dim=1,
         block=lambda m: hnn.LorentzConv1d(6, 6, 3, m, padding=1),
@@ -189,9 +190,9 @@ LAYERS = {
         dim=1, block=lambda m: hnn.LorentzConvTranspose2d(6, 6, 3, m, padding=1),
     ),
     "patch_embed": Case(
-        lambda m: hnn.LorentzPatchEmbed(6, 8, 3, m), maps,
+        lambda m: pub.LorentzPatchEmbed(6, 8, 3, m), maps,
         lambda layer, x, c: reference.lorentz_conv2d(layer.proj, x, c).flatten(2).transpose(1, 2),
-        block=lambda m: hnn.LorentzPatchEmbed(6, 6, 1, m, flatten=False),
+        block=lambda m: pub.LorentzPatchEmbed(6, 6, 1, m, flatten=False),
     ),
     "efficient_conv1d": Case(
         lambda m: hnn.EfficientLorentzConv1d(6, 8, 3, m, 2, 1), sequences,
@@ -226,12 +227,12 @@ LAYERS = {
         block=lambda m: hnn.LorentzBatchNorm1d(6, m),
     ),
     "gyro_batch_norm2d": Case(
-        lambda m: hnn.GyroLorentzBatchNorm2d(6, m), maps, channels_last(reference.batch_norm), dim=1,
-        block=lambda m: hnn.GyroLorentzBatchNorm2d(6, m),
+        lambda m: pub.GyroLorentzBatchNorm2d(6, m), maps, channels_last(reference.batch_norm), dim=1,
+        block=lambda m: pub.GyroLorentzBatchNorm2d(6, m),
     ),
     "gyro_batch_norm1d": Case(
-        lambda m: hnn.GyroLorentzBatchNorm1d(6, m), tokens, reference.batch_norm,
-        block=lambda m: hnn.GyroLorentzBatchNorm1d(6, m),
+        lambda m: pub.GyroLorentzBatchNorm1d(6, m), tokens, reference.batch_norm,
+        block=lambda m: pub.GyroLorentzBatchNorm1d(6, m),
     ),
     "layer_norm": Case(
         lambda m: hnn.LorentzLayerNorm(6), tokens, reference.layer_norm, block=lambda m: hnn.LorentzLayerNorm(6)
@@ -303,58 +304,58 @@ LAYERS = {
         before=lambda m: hnn.LorentzLinear(6, 6, m),
     ),
     "fgg_classifier": Case(
-        lambda m: hnn.FGGMLR(6, 9, m), rows, reference.fgg_mlr, gives="numbers",
-        before=lambda m: hnn.FGGLinear(6, 6, m),
+        lambda m: pub.FGGMLR(6, 9, m), rows, reference.fgg_mlr, gives="numbers",
+        before=lambda m: pub.FGGLinear(6, 6, m),
     ),
     "attention": Case(
-        lambda m: hnn.LorentzAttention(6, 2, m), tokens, reference.attention,
-        block=lambda m: hnn.LorentzAttention(6, 2, m),
+        lambda m: pub.LorentzAttention(6, 2, m), tokens, reference.attention,
+        block=lambda m: pub.LorentzAttention(6, 2, m),
     ),
     "attention_of_points": Case(
-        lambda m: hnn.LorentzAttention(6, 2, m, head_dim=2, join="points", init="xavier"), tokens,
-        reference.attention, block=lambda m: hnn.LorentzAttention(6, 2, m, head_dim=3, join="points"),
+        lambda m: pub.LorentzAttention(6, 2, m, head_dim=2, join="points", init="xavier"), tokens,
+        reference.attention, block=lambda m: pub.LorentzAttention(6, 2, m, head_dim=3, join="points"),
     ),
     "attention_centroid": Case(
-        lambda m: hnn.LorentzAttention(6, 2, m, head_dim=6, join="centroid"), tokens, reference.attention, **other,
+        lambda m: pub.LorentzAttention(6, 2, m, head_dim=6, join="centroid"), tokens, reference.attention, **other,
         block=lambda m: nn.Sequential(
-            hnn.LorentzAttention(6, 2, m, head_dim=6, join="centroid"), hnn.LorentzRMSNorm(6)
+            pub.LorentzAttention(6, 2, m, head_dim=6, join="centroid"), hnn.LorentzRMSNorm(6)
         ),
     ),
     "linear_attention": Case(
-        lambda m: hnn.LorentzLinearAttention(6, 2, m), tokens, reference.linear_attention,
-        block=lambda m: nn.Sequential(hnn.LorentzLinearAttention(6, 2, m), hnn.LorentzRMSNorm(6)),
+        lambda m: pub.LorentzLinearAttention(6, 2, m), tokens, reference.linear_attention,
+        block=lambda m: nn.Sequential(pub.LorentzLinearAttention(6, 2, m), hnn.LorentzRMSNorm(6)),
     ),
     "ganea_mlr": Case(
-        lambda m: hnn.GaneaMLR(6, 9, m), ball_points, reference.ganea_mlr, B, "numbers",
-        before=lambda m: hnn.PoincareFullyConnected(6, 6, m),
+        lambda m: pub.GaneaMLR(6, 9, m), ball_points, reference.ganea_mlr, B, "numbers",
+        before=lambda m: pub.PoincareFullyConnected(6, 6, m),
     ),
     "poincare_mlr": Case(
-        lambda m: hnn.PoincareMLR(6, 9, m), ball_points, reference.poincare_mlr, B, "numbers",
-        before=lambda m: hnn.PoincareFullyConnected(6, 6, m),
+        lambda m: pub.PoincareMLR(6, 9, m), ball_points, reference.poincare_mlr, B, "numbers",
+        before=lambda m: pub.PoincareFullyConnected(6, 6, m),
     ),
     "poincare_fc": Case(
-        lambda m: hnn.PoincareFullyConnected(6, 9, m), ball_points, reference.poincare_fc, B, "points",
-        block=lambda m: hnn.PoincareFullyConnected(6, 6, m),
+        lambda m: pub.PoincareFullyConnected(6, 9, m), ball_points, reference.poincare_fc, B, "points",
+        block=lambda m: pub.PoincareFullyConnected(6, 6, m),
     ),
     "poincare_fc_normal": Case(
-        lambda m: hnn.PoincareFullyConnected(6, 4, m, init="normal"), ball_points, reference.poincare_fc, B, "points",
+        lambda m: pub.PoincareFullyConnected(6, 4, m, init="normal"), ball_points, reference.poincare_fc, B, "points",
         **other,
     ),
     "poincare_linear": Case(
-        lambda m: hnn.PoincareLinear(6, 9, m), ball_points, reference.poincare_linear, B, "points",
-        block=lambda m: hnn.PoincareLinear(6, 6, m),
+        lambda m: pub.PoincareLinear(6, 9, m), ball_points, reference.poincare_linear, B, "points",
+        block=lambda m: pub.PoincareLinear(6, 6, m),
     ),
     "poincare_conv": Case(
-        lambda m: hnn.PoincareConv2d(6, 8, 3, m, 2, 1), ball_maps, reference.poincare_conv2d, B, "points", dim=1,
-        block=lambda m: nn.Sequential(hnn.PoincareConv2d(6, 6, 3, m, padding=1), hnn.PoincareBatchNorm2d(6, m)),
+        lambda m: pub.PoincareConv2d(6, 8, 3, m, 2, 1), ball_maps, reference.poincare_conv2d, B, "points", dim=1,
+        block=lambda m: nn.Sequential(pub.PoincareConv2d(6, 6, 3, m, padding=1), pub.PoincareBatchNorm2d(6, m)),
     ),
     "poincare_batch_norm1d": Case(
-        lambda m: hnn.PoincareBatchNorm1d(6, m), ball_points, reference.poincare_batch_norm, B, "points",
-        block=lambda m: hnn.PoincareBatchNorm1d(6, m),
+        lambda m: pub.PoincareBatchNorm1d(6, m), ball_points, reference.poincare_batch_norm, B, "points",
+        block=lambda m: pub.PoincareBatchNorm1d(6, m),
     ),
     "poincare_batch_norm2d": Case(
-        lambda m: hnn.PoincareBatchNorm2d(6, m), ball_maps, channels_last(reference.poincare_batch_norm), B, "points",
-        dim=1, block=lambda m: hnn.PoincareBatchNorm2d(6, m),
+        lambda m: pub.PoincareBatchNorm2d(6, m), ball_maps, channels_last(reference.poincare_batch_norm), B, "points",
+        dim=1, block=lambda m: pub.PoincareBatchNorm2d(6, m),
     ),
 }  # fmt: skip
 
@@ -714,10 +715,10 @@ def test_fifty_layers_deep(name, amp):
     [
         lambda m: hnn.LorentzLinear(6, 6, m, init="uniform"),
         lambda m: hnn.LorentzLinear(6, 6, m, init="xavier"),
-        lambda m: hnn.FGGLinear(6, 6, m, init="identity"),
-        lambda m: hnn.PLFCLinear(6, 6, m, init="normal"),
-        lambda m: hnn.PoincareLinear(6, 6, m, init="kaiming"),
-        lambda m: hnn.PoincareFullyConnected(6, 6, m, init="normal"),
+        lambda m: pub.FGGLinear(6, 6, m, init="identity"),
+        lambda m: pub.PLFCLinear(6, 6, m, init="normal"),
+        lambda m: pub.PoincareLinear(6, 6, m, init="kaiming"),
+        lambda m: pub.PoincareFullyConnected(6, 6, m, init="normal"),
     ],
 )
 def test_published_inits_leave_the_range(make):
@@ -740,10 +741,10 @@ def test_radii_stay_where_the_dimension_changes():
     widths = [16, 32, 24, 8] * 12 + [16]
     for make, space in (
         (lambda n, m: hnn.LorentzLinear(n, m, manifold), manifold),
-        (lambda n, m: hnn.FGGLinear(n, m, manifold), manifold),
-        (lambda n, m: hnn.PLFCLinear(n, m, manifold), manifold),
-        (lambda n, m: hnn.PoincareLinear(n, m, ball), ball),
-        (lambda n, m: hnn.PoincareFullyConnected(n, m, ball), ball),
+        (lambda n, m: pub.FGGLinear(n, m, manifold), manifold),
+        (lambda n, m: pub.PLFCLinear(n, m, manifold), manifold),
+        (lambda n, m: pub.PoincareLinear(n, m, ball), ball),
+        (lambda n, m: pub.PoincareFullyConnected(n, m, ball), ball),
     ):
         torch.manual_seed(0)
         x = torch.randn(64, 16) if space is manifold else ball.from_tangent0(torch.randn(64, 16) / 2)
@@ -753,7 +754,7 @@ def test_radii_stay_where_the_dimension_changes():
         assert 0.2 < radius < 8, (make(2, 2), radius)
 
 
-@pytest.mark.parametrize("kind", [hnn.LorentzBatchNorm2d, hnn.GyroLorentzBatchNorm2d])
+@pytest.mark.parametrize("kind", [hnn.LorentzBatchNorm2d, pub.GyroLorentzBatchNorm2d])
 def test_running_statistics_follow(kind):
     """After many batches of one distribution, evaluation does what training does."""
     torch.manual_seed(0)
@@ -764,7 +765,7 @@ def test_running_statistics_follow(kind):
     torch.testing.assert_close(layer(x), expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [hnn.LorentzBatchNorm2d, hnn.GyroLorentzBatchNorm2d])
+@pytest.mark.parametrize("kind", [hnn.LorentzBatchNorm2d, pub.GyroLorentzBatchNorm2d])
 def test_batch_norm_centres(kind):
     """With beta at the origin the centroid of the result is the origin, and its mean radius is gamma."""
     manifold = Lorentz(C)
@@ -842,7 +843,7 @@ def test_attention_drops_weights_and_keeps_radii(scale):
     """A centroid lies no farther out than its points, also if some of their weights are 0 and the others larger."""
     torch.manual_seed(0)
     manifold = Lorentz(C)
-    layer = hnn.LorentzAttention(6, 1, manifold, dropout=0.5, head_dim=6, join="centroid")
+    layer = pub.LorentzAttention(6, 1, manifold, dropout=0.5, head_dim=6, join="centroid")
     x = scale * torch.randn(4, 8, 6)
     limit = manifold.dist0(manifold.from_space(layer.value(x))).max()
     first, second = layer(x), layer(x)
@@ -887,7 +888,7 @@ def test_embedding(manifold):
 
 def test_patch_embed_takes_patches():
     manifold = Lorentz(C)
-    layer = hnn.LorentzPatchEmbed(3, 8, 4, manifold)
+    layer = pub.LorentzPatchEmbed(3, 8, 4, manifold)
     x = torch.randn(2, 3, 10, 8)
     out = layer(x)
     assert out.shape == (2, 4, 8)
@@ -915,7 +916,7 @@ def test_modules_on_space_and_tangent():
     [
         (lambda m: hnn.LorentzLinear(0, 3, m), "in_features"),
         (lambda m: hnn.LorentzLinear(2, 3, m, init="zeros"), "init"),
-        (lambda m: hnn.FGGLinear(2, 3, m, init="zeros"), "init"),
+        (lambda m: pub.FGGLinear(2, 3, m, init="zeros"), "init"),
         (lambda m: hnn.LorentzConv2d(2, 3, 0, m), "kernel_size"),
         (lambda m: hnn.LorentzConv2d(2, 3, (1, 2, 3), m), "kernel_size"),
         (lambda m: hnn.LorentzConvTranspose2d(2, 3, 3, m, padding=3), "padding"),
@@ -930,26 +931,26 @@ def test_modules_on_space_and_tangent():
         ),
         (lambda m: hnn.LorentzBatchNorm1d(3, m)(torch.zeros(2, 4)), "3 features"),
         (lambda m: hnn.LorentzResidual(m, "sum"), "mode"),
-        (lambda m: hnn.LorentzAttention(6, 4, m), "num_heads"),
+        (lambda m: pub.LorentzAttention(6, 4, m), "num_heads"),
         (lambda m: hnn.HyperbolicEmbedding(0, 4, m), "num_embeddings"),
         (lambda m: hnn.HyperbolicEmbedding(5, 4, m, padding_idx=5), "padding_idx must be one of the 5 rows"),
         (lambda m: hnn.HyperbolicEmbedding(5, 4, m, std=-1.0), "std"),
         (lambda m: hnn.HyperbolicEmbedding(5, 4, Product((m, 2), (m, 3))), "dimension 5 of the product"),
-        (lambda m: hnn.LorentzPatchEmbed(3, 0, 4, m), "embed_dim"),
-        (lambda m: hnn.LorentzPatchEmbed(3, 8, 0, m), "kernel_size"),
+        (lambda m: pub.LorentzPatchEmbed(3, 0, 4, m), "embed_dim"),
+        (lambda m: pub.LorentzPatchEmbed(3, 8, 0, m), "kernel_size"),
         (lambda m: hnn.LorentzLinear(2, 2.5, m), "out_features must be an integer of at least 1, got 2.5"),
         (lambda m: hnn.LorentzLinear(2, 3, m, normalize="space"), "normalize"),
         (lambda m: hnn.LorentzLinear(2, 3, m, normalize="time", margin=0.0), "margin must be a number above 0"),
         (
-            lambda m: hnn.PoincareLinear(2, 3, PoincareBall(), init="normal"),
+            lambda m: pub.PoincareLinear(2, 3, PoincareBall(), init="normal"),
             "init must be one of 'isometric'",
         ),
-        (lambda m: hnn.PoincareFullyConnected(2, 3, PoincareBall(), init="zeros"), "init"),
-        (lambda m: hnn.PoincareConv2d(2, 3, 3, PoincareBall(), padding=-1), "padding"),
-        (lambda m: hnn.PoincareBatchNorm2d(2, PoincareBall(), mean="median"), "mean"),
+        (lambda m: pub.PoincareFullyConnected(2, 3, PoincareBall(), init="zeros"), "init"),
+        (lambda m: pub.PoincareConv2d(2, 3, 3, PoincareBall(), padding=-1), "padding"),
+        (lambda m: pub.PoincareBatchNorm2d(2, PoincareBall(), mean="median"), "mean"),
         (lambda m: hnn.LorentzMLR(3, 0, m), "LorentzMLR: num_classes must be an integer of at least 1, got 0"),
-        (lambda m: hnn.GaneaMLR(3, 0, PoincareBall()), "num_classes"),
-        (lambda m: hnn.PoincareMLR(0, 3, PoincareBall()), "in_features"),
+        (lambda m: pub.GaneaMLR(3, 0, PoincareBall()), "num_classes"),
+        (lambda m: pub.PoincareMLR(0, 3, PoincareBall()), "in_features"),
         (lambda m: hnn.ToLorentz(m, clip=0.0), "ToLorentz: clip must be a number above 0, got 0.0"),
         (lambda m: hnn.ToLorentz(m, slope=0.0), "slope"),
         (lambda m: hnn.ChangeManifold(m, m, slope=-1.0), "slope"),
@@ -961,13 +962,22 @@ def test_modules_on_space_and_tangent():
         (lambda m: hnn.LorentzResidual(m, "space", scale=1.0), "scale is for"),
         (lambda m: hnn.LorentzResidual(m, slope=0), "slope"),
         (lambda m: hnn.LorentzResidual(m)(torch.zeros(2, 3), torch.zeros(2, 4)), "same shape"),
-        (lambda m: hnn.LorentzAttention(6, 2, m, dropout=-0.1), "dropout must be a number of at least 0 and below 1"),
-        (lambda m: hnn.LorentzAttention(6, 2, m, scale=0.0), "scale"),
-        (lambda m: hnn.LorentzAttention(6, 2, m, join="time"), "join"),
-        (lambda m: hnn.LorentzAttention(6, 0, m), "num_heads"),
-        (lambda m: hnn.LorentzAttention(6, 2, m)(torch.zeros(2, 3, 6), torch.zeros(2, 3, 5)), "context must have 6"),
-        (lambda m: hnn.LorentzLinearAttention(6, 2, m, power=0.5), "power"),
-        (lambda m: hnn.LorentzLinearAttention(6, 2, m)(torch.zeros(2, 3, 6), torch.zeros(2, 4, 6)), "as many tokens"),
+        (
+            lambda m: pub.LorentzAttention(6, 2, m, dropout=-0.1),
+            "dropout must be a number of at least 0 and below 1",
+        ),
+        (lambda m: pub.LorentzAttention(6, 2, m, scale=0.0), "scale"),
+        (lambda m: pub.LorentzAttention(6, 2, m, join="time"), "join"),
+        (lambda m: pub.LorentzAttention(6, 0, m), "num_heads"),
+        (
+            lambda m: pub.LorentzAttention(6, 2, m)(torch.zeros(2, 3, 6), torch.zeros(2, 3, 5)),
+            "context must have 6",
+        ),
+        (lambda m: pub.LorentzLinearAttention(6, 2, m, power=0.5), "power"),
+        (
+            lambda m: pub.LorentzLinearAttention(6, 2, m)(torch.zeros(2, 3, 6), torch.zeros(2, 4, 6)),
+            "as many tokens",
+        ),
         (lambda m: hnn.LorentzBatchNorm2d(3, m, eps=-1.0), "eps"),
         (lambda m: hnn.LorentzAvgPool2d(0, m), "kernel_size"),
         (lambda m: hnn.LorentzConv2d(3, 4, 3, m)(torch.zeros(3, 8, 8)), "x must have 4 dimensions, got shape"),

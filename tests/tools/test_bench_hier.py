@@ -10,6 +10,7 @@ from hypvision.errors import HypvisionError
 
 def arguments(*words):
     parser = argparse.ArgumentParser()
+    parser.set_defaults(benchmark="hier")
     bench.add_arguments(parser)
     return parser.parse_args(words)
 

@@ -11,6 +11,7 @@ from hypvision.errors import HypvisionError
 @pytest.fixture
 def arguments(tmp_path):
     parser = argparse.ArgumentParser()
+    parser.set_defaults(benchmark="himapper")
     bench.add_arguments(parser)
     options = f"--models deit_tiny_patch16_224 --batch 1 --size 32 --repeats 1 --write {tmp_path / 'benchmarks.md'}"
     return parser.parse_args(options.split())

@@ -5,6 +5,7 @@ import argparse
 import pytest
 import torch
 from bench import hcformer as bench
+from bench.common import write_section
 
 from hypvision.errors import HypvisionError
 
@@ -43,6 +44,7 @@ def test_backward_keeps_activations():
 def arguments(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "OTHERS", ("resnet18",))
     parser = argparse.ArgumentParser()
+    parser.set_defaults(benchmark="hcformer")
     bench.add_arguments(parser)
     options = f"--models hcformer_nano --batch 1 --size 64 --repeats 1 --write {tmp_path / 'docs' / 'benchmarks.md'}"
     return parser.parse_args(options.split())
@@ -60,7 +62,7 @@ def test_the_table_has_all_rows_and_is_written(arguments, capsys):
     assert rows[1][1] in capsys.readouterr().out
 
     arguments.write.write_text(page + "\nkept\n")
-    bench.write_section(arguments.write, bench.MARKS, "new")
+    write_section(arguments.write, bench.MARKS, "new")
     page = arguments.write.read_text()
     assert "new" in page and "resnet18" not in page and page.endswith("kept\n")
 
@@ -71,7 +73,7 @@ def test_mistakes_are_explained(arguments, tmp_path):
             bench.run(argparse.Namespace(**{**vars(arguments), name: value}))
     (tmp_path / "page.md").write_text(f"only {bench.MARKS[1]}")
     with pytest.raises(HypvisionError, match="lacks the marks"):
-        bench.write_section(tmp_path / "page.md", bench.MARKS, "text", bench.INTRODUCTION)
+        write_section(tmp_path / "page.md", bench.MARKS, "text", bench.INTRODUCTION)
 
 
 def test_other_models_take_the_size():

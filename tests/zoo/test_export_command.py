@@ -362,9 +362,9 @@ def test_a_file_that_differs_is_not_kept(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["good.pt"]
 
 
-class Unscriptable(nn.Module):
+class DataDependent(nn.Module):
     def forward(self, x):
-        return x.sum((1, 2, 3)) if hash(str(x.shape)) else exec("")
+        return x.sum((1, 2, 3)) if x.max() > 0 else x.mean((1, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ class Unscriptable(nn.Module):
     [
         (Drifting(), (3, 32, 32), "tflite", "no format"),
         (Drifting(), (3, 40, 40), "torchexport", "--fixed-size"),
-        (Unscriptable(), (3, 32, 32), "torchexport", "cannot be exported"),
+        (DataDependent(), (3, 32, 32), "torchexport", "cannot be exported"),
     ],
 )
 def test_mistakes_are_explained(tmp_path, model, size, kind, message):

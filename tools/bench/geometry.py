@@ -24,7 +24,8 @@ from tqdm import tqdm
 from bench.common import MIB, machine, peak_bytes, set_device, write_section
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
-from hypvision.nn import GaneaMLR, LorentzBatchNorm2d, LorentzConv2d, LorentzMLR, PoincareMLR
+from hypvision.nn import LorentzBatchNorm2d, LorentzConv2d, LorentzMLR
+from hypvision.nn.published import GaneaMLR, PoincareMLR
 from hypvision.optim import RiemannianAdam
 
 try:

@@ -26,14 +26,13 @@ __all__ = [
 ]
 
 _PREDICTOR = "sem_seg_head.predictor."
-_OFFICIAL_ADAPTER, _ADAPTER = ".hyperbolic_attn.adapter_attn_", ".hyperclip."
+_ADAPTER = ".hyperclip."
 _VISION = "clip.visual.transformer.resblocks."
 
 
 def is_official_hyperclip(state_dict: Mapping[str, Tensor]) -> bool:
     """Whether the names are the official HyperCLIP code's."""
-    names = [name for name in state_dict if name.startswith(_PREDICTOR)]
-    return any(_OFFICIAL_ADAPTER in name for name in names)
+    return any(name.startswith(_PREDICTOR) and _ADAPTER in name for name in current_names(state_dict))
 
 
 def is_official_catseg(state_dict: Mapping[str, Tensor]) -> bool:

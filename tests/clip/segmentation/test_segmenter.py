@@ -67,7 +67,9 @@ def test_sliding_is_windows_and_the_whole_averaged(squash):
     expected = F.interpolate(((total / count + overall) / 2)[None], (50, 70), mode="bilinear", align_corners=False)[0]
     assert sorted({left for _, left in model._windows((96, width))}) == list(columns)
     label, scores = model.predict([image], scores=True)[0]
-    assert (scores - expected).abs().max() < 1e-5 and (label == expected.argmax(0)).all()
+    assert (scores - expected).abs().max() < 1e-5
+    # Round-off may choose either of two classes that are as good.
+    assert (expected.amax(0) - expected.gather(0, label[None])[0]).max() < 1e-5
 
 
 def test_similarity_head():

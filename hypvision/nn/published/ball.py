@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from hypvision.geometry import PoincareBall
 from hypvision.geometry.numerics import asinh, exact, safe_sqrt, sinhc_sqrt, square_norm
-
-from .checks import check_features, check_manifold, check_number, check_sizes, integers
-from .conv import box_sum
-from .functional import space_square
-from .linear import check_init, init_planes_
+from hypvision.nn.checks import check_features, check_manifold, check_number, check_sizes, integers
+from hypvision.nn.conv import box_sum
+from hypvision.nn.functional import space_square
+from hypvision.nn.linear import check_init
+from hypvision.nn.published.linear import init_planes_
 
 __all__ = ["PoincareBatchNorm1d", "PoincareBatchNorm2d", "PoincareConv2d"]
 

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact, safe_sqrt
-
-from .checks import check_features, check_manifold, check_number, check_sizes
-from .functional import space_time
-from .linear import LorentzLinear
+from hypvision.nn.checks import check_features, check_manifold, check_number, check_sizes
+from hypvision.nn.functional import space_time
+from hypvision.nn.linear import LorentzLinear
 
 __all__ = ["LorentzAttention", "LorentzLinearAttention"]
 

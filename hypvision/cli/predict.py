@@ -1,0 +1,96 @@
+"""``hypvision predict SOURCE... --model NAME``: any model of any task on images, folders, lists and videos.
+
+Writes ``predictions.json`` (COCO's form), ``predictions.csv``, ``NAME_overlay.png`` (``.mp4`` of a video) and, of
+segmentations, ``NAME_labels.png``; see :mod:`hypvision.inference.writers`.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from hypvision.cli.arguments import Parser, add_device_argument, device_of, number, whole
+from hypvision.errors import HypvisionError
+
+__all__ = ["WRITES", "add_predict_arguments", "add_sources_arguments", "run_predict"]
+
+WRITES = ("json", "csv", "overlay", "labels")  # those of hypvision.inference.writers, whose import brings PyTorch
+
+
+def add_sources_arguments(parser: Parser, metavar: str = "SOURCE") -> None:
+    """What is looked at, shared by the commands that look at images."""
+    text = "image, folder of images, glob pattern, list of paths (.txt), or video"
+    parser.add_argument("images", nargs="+", metavar=metavar, help=text)
+    parser.add_argument(
+        "--every", type=whole(1), default=1, metavar="N", help="take every N-th frame of a video (default 1)"
+    )
+
+
+def add_predict_arguments(parser: Parser) -> None:
+    """The arguments of ``predict``."""
+    add_sources_arguments(parser)
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME|CONFIG",
+        help="a timm model, a name of `hypvision models`, a release (hf-hub:USER/REPO), or the config of a training",
+    )
+    text = "checkpoint of the training; without, a timm model has its published weights"
+    parser.add_argument("--weights", metavar="FILE", help=text)
+    parser.add_argument(
+        "--model-args",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="arguments of a timm model, as in model.backbone of its config, e.g. patch_size=2 img_size=32",
+    )
+    text = 'what an open-vocabulary model looks for: "cat, dog, grass", a .txt or .json file, or the name of a list'
+    parser.add_argument("--classes", metavar="LIST", help=text)
+    text = "of the classes those that a panoptic model counts (default: all)"
+    parser.add_argument("--things", metavar="LIST", help=text)
+    text = "leave out boxes of lower scores (default: 0.3)"
+    parser.add_argument("--score", type=number, default=0.3, metavar="X", help=text)
+    text = f"what to write: {', '.join(WRITES)} (default: all)"
+    parser.add_argument("--write", nargs="+", choices=WRITES, default=list(WRITES), metavar="KIND", help=text)
+    text = "images at a time, of a classifier (default: 8)"
+    parser.add_argument("--batch", type=whole(1), default=8, metavar="N", help=text)
+    add_device_argument(parser)
+    text = "folder of the results (default: predicted)"
+    parser.add_output("--out", what="folder", default="predicted", metavar="DIR", help=text)
+
+
+def run_predict(args: Namespace) -> None:
+    """``predict`` from parsed arguments; prints what was written, and how fast."""
+    import time
+
+    from hypvision.clip.segmentation.segment import parse_classes
+    from hypvision.files import protecting
+    from hypvision.inference.predictors import Request, load_predictor
+    from hypvision.inference.progress import progress
+    from hypvision.inference.running import results
+    from hypvision.inference.sources import find_sources
+    from hypvision.inference.writers import Writer
+    from hypvision.version import __version__
+    from hypvision.zoo.loading import parse_arguments
+
+    if not 0 <= args.score <= 1:
+        raise HypvisionError(f"--score is a probability from 0 to 1, got {args.score:g}.")
+    classes, things = (None if text is None else parse_classes(text) for text in (args.classes, args.things))
+    sources = find_sources(args.images, args.every)
+    arguments = parse_arguments(args.model_args)
+    request = Request(args.model, args.weights, arguments, classes, things, args.score, device_of(args))
+    predictor = load_predictor(request)
+    info = dict(model=str(args.model), weights=args.weights, hypvision=__version__)
+    begin, count = time.perf_counter(), 0
+    with protecting(*sources.files), Writer(args.out, args.write, info, args.every) as writer:
+        for frame, image, result in progress(results(predictor, sources, args.batch), len(sources), "image"):
+            writer.add(frame, image, result)
+            count += 1
+    seconds = time.perf_counter() - begin
+    print(
+        f"{count} images in {seconds:.1f} s ({count / seconds:.1f} a second): {len(writer.written)} files in {args.out}"
+    )
+    shown = list(writer.written)
+    for path in shown[-6:]:
+        print(f"  {path}")
+    if len(shown) > 6:
+        print(f"  and {len(shown) - 6} more in {args.out}")

@@ -1,0 +1,259 @@
+"""Emoji: small pictures of one thing each in the styles of several vendors, with names, keywords and a taxonomy.
+
+The folder is the user's::
+
+    emoji.json                  [{"id", "name", "keywords", "group", "subgroup"}, ...], words of Unicode's CLDR
+    images/STYLE/ID.png         one picture an emoji and style
+    splits/classes.json         [{"label", "classname", "subgroup", "group_name"}, ...]
+    splits/emoji_split.json     {"train": [ID, ...], "val": [...], "test": [...]}, split by emoji
+
+>>> data = EmojiCaptions("data/emoji", "train", styles=("noto", "twemoji"))
+>>> data[0]["caption"]
+'a drawing of a mammal'
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.registry import DATASETS
+from PIL import Image
+from torch.utils.data import Dataset
+
+from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.images import open_image
+
+__all__ = ["TEMPLATES", "Emoji", "EmojiCaptions", "augment", "read_emoji"]
+
+TEMPLATES = ("a photo of a {}", "a picture of a {}", "a drawing of a {}", "an emoji of a {}")
+
+_SPLITS = ("train", "val", "test")
+_ONE_SIDED = ("hand", "time", "transport-sign")  # subgroups whose pictures mean something else in a mirror
+
+
+@dataclass(frozen=True)
+class Emoji:
+    """One emoji: what it shows and where it stands in the taxonomy.
+
+    Attributes:
+        id: code points in hex, joined by ``-``; the stem of its pictures.
+        name, keywords: Unicode's words for it.
+        label: number of its class, from 0.
+        classname, group: readable names of its class and of the group above it.
+        one_sided: whether its mirror image means something else.
+    """
+
+    id: str
+    name: str
+    keywords: tuple[str, ...]
+    label: int
+    classname: str
+    group: str
+    one_sided: bool = False
+
+
+def read_emoji(root: str | Path, split: str) -> tuple[list[Emoji], tuple[str, ...]]:
+    """The emoji of a split, in the order of its list, and the names of all classes, in the order of their labels.
+
+    Raises:
+        HypvisionError: a file is missing or not of the layout above, an unknown split, or an emoji of it without a
+            class.
+    """
+    root = Path(root).expanduser()
+    classes = sorted(_records(root / "splits/classes.json", "label"), key=lambda row: row["label"])
+    if [row["label"] for row in classes] != list(range(len(classes))):
+        raise HypvisionError(f"The labels in '{root / 'splits/classes.json'}' are not 0, 1, 2, ...: renumber them.")
+    by_subgroup = {row["subgroup"]: row for row in classes}
+    known = {row["id"]: row for row in _records(root / "emoji.json", "id")}
+    splits = _json(root / "splits/emoji_split.json")
+    if not isinstance(splits, dict) or split not in splits:
+        raise HypvisionError(f"There is no split '{split}'.{did_you_mean(split, _SPLITS)} Use train, val or test.")
+    found = []
+    for name in splits[split]:
+        row = known.get(name)
+        place = by_subgroup.get(row["subgroup"]) if row else None
+        if place is None:
+            raise HypvisionError(
+                f"The emoji '{name}' of the split '{split}' has no {'class' if row else 'entry'} in "
+                f"'{root / ('splits/classes.json' if row else 'emoji.json')}'. Add it, or take it out of the split."
+            )
+        one_sided = (
+            row["group"] == "Symbols"
+            or row["subgroup"].startswith(_ONE_SIDED)
+            or not {"left", "right"}.isdisjoint(row["name"].split())
+        )
+        found.append(
+            Emoji(name, row["name"], tuple(row["keywords"]), place["label"], place["classname"], place["group_name"],
+                  one_sided)
+        )  # fmt: skip
+    return found, tuple(row["classname"] for row in classes)
+
+
+def _json(path: Path) -> Any:
+    if not path.is_file():
+        raise HypvisionError(
+            f"There is no file '{path}'. A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json "
+            "and splits/emoji_split.json; give its place with --cfg-options data_root=FOLDER."
+        )
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise HypvisionError(f"'{path}' is not JSON: {error}. Replace it by an intact copy.") from error
+
+
+def _records(path: Path, key: str) -> list[dict[str, Any]]:
+    rows = _json(path)
+    keys = {"id": ("id", "name", "keywords", "group", "subgroup")}.get(
+        key, ("label", "classname", "subgroup", "group_name")
+    )
+    for number, row in enumerate(rows if isinstance(rows, list) else [rows]):
+        if lacking := [name for name in keys if not isinstance(row, dict) or name not in row]:
+            raise HypvisionError(f"Entry {number} of '{path}' has no '{lacking[0]}'. Expected: {', '.join(keys)}.")
+    return rows
+
+
+@DATASETS.register_module()
+class EmojiCaptions(Dataset):
+    """Pictures of emoji with a caption each, for a contrastive training of a small CLIP.
+
+    In training a caption is the name of the class, of its group, the name of the emoji with one to three keywords, or
+    the name alone, every second time in one of :data:`TEMPLATES`, and the picture is augmented. In the other splits
+    each picture comes once and as it is, with the bare name.
+
+    Args:
+        root: folder of the layout above.
+        split: ``train``, ``val`` or ``test``.
+        styles: of the pictures (folders of ``images``). An emoji that a style does not have is passed over.
+        length: number of samples of the training; the other splits have one a picture.
+        size: side of a sample in pixels.
+        augmented: False: pictures of the training as they are, too.
+        mix: probabilities of a class, a group, a name with keywords; the rest are names.
+        seed: of all random choices; sample i is always the same.
+
+    Raises:
+        HypvisionError: see :func:`read_emoji`; a style without pictures, or a picture that cannot be read.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = "train",
+        styles: Sequence[str] = ("noto",),
+        length: int = 100_000,
+        size: int = 64,
+        augmented: bool = True,
+        mix: tuple[float, float, float] = (0.25, 0.1, 0.25),
+        seed: int = 0,
+    ):
+        self.emoji, classes = read_emoji(root, split)
+        self.split, self.styles, self.size = split, tuple(styles), size
+        self.augmented, self.seed = augmented and split == "train", seed
+        self.mix = (*mix, 1.0 - sum(mix))
+        if min(self.mix) < 0:
+            raise HypvisionError(f"mix={tuple(mix)}: three probabilities are expected, together at most 1.")
+        self.metainfo = dict(classes=classes)
+        self.groups = sorted({item.group for item in self.emoji})
+        self.pictures: list[tuple[int, Path]] = []
+        for style in self.styles:
+            folder = Path(root).expanduser() / "images" / style
+            paths = [(number, folder / f"{item.id}.png") for number, item in enumerate(self.emoji)]
+            there = [(number, path) for number, path in paths if path.is_file()]
+            if not there:
+                raise HypvisionError(f"The style '{style}' has no picture of the split '{split}' in '{folder}'.")
+            self.pictures += there
+        self.length = length if split == "train" else len(self.pictures)
+        self._images = [np.asarray(self._read(path)) for _, path in self.pictures]
+
+    def _read(self, path: Path) -> Image.Image:
+        image = open_image(path)
+        side = (self.size, self.size)
+        return image if image.size == side else image.resize(side, Image.Resampling.BICUBIC)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: of the class; ``concepts``: int64 (3,), numbers of
+        the emoji, its class and its group; ``level``: which of these three the caption names."""
+        train = self.split == "train"
+        rng = np.random.default_rng([index, self.seed])
+        number = int(rng.integers(len(self.pictures))) if train else index
+        owner = self.pictures[number][0]
+        item = self.emoji[owner]
+        caption, level = self._caption(rng, item) if train else (item.name, 0)
+        pixels = self._images[number]
+        if self.augmented:
+            pixels = augment(rng, pixels, mirror=not item.one_sided)
+        return dict(
+            inputs=torch.from_numpy(pixels.copy()).permute(2, 0, 1),
+            caption=caption,
+            label=item.label,
+            concepts=torch.tensor([owner, item.label, self.groups.index(item.group)]),
+            level=level,
+        )
+
+    def _caption(self, rng: np.random.Generator, item: Emoji) -> tuple[str, int]:
+        kind = int(rng.choice(4, p=self.mix))
+        words = (item.classname, item.group, item.name, item.name)[kind]
+        if kind == 2 and item.keywords:
+            count = min(int(rng.integers(1, 4)), len(item.keywords))
+            words += ": " + ", ".join(rng.permutation(item.keywords)[:count])
+        if rng.random() < 0.5:
+            words = TEMPLATES[int(rng.integers(len(TEMPLATES)))].format(words)
+        return words, (1, 2, 0, 0)[kind]
+
+
+def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -> np.ndarray:
+    """A picture on white, moved, turned, resized, in other colours, in grey or as line art.
+
+    Args:
+        rng: where choices come from.
+        pixels: uint8 (H, W, 3).
+        mirror: whether it may be mirrored.
+    """
+    height, width = pixels.shape[:2]
+    angle, shear = np.deg2rad(rng.uniform(-15, 15)), rng.uniform(-0.1, 0.1)
+    scale = np.exp(rng.uniform(np.log(0.75), np.log(1.15)))
+    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    matrix = turn @ np.array([[1.0, shear], [0.0, 1.0]]) / scale
+    if mirror and rng.random() < 0.5:
+        matrix[:, 0] *= -1
+    middle = np.array([width / 2, height / 2])
+    shift = rng.uniform(-0.08, 0.08, 2) * (width, height)
+    offset = middle - matrix @ (middle + shift)  # PIL asks where each pixel of the result comes from
+    image = Image.fromarray(pixels).transform(
+        (width, height), Image.Transform.AFFINE, (*matrix[0], offset[0], *matrix[1], offset[1]),
+        Image.Resampling.BILINEAR, fillcolor=(255, 255, 255),
+    )  # fmt: skip
+    values = np.asarray(image).astype(np.float32)
+    way = rng.random()
+    if way < 0.1:
+        values = _line_art(values)
+    elif way < 0.2:
+        values = np.repeat(values.mean(-1, keepdims=True), 3, axis=-1)
+    else:
+        hue = _hue(rng.uniform(-0.1, 0.1) * 2 * np.pi)
+        values = 255 - ((255 - values) @ hue.T) * rng.uniform(0.7, 1.2)  # white stays white
+    return values.clip(0, 255).astype(np.uint8)
+
+
+def _hue(angle: float) -> np.ndarray:
+    """The turn (3, 3) of colours about the axis of greys."""
+    third, root = 1 / 3, np.sqrt(1 / 3)
+    rest, side = third * (1 - np.cos(angle)), root * np.sin(angle)
+    circulant = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]])
+    return np.eye(3) * np.cos(angle) + rest + side * circulant
+
+
+def _line_art(values: np.ndarray) -> np.ndarray:
+    """Dark lines where the brightness changes, on white."""
+    grey = values.mean(-1)
+    down, across = np.gradient(grey)
+    lines = 255 - 4 * np.hypot(down, across)
+    return np.repeat(lines[..., None], 3, axis=-1)

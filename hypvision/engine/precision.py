@@ -1,0 +1,65 @@
+"""Which precision a CPU is fast in, measured once a process.
+
+A CPU with instructions for bfloat16 multiplies matrices in it at least as fast as in float32; one without emulates them
+and is more than ten times slower. What only wants speed from bfloat16 asks here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from timm.optim import Muon as TimmMuon
+from timm.optim import muon as _muon
+
+__all__ = ["Muon", "has_fast_bfloat16", "slowness_of_bfloat16"]
+
+_SIZE, _TRIES = 256, 5
+_LIMIT = 2.0  # with instructions it is at most 1, without more than 10; what lies between is noise
+
+
+@lru_cache(maxsize=1)
+def slowness_of_bfloat16() -> float:
+    """How many times longer a product of matrices takes in bfloat16 than in float32 on this CPU."""
+    return _seconds(torch.bfloat16) / _seconds(torch.float32)
+
+
+def _seconds(dtype: torch.dtype) -> float:
+    matrix = torch.ones(_SIZE, _SIZE, dtype=dtype)
+    matrix @ matrix  # the first prepares the kernel
+    best = float("inf")
+    for _ in range(_TRIES):
+        begin = time.perf_counter()
+        matrix @ matrix
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether this CPU has instructions for bfloat16, going by its speed."""
+    return slowness_of_bfloat16() <= _LIMIT
+
+
+class Muon(TimmMuon):
+    """timm's, which orthogonalises in bfloat16, but in float32 on a CPU that is slow in it."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None):
+        """One step; see :class:`timm.optim.Muon`."""
+        on_cpu = all(p.device.type == "cpu" for group in self.param_groups for p in group["params"])
+        if not on_cpu or has_fast_bfloat16():
+            return super().step(closure)
+        _muon.zeropower_via_newtonschulz = _in_float32  # timm has no option for it
+        try:
+            return super().step(closure)
+        finally:
+            _muon.zeropower_via_newtonschulz = _orthogonalised
+
+
+_orthogonalised = _muon.zeropower_via_newtonschulz
+
+
+def _in_float32(*args, **kwargs):
+    return _orthogonalised(*args, **{**kwargs, "dtype": torch.float32})

@@ -1,0 +1,223 @@
+"""From a model to what :func:`hypvision.predict` runs: a function of an image, and one of a batch.
+
+A model is named as everywhere: timm's name, weights of the zoo, a release, or the config of a training with its
+checkpoint. What mmengine, mmdet and mmseg add is in :mod:`hypvision.engine.predicting` and in the tasks.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from hypvision.checkpoints.index import builtin_index
+from hypvision.checkpoints.sources import find, is_address
+from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.inference.results import Classes, Result
+from hypvision.zoo.loading import load
+
+__all__ = ["Predictor", "Request", "classifier", "load_predictor", "zero_shot"]
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A model ready for images.
+
+    Attributes:
+        prepare: an image, RGB, to what the model takes; runs in threads.
+        find: a list of these to a result for each.
+        batch: whether several images at a time are faster; detectors and segmenters take images of unequal sizes.
+    """
+
+    prepare: Callable[[Image.Image], Any]
+    find: Callable[[list[Any]], Sequence[Result]]
+    batch: bool = True
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which model, and what to look for.
+
+    Attributes:
+        model: see :func:`hypvision.predict`.
+        weights: checkpoint file, or an address.
+        arguments: of a timm model.
+        classes: of an open-vocabulary model.
+        things: of them those that are counted, for panoptic ones.
+        score: boxes of lower scores are left out.
+        device: where to compute.
+    """
+
+    model: str | Path
+    weights: str | Path | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    classes: str | Path | Sequence[str] | None = None
+    things: str | Path | Sequence[str] | None = None
+    score: float = 0.3
+    device: str = "cpu"
+
+
+def load_predictor(request: Request) -> Predictor:
+    """The predictor that a request asks for.
+
+    Raises:
+        HypvisionError: no such model, weights that are missing or do not fit, or options that it does not take.
+    """
+    import timm
+
+    import hypvision.models  # noqa: F401 - registers them in timm
+
+    name = str(request.model)
+    if name.endswith((".py", ".json")):
+        return _by_name("hypvision.engine.predicting:predictor_of")(request)
+    if is_address(name) or "/" in name or name in builtin_index().records:
+        if request.weights is not None:
+            raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
+        return _of_the_zoo(request)
+    if not timm.is_model(name):
+        known = [*timm.list_models(), *builtin_index().records]
+        raise HypvisionError(
+            f"There is no model '{name}'.{did_you_mean(name, known)} Give a name of timm, of `hypvision models`, or "
+            "the file of a config."
+        )
+    _refuse_classes(request)
+    if request.weights is not None and not is_address(request.weights):
+        network = load(request.weights, model=name, **request.arguments)
+    else:
+        overlay = {} if request.weights is None else dict(pretrained_cfg_overlay=_overlay(request))
+        network = _published(name, {**request.arguments, **overlay})
+    return _timm_predictor(network, request.device)
+
+
+def _overlay(request: Request) -> dict[str, Any]:
+    from hypvision.checkpoints.pretrained import record_overlay
+    from hypvision.checkpoints.sources import resolve
+
+    index, record = find(str(request.weights))
+    if record.task != "classification" or record.model != str(request.model).partition(".")[0]:
+        raise HypvisionError(
+            f"'{request.weights}' are weights of {record.model} ({record.task}): use --model {request.weights} alone."
+        )
+    return record_overlay(record, resolve(record, index))
+
+
+def _published(name: str, arguments: Mapping[str, Any]) -> nn.Module:
+    import timm
+
+    try:
+        return timm.create_model(name, pretrained=True, **arguments).eval()
+    except HypvisionError:
+        raise
+    except Exception as error:  # of the download, whose client raises its own errors; or of the arguments
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise HypvisionError(
+            f"The model '{name}' has no weights that can be had ({reason.rstrip('.')}). Give a checkpoint with "
+            "--weights FILE, or a name of `hypvision models`."
+        ) from error
+
+
+def _by_name(address: str) -> Callable:
+    """A function of a room above, which the engine's configs need and other models do not."""
+    module, _, function = address.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _refuse_classes(request: Request) -> None:
+    if request.classes is not None:
+        raise HypvisionError(
+            f"The classes of '{request.model}' are fixed: leave out --classes. Open-vocabulary models take them: "
+            "hypvision models --task zero-shot, or a config of configs/hyperclip."
+        )
+
+
+def _of_the_zoo(request: Request) -> Predictor:
+    name = str(request.model)
+    _, record = find(name)
+    if record.task == "zero-shot":
+        from hypvision.clip.models import create_clip
+        from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
+
+        model = OpenVocabularyCLIP()
+        address = name if is_address(name) else f"zoo:{name}"
+        model.build_clip(create_clip(record.model, address), tune="frozen", classes=request.classes, dense=False)
+        return zero_shot(model.to(request.device).eval(), request)
+    _refuse_classes(request)
+    if record.task == "classification":
+        return _timm_predictor(load(name, **request.arguments), request.device, record.classes)
+    build = _by_name("hypvision.openmmlab.predicting:predictor_of_model")
+    return build(load(name, device=request.device), request)
+
+
+# What predictors are made of
+
+
+def _timm_predictor(network: nn.Module, device: str, names: Sequence[str] = ()) -> Predictor:
+    from timm.data import create_transform, resolve_model_data_config
+
+    transform = create_transform(**resolve_model_data_config(network))
+    names = names or network.pretrained_cfg.get("label_names") or _imagenet(network)
+    return classifier(network.to(device).eval(), transform, tuple(names), device)
+
+
+def _imagenet(network: nn.Module) -> list[str]:
+    """ImageNet's words, where the head has its classes; numbers elsewhere."""
+    from timm.data import ImageNetInfo, infer_imagenet_subset
+
+    subset = infer_imagenet_subset(network)
+    if not subset:
+        return [str(i) for i in range(network.num_classes)]
+    info = ImageNetInfo(subset)
+    return [info.index_to_description(i) for i in range(info.num_classes())]
+
+
+def classifier(
+    logits: Callable[[Tensor], Tensor], transform: Callable[[Image.Image], Tensor], names: Sequence[str], device: str
+) -> Predictor:
+    """A predictor of classes from a function of images ``(B, C, H, W)`` to logits."""
+
+    def find(images: list[Tensor]) -> list[Classes]:
+        scores = logits(torch.stack(images).to(device, non_blocking=True)).float().softmax(-1).cpu().numpy()
+        if scores.shape[-1] != len(names):
+            raise HypvisionError(f"The model has {scores.shape[-1]} outputs, but {len(names)} class names are known.")
+        return [Classes(score, tuple(names)) for score in scores]
+
+    return Predictor(transform, find)
+
+
+def zero_shot(model: Any, request: Request) -> Predictor:
+    """A predictor of classes by their names, from an :class:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP`.
+
+    Raises:
+        HypvisionError: no classes.
+    """
+    from hypvision.clip.towers import encode_image
+
+    if request.classes is not None:
+        model.set_classes(request.classes)
+    if not model.classes:
+        raise HypvisionError(f"'{request.model}' compares images with words: give --classes \"cat, dog, ...\".")
+    side = getattr(model.clip.visual, "image_size", 224)
+    size = (side, side) if isinstance(side, int) else tuple(side)
+
+    def prepare(image: Image.Image) -> Tensor:
+        scale = max(size[0] / image.height, size[1] / image.width)
+        fitted = (max(size[1], round(image.width * scale)), max(size[0], round(image.height * scale)))
+        image = image.resize(fitted, Image.Resampling.BICUBIC)
+        left, top = (fitted[0] - size[1]) // 2, (fitted[1] - size[0]) // 2
+        image = image.crop((left, top, left + size[1], top + size[0]))
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+    def logits(pixels: Tensor) -> Tensor:
+        embedded = encode_image(model.clip, (pixels.float() - model.mean) / model.std, normalize=True)
+        text = F.normalize(model.encode_classes().float().mean(1), dim=-1)
+        return model.clip.logit_scale.exp() * embedded.float() @ text.T
+
+    return classifier(logits, prepare, model.classes, request.device)

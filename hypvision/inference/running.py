@@ -1,0 +1,96 @@
+"""A predictor over all images of the sources, read and prepared by threads while the model computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from hypvision.inference.predictors import Predictor, Request, load_predictor
+from hypvision.inference.results import Result
+from hypvision.inference.sources import Frame, Sources, find_sources, in_advance
+from hypvision.inference.writers import Prediction
+
+__all__ = ["predict", "results"]
+
+
+def results(predictor: Predictor, sources: Sources, batch: int = 8) -> Iterator[tuple[Frame, Image.Image, Result]]:
+    """Each frame of the sources with its image, RGB, and what is found in it.
+
+    Raises:
+        HypvisionError: an image or a video that cannot be read.
+    """
+    count = batch if predictor.batch else 1
+
+    def read(frame: Frame) -> tuple[Image.Image, Any]:
+        image = frame.open()
+        return image, predictor.prepare(image)
+
+    waiting: list[tuple[Frame, Image.Image, Any]] = []
+    for frame, (image, prepared) in in_advance(read, sources, ahead=2 * count):
+        waiting.append((frame, image, prepared))
+        if len(waiting) == count:
+            yield from _found(predictor, waiting)
+            waiting = []
+    if waiting:
+        yield from _found(predictor, waiting)
+
+
+def _found(
+    predictor: Predictor, waiting: Sequence[tuple[Frame, Image.Image, Any]]
+) -> list[tuple[Frame, Image.Image, Result]]:
+    with torch.inference_mode():
+        found = predictor.find([prepared for _, _, prepared in waiting])
+    return [(frame, image, result) for (frame, image, _), result in zip(waiting, found)]
+
+
+def predict(
+    source: Any,
+    model: str | Path | Predictor,
+    weights: str | Path | None = None,
+    *,
+    classes: str | Path | Sequence[str] | None = None,
+    things: str | Path | Sequence[str] | None = None,
+    score: float = 0.3,
+    every: int = 1,
+    batch: int = 8,
+    device: str = "cpu",
+    **arguments: Any,
+) -> list[Prediction]:
+    """What a model finds in images: classes, boxes, masks, label maps, segments or embeddings.
+
+    Args:
+        source: a path of an image, a folder, a pattern, a list of paths (``.txt``), a video; an image itself (PIL, or
+            RGB uint8 (H, W, 3)); or several of these.
+        model: a timm model, a record of the zoo (``"zoo:NAME"``, or its name), a release (``"hf-hub:USER/REPO"``), the
+            config of a training, by its path; or what :func:`~hypvision.inference.load_predictor` gives, to use it
+            again.
+        weights: the checkpoint of the training; without, a timm model has its published weights.
+        classes: what an open-vocabulary model looks for: names, or anything that
+            :func:`hypvision.clip.classes.load_classes` takes.
+        things: of them those whose objects a panoptic model counts; None: all.
+        score: leave out boxes of lower scores.
+        every: take each so-many-th frame of a video.
+        batch: images at a time, of a classifier.
+        device: where to compute.
+        **arguments: of the timm model, as ``model.backbone`` of a config has them.
+
+    Returns:
+        One :class:`~hypvision.inference.Prediction` an image, in their order.
+
+    Raises:
+        HypvisionError: no such source or model, weights that do not fit, an image that cannot be read.
+
+    >>> [found] = hypvision.predict("shapes.jpg", "mask-rcnn_hcformer_nano.shapes")
+    >>> found.result.draw(Image.open("shapes.jpg")).show()
+    """
+    sources = find_sources(source, every)
+    if not isinstance(model, Predictor):
+        model = load_predictor(Request(model, weights, arguments, classes, things, score, device))
+    return [
+        Prediction(frame.file, frame.number, image.size, result)
+        for frame, image, result in results(model, sources, batch)
+    ]

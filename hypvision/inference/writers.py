@@ -1,0 +1,137 @@
+"""Results on disk: painted images and videos, JSON in COCO's form, a table, maps of numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from hypvision.errors import HypvisionError
+from hypvision.files import below, write_text
+from hypvision.inference.results import Result
+from hypvision.inference.sources import Frame
+from hypvision.viz.sheet import save_picture
+from hypvision.viz.video import frame_rate, writing_video
+
+__all__ = ["KINDS", "Prediction", "Writer"]
+
+KINDS = ("json", "csv", "overlay", "labels")
+JSON, CSV = "predictions.json", "predictions.csv"
+
+
+class Prediction(NamedTuple):
+    """What was found in an image.
+
+    Attributes:
+        file: where the image is from.
+        frame: its number in a video; None of an image.
+        size: width and height.
+        result: :class:`~hypvision.inference.results.Classes`, :class:`~hypvision.inference.results.Boxes`, ...
+    """
+
+    file: str
+    frame: int | None
+    size: tuple[int, int]
+    result: Result
+
+
+class Writer:
+    """Writes results into a folder; the files of all images (JSON, CSV) at the end, if nothing was raised.
+
+    Args:
+        folder: where; made if missing.
+        kinds: some of :data:`KINDS`. ``json``: ``predictions.json`` with ``images``, ``categories`` and
+            ``annotations`` as COCO has them. ``csv``: ``predictions.csv``, a row for each thing found. ``overlay``:
+            ``NAME_overlay.png``, or ``.mp4`` of a video. ``labels``: ``NAME_labels.png`` of segmented images:
+            class numbers, or COCO's panoptic segment numbers; those of videos are in the JSON file alone.
+        info: goes into the JSON file.
+        every: a video is written at so many times less frames a second.
+
+    Raises:
+        HypvisionError: an unknown kind.
+    """
+
+    def __init__(
+        self, folder: str | Path, kinds: Sequence[str] = KINDS, info: Mapping[str, Any] | None = None, every: int = 1
+    ):
+        if unknown := set(kinds) - set(KINDS):
+            raise HypvisionError(f"There is no kind of results '{min(unknown)}'. Known: {', '.join(KINDS)}.")
+        self.folder, self.kinds, self.every = Path(folder), frozenset(kinds), every
+        self.written: dict[Path, None] = {}
+        self._file: dict[str, Any] = dict(info=dict(info or {}), images=[], categories=[], annotations=[])
+        self._rows: list[dict[str, Any]] = []
+        self._video = ExitStack()
+        self._append, self._name = None, None
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def add(self, frame: Frame, image: Image.Image, result: Result) -> None:
+        """Write what was found in an image, or keep it for the files of all."""
+        number = len(self._file["images"])
+        labels = result.label_image() if "labels" in self.kinds and frame.number is None else None
+        about = dict(id=number, file_name=frame.file, width=image.width, height=image.height)
+        about.update({} if frame.number is None else dict(frame=frame.number))
+        self._file["images"].append(about)
+        if not self._file["categories"]:
+            self._file["categories"] = [dict(id=i, name=name) for i, name in enumerate(result.names)]
+        if "json" in self.kinds:
+            for item in result.annotations():
+                self._file["annotations"].append(dict(id=len(self._file["annotations"]), image_id=number, **item))
+        if "csv" in self.kinds:
+            self._rows += [
+                {"file": frame.file, "frame": "" if frame.number is None else frame.number, **row}
+                for row in result.rows()
+            ]
+        if labels is not None:
+            self._keep(save_picture(labels, below(self.folder, f"{frame.name}_labels.png")))
+        if "overlay" in self.kinds:
+            self._overlay(frame, image, result)
+
+    def _overlay(self, frame: Frame, image: Image.Image, result: Result) -> None:
+        drawing = result.draw(image, legend=frame.number is None)
+        if drawing is None:
+            return
+        if frame.number is None:
+            self._keep(save_picture(drawing, below(self.folder, f"{frame.name}_overlay.png")))
+            return
+        if frame.name != self._name:
+            self._end_video()
+            target = below(self.folder, f"{frame.name}_overlay.mp4")
+            rate = frame_rate(Path(frame.file)) / self.every
+            self._name, self._append = frame.name, self._video.enter_context(writing_video(target, rate))
+            self.written[target] = None
+        self._append(drawing)
+
+    def _keep(self, path: Path) -> None:
+        self.written[path] = None
+
+    def _end_video(self) -> None:
+        self._video.close()
+        self._video = ExitStack()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._video.__exit__(kind, error, trace)
+            return
+        self._end_video()
+        if "json" in self.kinds:
+            write_text(self.folder / JSON, json.dumps(self._file, ensure_ascii=False) + "\n")
+            self._keep(self.folder / JSON)
+        if "csv" in self.kinds:
+            text = io.StringIO()
+            columns = list(dict.fromkeys(key for row in self._rows for key in row)) or ["file"]
+            table = csv.DictWriter(text, columns, lineterminator="\n")
+            table.writeheader()
+            table.writerows(self._rows)
+            write_text(self.folder / CSV, text.getvalue())
+            self._keep(self.folder / CSV)

@@ -1,0 +1,338 @@
+"""Fully connected layers of other code bases, between points of the hyperboloid and of the ball."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.geometry import Lorentz, PoincareBall, poincare
+from hypvision.geometry.numerics import exact, safe_sqrt, square_norm, stable
+from hypvision.nn.checks import check_features, check_manifold, check_sizes
+from hypvision.nn.functional import space_time
+from hypvision.nn.linear import check_init, equal_rows_, isometric_
+from hypvision.nn.mlr import lorentz_logits
+
+__all__ = ["FGGLinear", "PLFCLinear", "PoincareFullyConnected", "PoincareLinear"]
+
+
+class FGGLinear(nn.Module):
+    r"""Linear layer whose outputs are signed distances to hyperplanes (van der Klis et al., 2026).
+
+    .. math:: s'_j = h(\langle x, V_j\rangle),\quad V_j = \left(-|U_j|\sinh\tfrac{\sqrt c a_j}{|U_j|},\;
+              U_j\cosh\tfrac{\sqrt c a_j}{|U_j|}\right)
+
+    with the Euclidean product: the metric is in ``V``. Radii grow linearly with the weights instead of logarithmically.
+
+    Args:
+        in_features, out_features: space dimensions.
+        manifold: the hyperboloid.
+        activation: ``h``; None for the identity.
+        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in range (orthonormal rows
+            or columns, scaled where the dimension falls; offset 0). The others are the published ones: ``"identity"``
+            (half the identity, offset 0.5), their default, under which radii grow from layer to layer up to the cap of
+            40, and ``"lorentz_kaiming"``, ``"kaiming"``, ``"xavier"``, ``"mlr"`` (standard deviations sqrt(1/n),
+            sqrt(2/n), 1/sqrt(n + m), sqrt(5/n), offset 0).
+        weight_norm: train length (through a softplus) and direction of ``U`` apart.
+
+    Shapes:
+        space parts ``(..., in_features)`` to ``(..., out_features)``.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
+        ValueError: an argument is out of range, or the input has another width.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        manifold: Lorentz,
+        activation: nn.Module | None = None,
+        init: str = "isometric",
+        weight_norm: bool = False,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        check_manifold(self, manifold, Lorentz)
+        check_sizes(self, in_features=in_features, out_features=out_features)
+        if activation is not None and not isinstance(activation, nn.Module):
+            raise TypeError(f"FGGLinear: activation must be a module or None, got {activation!r}.")
+        std = {
+            "isometric": None,
+            "identity": None,
+            "lorentz_kaiming": in_features**-0.5,
+            "kaiming": (2 / in_features) ** 0.5,
+            "xavier": (in_features + out_features) ** -0.5,
+            "mlr": (5 / in_features) ** 0.5,
+        }
+        check_init(self, init, tuple(std))
+        factory = {"device": device, "dtype": dtype}
+        self.in_features, self.out_features = in_features, out_features
+        self.manifold = manifold
+        self.activation = activation if activation is not None else nn.Identity()
+        weight = torch.empty(out_features, in_features, **factory)
+        offset = torch.full((out_features,), 0.5 if init == "identity" else 0.0, **factory)
+        with torch.no_grad():
+            if init == "isometric":
+                isometric_(weight)
+            elif init == "identity":
+                nn.init.eye_(weight).mul_(0.5)
+                # rows beyond the identity would have no direction
+                weight[in_features:].normal_(std=0.5 * in_features**-0.5)
+            else:
+                weight.normal_(std=std[init])
+        self.weight = nn.Parameter(weight)
+        self.offset = nn.Parameter(offset)
+        self.gain = None
+        if weight_norm:
+            length = weight.norm(dim=-1).clamp(min=1e-6)
+            self.gain = nn.Parameter(torch.log(torch.expm1(length)))
+
+    def planes(self) -> Tensor:
+        """The matrix ``V`` ``(out_features, in_features + 1)``, time column first; at least float32."""
+        weight = self.weight.float() if self.weight.dtype in (torch.float16, torch.bfloat16) else self.weight
+        length = safe_sqrt(square_norm(weight))
+        if self.gain is not None:
+            target = F.softplus(self.gain).unsqueeze(-1)
+            weight = weight * (target / torch.where(length > 0, length, torch.ones_like(length)))
+            length = target
+        safe = torch.where(length > 0, length, torch.ones_like(length))
+        angle = (self.manifold.c**0.5 * self.offset.unsqueeze(-1) / safe).clamp(-40, 40)
+        return torch.cat([-length * torch.sinh(angle), weight * torch.cosh(angle)], -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
+        planes = self.planes()
+        time = space_time(x, self.manifold.c)
+        out = F.linear(x, planes[:, 1:].to(x.dtype))
+        out = out + (time * planes[:, 0]).to(out.dtype)
+        if out.dtype != torch.float16:  # whose numbers end long before
+            # radii that grow in every layer end at the cap of the geometry
+            limit = math.sinh(40.0) / math.sqrt(self.out_features)
+            out = out.clamp(-limit, limit)
+        return self.activation(out)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}"
+
+
+class PLFCLinear(nn.Module):
+    r"""Fully connected layer whose outputs lie at signed distances from hyperplanes (geoopt's ``LorentzPLFC``, 2026).
+
+    .. math:: s'_j = \tfrac{1}{\sqrt c}\sinh(\sqrt c\, v_j(x)), \qquad y = s' \oplus \exp_0(b)
+
+    with the logits ``v`` of :class:`~hypvision.nn.LorentzMLR`; the Lorentz form of :class:`PoincareFullyConnected`.
+    Distances are cut at a radius of 40.
+
+    Args:
+        in_features, out_features: space dimensions.
+        manifold: the hyperboloid.
+        bias: whether the result is moved by a boost.
+        init: ``"isometric"`` keeps the spread of the coordinates, so that stacks of any depth start with radii in range
+            (rows as nearly orthogonal as they can be, of length 1, at which a logit is linear in the space part), or
+            ``"normal"`` (standard deviation 0.02), as published, under which radii shrink fast.
+
+    Attributes:
+        z: normals ``(m, n)``. a: offsets ``(m,)``, at first 0. bias: tangent vector at the origin ``(m,)``, at first 0.
+
+    Shapes:
+        space parts ``(..., in_features)`` to ``(..., out_features)``.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
+        ValueError: an argument is out of range, or the input has another width.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        manifold: Lorentz,
+        bias: bool = True,
+        init: str = "isometric",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        check_manifold(self, manifold, Lorentz)
+        check_sizes(self, in_features=in_features, out_features=out_features)
+        check_init(self, init, ("isometric", "normal"))
+        factory = {"device": device, "dtype": dtype}
+        self.in_features, self.out_features, self.init = in_features, out_features, init
+        self.manifold = manifold
+        self.z = nn.Parameter(torch.empty(out_features, in_features, **factory))
+        self.a = nn.Parameter(torch.zeros(out_features, **factory))
+        self.bias = nn.Parameter(torch.zeros(out_features, **factory)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise as ``init`` says; offsets and bias are 0."""
+        with torch.no_grad():
+            if self.init == "isometric":
+                equal_rows_(self.z, 1.0)
+            else:
+                self.z.normal_(std=0.02)
+            for parameter in (self.a, self.bias):
+                if parameter is not None:
+                    parameter.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
+        with exact(x.device):
+            c, wide = self.manifold.c, x.to(torch.promote_types(x.dtype, torch.float32))
+            root, limit = c**0.5, 40.0 - 0.5 * math.log(self.out_features)
+            distance = lorentz_logits(wide, self.z, self.a, c) * root
+            out = torch.sinh(distance.clamp(-limit, limit)) / root
+            if self.bias is not None:
+                shift = self.manifold.expmap0(self.bias.to(out.dtype))
+                points = self.manifold.from_space(out)
+                out = self.manifold.boost(points, shift.expand_as(points))[..., 1:]
+            return out.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class PoincareLinear(nn.Module):
+    r"""Linear layer of hyperbolic neural networks, :math:`(M \otimes x) \oplus \exp_0(b)` (Ganea et al., NeurIPS 2018).
+
+    Args:
+        in_features, out_features: dimensions.
+        manifold: the ball.
+        bias: whether there is a bias.
+        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in range (orthonormal rows
+            or columns, scaled where the dimension falls), or ``"kaiming"``, uniform as ``nn.Linear`` and as published
+            (hyptorch), under which radii shrink by 1/sqrt(3) in every layer.
+
+    Shapes:
+        points ``(..., in_features)`` to ``(..., out_features)``.
+
+    Raises:
+        TypeError: the manifold is not a ball, or the input is not floating point.
+        ValueError: an argument is out of range, or the input has another width.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        manifold: PoincareBall,
+        bias: bool = True,
+        init: str = "isometric",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        check_manifold(self, manifold, PoincareBall)
+        check_sizes(self, in_features=in_features, out_features=out_features)
+        check_init(self, init, ("isometric", "kaiming"))
+        self.in_features, self.out_features, self.init = in_features, out_features, init
+        self.manifold = manifold
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise as ``init`` says; the bias is 0."""
+        if self.init == "isometric":
+            isometric_(self.weight)
+        else:
+            nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
+        out = self.manifold.mobius_matvec(self.weight, x)
+        if self.bias is None:
+            return out
+        return self.manifold.mobius_add(out, self.manifold.expmap0(self.bias.to(out.dtype)).expand_as(out))
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class PoincareFullyConnected(nn.Module):
+    r"""Fully connected layer of HNN++ (Shimizu et al., ICLR 2021): coordinates are distances from hyperplanes.
+
+    .. math:: y = \frac{w}{1 + \sqrt{1 + c|w|^2}}, \qquad w_k = \frac{\sinh(\sqrt c\, v_k(x))}{\sqrt c}
+
+    with ``v`` the logits of :func:`hypvision.geometry.poincare.hyperplane_logits`: on the hyperboloid ``w`` is the
+    space part of the result. ``w`` is cut at a radius of 40.
+
+    Args:
+        in_features, out_features: dimensions.
+        manifold: the ball.
+        bias: whether the hyperplanes have offsets.
+        init: ``"isometric"`` keeps the spread of the coordinates of ``w``, so that stacks of any depth start with radii
+            in range (rows as nearly orthogonal as they can be and half as long as a unit, at which a logit is linear in
+            the space part). The others are the published ones: ``"normal"`` (variance ``1 / (2 n m)``, HNN++), under
+            which radii shrink by more than half in every layer, and ``"identity"`` (half the identity if ``n <= m``,
+            else as before; HypLL).
+
+    Shapes:
+        points ``(..., in_features)`` to ``(..., out_features)``.
+
+    Raises:
+        TypeError: the manifold is not a ball, or the input is not floating point.
+        ValueError: an argument is out of range, or the input has another width.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        manifold: PoincareBall,
+        bias: bool = True,
+        init: str = "isometric",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        check_manifold(self, manifold, PoincareBall)
+        check_sizes(self, in_features=in_features, out_features=out_features)
+        check_init(self, init, ("isometric", "normal", "identity"))
+        self.in_features, self.out_features, self.init = in_features, out_features, init
+        self.manifold = manifold
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise as ``init`` says; offsets are 0."""
+        init_planes_(self.weight, self.init)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
+        offset = self.bias if self.bias is not None else self.weight.new_zeros(self.out_features)
+        return self.manifold.projx(_fully_connected(x, self.weight, offset, self.manifold.c))
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+@torch.no_grad()
+def init_planes_(weight: Tensor, init: str) -> None:
+    """Normals ``(m, n)`` of the hyperplanes of a Poincare layer; see :class:`PoincareFullyConnected`."""
+    rows, columns = weight.shape
+    if init == "isometric":
+        equal_rows_(weight, 0.5)
+        return
+    nn.init.normal_(weight, std=(2 * columns * rows) ** -0.5)
+    if init == "identity" and columns <= rows:
+        nn.init.eye_(weight).mul_(0.5)
+
+
+@stable("x")
+def _fully_connected(x: Tensor, weight: Tensor, offset: Tensor, c) -> Tensor:
+    root = c**0.5
+    v = poincare.hyperplane_logits(x, weight, offset, c) * root
+    limit = 40.0 - 0.5 * math.log(v.shape[-1])
+    space = torch.sinh(v.clamp(-limit, limit)) / root
+    return poincare.from_lorentz(torch.cat([torch.zeros_like(space[..., :1]), space], -1), c)

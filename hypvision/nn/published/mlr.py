@@ -1,0 +1,156 @@
+"""Multinomial logistic regressions of other code bases."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.geometry import Lorentz, PoincareBall, poincare
+from hypvision.geometry.numerics import asinh, exact
+from hypvision.nn.checks import check_features, check_manifold, check_sizes
+from hypvision.nn.functional import space_time
+from hypvision.nn.published.linear import FGGLinear
+
+__all__ = ["FGGMLR", "GaneaMLR", "PoincareMLR"]
+
+
+class FGGMLR(FGGLinear):
+    r"""Multinomial logistic regression of fast hyperbolic networks (van der Klis et al., 2026).
+
+    .. math:: v_k = \tfrac{1}{\sqrt c}\,\mathrm{asinh}(\sqrt c\,\langle x, V_k\rangle)
+
+    with the planes ``V`` of :class:`FGGLinear`: the length of a normal scales the angle, where that of
+    :class:`LorentzMLR` scales the distance.
+
+    Args:
+        in_features: space dimension ``n``.
+        num_classes: number of hyperplanes ``K``.
+        manifold: the hyperboloid.
+        init: see :class:`FGGLinear`; published: ``"mlr"``.
+        weight_norm: train length and direction of the normals apart.
+
+    Shapes:
+        space parts ``(..., n)`` to logits ``(..., K)``, float32 also under autocast.
+
+    Raises:
+        TypeError: the manifold is not a hyperboloid, or the input is not floating point.
+        ValueError: an argument is out of range, or the input has another width.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        manifold: Lorentz,
+        init: str = "mlr",
+        weight_norm: bool = False,
+        device=None,
+        dtype=None,
+    ):
+        check_sizes(self, num_classes=num_classes)
+        super().__init__(in_features, num_classes, manifold, None, init, weight_norm, device, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
+        with exact(x.device):
+            root, planes = self.manifold.c**0.5, self.planes()
+            wide = x.to(planes.dtype)
+            out = F.linear(wide, planes[:, 1:]) + space_time(wide, self.manifold.c) * planes[:, 0]
+            return asinh(out * root) / root
+
+
+class PoincareMLR(nn.Module):
+    """Unidirectional multinomial logistic regression of HNN++ (Shimizu et al., ICLR 2021, eq. 6).
+
+    Args:
+        in_features: dimension ``n``.
+        num_classes: number of hyperplanes ``K``.
+        manifold: the ball.
+        bias: whether the hyperplanes have offsets.
+
+    Attributes:
+        g: factors ``(K,)``, at first the lengths of the normals.
+        v: normals ``(K, n)``, at first normal with variance ``1 / n``.
+        r: offsets ``(K,)``, at first 0.
+
+    Shapes:
+        points ``(..., n)`` to logits ``(..., K)``.
+
+    Raises:
+        TypeError: the manifold is not a ball, or the input is not floating point.
+        ValueError: a size is below 1, or the input has another width.
+    """
+
+    def __init__(
+        self, in_features: int, num_classes: int, manifold: PoincareBall, bias: bool = True, device=None, dtype=None
+    ):
+        super().__init__()
+        check_manifold(self, manifold, PoincareBall)
+        check_sizes(self, in_features=in_features, num_classes=num_classes)
+        self.in_features, self.num_classes = in_features, num_classes
+        self.manifold = manifold
+        self.v = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
+        self.g = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype))
+        self.r = nn.Parameter(torch.zeros(num_classes, device=device, dtype=dtype), requires_grad=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Normals with variance ``1 / n``, factors their lengths, offsets 0."""
+        nn.init.normal_(self.v, std=self.in_features**-0.5)
+        with torch.no_grad():
+            self.g.copy_(self.v.norm(dim=-1))
+            self.r.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
+        return poincare.hyperplane_logits(x, self.v, self.r, self.manifold.c, self.g)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.num_classes}"
+
+
+class GaneaMLR(nn.Module):
+    """Multinomial logistic regression of hyperbolic neural networks (Ganea et al., NeurIPS 2018, eq. 25).
+
+    Args:
+        in_features: dimension ``n``.
+        num_classes: number of hyperplanes ``K``.
+        manifold: the ball.
+
+    Attributes:
+        a: normals ``(K, n)``.
+        p: tangent vectors at the origin ``(K, n)``; the hyperplanes go through ``exp_0(p)``.
+
+    Shapes:
+        points ``(..., n)`` to logits ``(..., K)``; no ``(..., K, n)`` tensor is built.
+
+    Raises:
+        TypeError: the manifold is not a ball, or the input is not floating point.
+        ValueError: a size is below 1, or the input has another width.
+    """
+
+    def __init__(self, in_features: int, num_classes: int, manifold: PoincareBall, device=None, dtype=None):
+        super().__init__()
+        check_manifold(self, manifold, PoincareBall)
+        check_sizes(self, in_features=in_features, num_classes=num_classes)
+        self.in_features, self.num_classes = in_features, num_classes
+        self.manifold = manifold
+        self.a = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
+        self.p = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Kaiming-uniform as ``nn.Linear``."""
+        nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
+        nn.init.kaiming_uniform_(self.p, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_features(self, x, self.in_features)
+        c = self.manifold.c
+        return poincare.ganea_logits(x, poincare.expmap0(self.p, c), self.a, c)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.num_classes}"

@@ -1,0 +1,138 @@
+"""Segmenters and detectors of mmseg and mmdet, ours and stock ones, as predictors of :mod:`hypvision.inference`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from mmengine.config import Config
+from mmengine.dataset import Compose
+from mmengine.registry import DATASETS, DefaultScope
+from PIL import Image
+from torch import Tensor, nn
+
+from hypvision.engine.checks import datasets_of
+from hypvision.engine.extensions import PREDICTORS
+from hypvision.errors import HypvisionError
+from hypvision.inference.predictors import Predictor, Request
+from hypvision.inference.results import Boxes, Labels, Result, Segments
+
+__all__ = ["predictor_of_model"]
+
+_OFFSET = 1000  # mmdet's panoptic maps are class + 1000 * number of the object
+
+
+def predictor_of_model(model: nn.Module, request: Request) -> Predictor:
+    """The predictor of a model with ``cfg`` and ``dataset_meta``, such as :func:`hypvision.load` gives."""
+    return _predictor(model, model.cfg, request)
+
+
+def _predictor(model: nn.Module, config: Config, request: Request) -> Predictor:
+    names = _classes(model, config, request)
+    pipeline, scope = _pipeline(config), config.get("default_scope", "mmengine")
+    with DefaultScope.overwrite_default_scope(scope):
+        steps = Compose(pipeline)
+
+    def prepare(image: Image.Image) -> dict[str, Any]:
+        pixels = np.ascontiguousarray(np.array(image)[..., ::-1])  # BGR, as the libraries read files
+        return steps(_loaded(pixels))
+
+    def find(prepared: list[dict[str, Any]]) -> list[Result]:
+        with DefaultScope.overwrite_default_scope(scope):
+            batch = {key: [item[key] for item in prepared] for key in ("inputs", "data_samples")}
+            return [_result(sample, names, request.score) for sample in model.test_step(batch)]
+
+    return Predictor(prepare, find, batch=False)
+
+
+def _classes(model: nn.Module, config: Config, request: Request) -> tuple[str, ...]:
+    """The class names; those that are asked for go to an open-vocabulary model."""
+    from hypvision.clip.classes import load_classes
+
+    if getattr(model, "open_vocabulary", False):
+        if request.classes is not None:
+            things = () if request.things is None else (request.things,)
+            try:
+                model.set_test_classes(request.classes, *things)
+            except TypeError as error:
+                raise HypvisionError(f"'{request.model}' counts nothing: leave out --things.") from error
+        known = _known(model, config)
+        if known and not model.train_classes:  # a training takes them from its data
+            model.train_classes = load_classes(known)
+        if not model.test_classes:
+            model.set_test_classes(known or _unknown())
+        return tuple(model.test_classes)
+    if request.classes is not None or request.things is not None:
+        raise HypvisionError(f"The classes of '{request.model}' are fixed: leave out --classes and --things.")
+    return _known(model, config) or _unknown()
+
+
+def _known(model: nn.Module, config: Config) -> tuple[str, ...]:
+    """The classes of the data that the model was trained on: of the checkpoint, of the config, or of its data set; none
+    where nobody says."""
+    names = (getattr(model, "dataset_meta", None) or {}).get("classes")
+    for dataset in [] if names else datasets_of(config.get("test_dataloader")):
+        with DefaultScope.overwrite_default_scope(config.get("default_scope", "mmengine")):
+            kind = DATASETS.get(str(dataset.get("type")))
+        names = (dataset.get("metainfo") or {}).get("classes") or (getattr(kind, "METAINFO", None) or {}).get("classes")
+    return tuple(names or ())
+
+
+def _unknown() -> NoReturn:
+    raise HypvisionError(
+        "Neither the checkpoint nor the config says what the classes are called. Add metainfo=dict(classes=(...)) to "
+        "the test data of the config, or give --classes to an open-vocabulary model."
+    )
+
+
+def _pipeline(config: Config) -> list[dict[str, Any]]:
+    """The test pipeline from what follows the reading of files on, without the truth."""
+    dataset = config.get("test_dataloader", {}).get("dataset", {})
+    while "dataset" in dataset:
+        dataset = dataset["dataset"]
+    steps = [dict(step) for step in dataset.get("pipeline") or config.get("test_pipeline") or []]
+    names = [str(step.get("type")).rpartition(".")[2] for step in steps]
+    if not steps or not names[-1].startswith("Pack"):
+        raise HypvisionError(
+            "The test pipeline of the config should end with PackSegInputs or PackDetInputs; it is "
+            f"{', '.join(names) or 'empty'}."
+        )
+    kept = [step for step, name in zip(steps, names) if not name.startswith("Load")]
+    if "meta_keys" in kept[-1]:  # what the heads read; the rest is of files
+        kept[-1]["meta_keys"] = tuple(key for key in kept[-1]["meta_keys"] if key not in ("img_path", "seg_map_path"))
+    return kept
+
+
+def _loaded(pixels: np.ndarray) -> dict[str, Any]:
+    """What LoadImageFromFile makes of a file."""
+    size = pixels.shape[:2]
+    found = dict(img=pixels, img_path=None, img_id=0, img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
+    return dict(found, img_fields=["img"], seg_fields=[])
+
+
+def _result(sample: Any, names: Sequence[str], score: float) -> Result:
+    if "pred_panoptic_seg" in sample:
+        return _segments(_numpy(sample.pred_panoptic_seg.sem_seg[0]), tuple(names))
+    if "pred_instances" in sample:
+        found = sample.pred_instances
+        order = found.scores.argsort(descending=True, stable=True)
+        found = found[order[found.scores[order] >= score]]
+        masks = _numpy(found.masks).astype(bool) if "masks" in found else None
+        return Boxes(_numpy(found.bboxes), _numpy(found.scores), _numpy(found.labels), tuple(names), masks)
+    return Labels(_numpy(sample.pred_sem_seg.data[0]), tuple(names))
+
+
+def _segments(coded: np.ndarray, names: tuple[str, ...]) -> Segments:
+    codes = [code for code in np.unique(coded).tolist() if 0 <= code % _OFFSET < len(names)]
+    numbers = np.zeros(coded.shape, dtype=np.int32)
+    for number, code in enumerate(codes, 1):
+        numbers[coded == code] = number
+    return Segments(numbers, np.array([code % _OFFSET for code in codes], dtype=np.int64), names)
+
+
+def _numpy(values: Tensor | np.ndarray) -> np.ndarray:
+    return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
+PREDICTORS.update(mmseg=_predictor, mmdet=_predictor)

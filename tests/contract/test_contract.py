@@ -1,0 +1,241 @@
+"""What every family in timm's registry keeps: the hub, exports, GPUs, compilers, processes.
+
+A property is a test here, a family a row of ``helpers/families.py``; docs/everywhere.md has the table.
+"""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from helpers.families import FAMILIES
+from timm.models import save_for_hf
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import hypvision
+from hypvision.optim import RiemannianAdamW, param_groups
+
+every_family = pytest.mark.parametrize("name", FAMILIES)
+OWN = Path(hypvision.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+# The hub
+
+
+def head_of(model):
+    names = model.pretrained_cfg["classifier"]
+    return tuple(f"{name}." for name in ([names] if isinstance(names, str) else names))
+
+
+def is_same(model, weights, without=()):
+    own = model.state_dict()
+    kept = {name for name in weights if not name.startswith(without)} if without else set(weights)
+    assert kept <= set(own), sorted(kept - set(own))[:3]
+    wrong = [name for name in kept if not torch.equal(own[name], weights[name])]
+    assert not wrong, wrong[:3]
+
+
+@every_family
+def test_the_hub_gives_back_exact_weights(tmp_path, monkeypatch, name):
+    family = FAMILIES[name]
+    model = family.create()
+    weights, head = model.state_dict(), head_of(model)
+    save_for_hf(model, tmp_path, safe_serialization=True)
+    monkeypatch.setattr("timm.models._hub.hf_hub_download", lambda repo_id, filename, **_: str(tmp_path / filename))
+    for address in (f"local-dir:{tmp_path}", "hf-hub:someone/something"):
+        again = timm.create_model(address, pretrained=True).eval()
+        is_same(again, weights)
+        torch.testing.assert_close(again(family.images()), model(family.images()))
+        tuned = timm.create_model(address, pretrained=True, num_classes=5)
+        is_same(tuned, weights, head)
+        assert tuned.eval()(family.images()).shape == (2, 5)
+        # A learned curvature that only the head has goes with it.
+        is_same(timm.create_model(address, pretrained=True, num_classes=0), weights, (*head, "head_manifold."))
+        maps = timm.create_model(address, pretrained=True, features_only=True)
+        own = {key.removeprefix("model."): value for key, value in maps.state_dict().items()}
+        shared = [key for key in own if key in weights]
+        assert len(shared) > 0.3 * len(weights) and all(torch.equal(own[key], weights[key]) for key in shared)
+    file = dict(file=str(tmp_path / "model.safetensors"), num_classes=7)
+    for how in ("pretrained_cfg", "pretrained_cfg_overlay"):
+        if "." in family.model and how == "pretrained_cfg":
+            continue  # a tag is a config already
+        again = timm.create_model(family.model, True, **{how: file}, **{"num_classes": 7, **family.arguments})
+        is_same(again, weights)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert {"classifier", "first_conv"} <= set(written["pretrained_cfg"])
+
+
+def test_what_is_pushed_can_be_fine_tuned(tmp_path):
+    from hypvision.checkpoints.index import builtin_index
+    from hypvision.zoo.release import hub_folder
+
+    index = builtin_index()
+    for name in ("hcformer_nano.shapes", "hcformer_nano.cifar10"):
+        folder = tmp_path / name
+        folder.mkdir()
+        hub_folder(index, index.get(name), folder)
+        expected = hypvision.load(name).state_dict()
+        is_same(timm.create_model(f"local-dir:{folder}", pretrained=True), expected)
+        is_same(timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=5), expected, ("head.",))
+        assert timm.create_model(f"local-dir:{folder}", pretrained=True, in_chans=1).stem.weight.shape[1] == 1
+
+
+# The registry
+
+
+@pytest.mark.slow
+def test_every_registered_model_can_be_built_without_arguments():
+    with torch.device("meta"):
+        for name in timm.list_models(["hc*", "hec*", "*himapper*"]):
+            assert timm.create_model(name).num_classes == 1000, name
+
+
+def test_the_model_that_takes_any_backbone_has_one_of_its_own():
+    with torch.device("meta"):
+        assert timm.create_model("himapper").num_classes == 1000
+
+
+# GPUs, without one
+
+
+def on_gpu(model):
+    """Every parameter and buffer of a model on a GPU that is not there; inside FakeTensorMode."""
+    moved = {}
+    for module in model.modules():
+        for table in (module._parameters, module._buffers):
+            for key, value in table.items():
+                if value is not None and id(value) not in moved:
+                    fake = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="cuda")
+                    moved[id(value)] = value, nn.Parameter(fake) if isinstance(value, nn.Parameter) else fake
+                table[key] = None if value is None else moved[id(value)][1]
+    return model
+
+
+@every_family
+def test_nothing_is_left_on_the_cpu(monkeypatch, name):
+    """In evaluation with fake tensors: one that meets another device raises, and so does a number that it waits for.
+
+    The distances of HCFormer look for pairs that are too close to be told from round-off, the one number that a GPU
+    waits for (hypvision.geometry.lorentz.distances).
+    """
+    monkeypatch.setattr("hypvision.geometry.lorentz.distances._close", lambda *_: None)
+    family = FAMILIES[name]
+    model = family.create()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        images = torch.empty(2, 3, family.side, family.side, device="cuda")
+        logits = on_gpu(model)(images)
+        assert logits.device.type == "cuda" and logits.shape == (2, 7)
+
+
+# Where what a training step is made of takes numbers out of tensors, and why that is no harm on a GPU.
+WAITS = {
+    "geometry/lorentz/distances.py: _close": "on a CPU; a GPU waits once a matrix for the pairs that round-off spoils",
+    "geometry/lorentz/frame.py: _bound": "on a CPU",
+    "geometry/lorentz/pairs.py: near": "on a CPU",
+    "geometry/lorentz/pairs.py: _cut": "on a CPU",
+    "geometry/lorentz/tangents.py: _expmap_near": "after near(), on a CPU",
+    "geometry/manifolds.py: Manifold._value": "of what is shown and of evaluation",
+    "geometry/manifolds.py: Lorentz.check_point": "of the reason that a check gives",
+    "geometry/manifolds.py: PoincareBall.check_point": "of the reason that a check gives",
+    "geometry/numerics.py: _Arcosh1p.values": "on a CPU",
+    "losses/graph.py: graph_map": "a metric",
+    "losses/graph.py: average_distortion": "a metric",
+    "losses/hier.py: sample_triplets": "the list of anchors, whose length is not known before, once a step",
+    "losses/hier.py: _Noise.__call__": "of numbers drawn on the CPU",
+    "losses/hier.py: _TripletLoss.forward": "on a CPU",
+    "losses/supcon.py: SupConLoss.forward": "in the message of an error",
+    "optim/adam.py: RiemannianAdam._points": "a counter that lies on the CPU, unless capturable",
+    "optim/base.py: check_number": "on a CPU",
+    "optim/base.py: RiemannianOptimizer._sort": "a counter that lies on the CPU",
+    "optim/clip.py: clip_grad_norm_": "in the message of an error",
+    "optim/kernels.py: LorentzKernel._factors": "on a CPU",
+}
+ROOMS = ("geometry", "nn", "losses", "optim")
+NUMBERS = ("item", "cpu", "numpy", "tolist", "nonzero")
+
+
+def takers(node, names=()):
+    """Functions that call one of :data:`NUMBERS`, by their dotted names."""
+    for child in ast.iter_child_nodes(node):
+        inner = (*names, child.name) if isinstance(child, (ast.FunctionDef, ast.ClassDef)) else names
+        if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute) and child.func.attr in NUMBERS:
+            yield ".".join(inner)
+        yield from takers(child, inner)
+
+
+def test_what_takes_numbers_out_of_tensors_is_known():
+    found = set()
+    for path in [file for room in ROOMS for file in (OWN / room).rglob("*.py") if "published" not in file.parts]:
+        where = path.relative_to(OWN).as_posix()
+        found |= {f"{where}: {name}" for name in takers(ast.parse(path.read_text()))}
+    assert found == set(WAITS)
+
+
+@every_family
+def test_a_training_step_does_not_wait_for_the_gpu(monkeypatch, name):
+    """Forward, losses and the optimiser with fake tensors, which have no numbers to give."""
+    monkeypatch.setattr("hypvision.geometry.lorentz.distances._close", lambda *_: None)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("Tensor.cpu in a training step"))
+    family = FAMILIES[name]
+    model = family.create().train()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        images, labels = torch.empty(2, 3, family.side, family.side, device="cuda"), torch.tensor([0, 1], device="cuda")
+        on_gpu(model)
+        if hasattr(model, "forward_with_hierarchy"):
+            out = model.forward_with_hierarchy(images)
+            loss = F.cross_entropy(out["logits"], labels) + sum(out["losses"].values())
+        else:
+            loss = F.cross_entropy(model(images), labels)
+        assert loss.device.type == "cuda" and loss.requires_grad
+        for parameter in model.parameters():  # autograd itself would look for the GPU
+            parameter.grad = torch.empty_like(parameter)
+        optimizer = RiemannianAdamW(param_groups(model, weight_decay=0.05), lr=1e-3, capturable=True)
+        for _ in range(2):
+            optimizer.step()
+
+
+# Compilers and other runtimes
+
+
+@every_family
+@pytest.mark.slow
+def test_one_graph_forward_and_backward(name):
+    family = FAMILIES[name]
+    model = family.create()
+    expected = model(family.images())
+    expected.sum().backward()
+    gradients = {key: value.grad.clone() for key, value in model.named_parameters() if value.grad is not None}
+    model.zero_grad()
+    torch._dynamo.reset()
+    got = torch.compile(model, fullgraph=True, backend="aot_eager")(family.images())
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+    got.sum().backward()
+    for key, value in model.named_parameters():
+        if key in gradients:
+            scale = gradients[key].abs().max().item()
+            torch.testing.assert_close(value.grad, gradients[key], rtol=1e-2, atol=1e-3 * scale + 1e-5, msg=key)
+
+
+@every_family
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["onnx", "torchexport"])
+def test_exports_compute_the_same(tmp_path, name, kind):
+    from hypvision.zoo.export import export_network
+
+    if kind == "onnx":
+        pytest.importorskip("onnxruntime")
+    family = FAMILIES[name]
+    free = name.startswith("hc") or name == "himapper-cnn"  # transformers' positions fix the size
+    report = export_network(family.create(), (3, family.side, family.side), kind, tmp_path / "model", free)
+    assert report.difference < 1e-3 and len(report.shapes) == (4 if free else 2)

@@ -1,0 +1,273 @@
+"""`hypvision predict` and `hypvision.predict`: every task that trains here, every kind of source, files for others."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import timm
+import torch
+from helpers.engine import ROOT, make_images, write_config
+from PIL import Image
+
+import hypvision
+from hypvision.cli import main
+from hypvision.data.shapes import make_scene
+from hypvision.engine.config import load_config
+from hypvision.engine.run import test as measure
+from hypvision.engine.run import train
+from hypvision.errors import HypvisionError
+from hypvision.inference import Boxes, Classes, Labels, Segments
+from hypvision.inference.sources import find_sources, in_advance
+
+DETECTOR = "mask-rcnn_hcformer_nano.shapes"
+SEGMENTER = "semantic-fpn_hcformer_nano.shapes"
+CLASSIFIER = "hcformer_nano.shapes"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("HYPVISION_HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return [make_scene(number, "val", 96) for number in range(3)]
+
+
+@pytest.fixture
+def folder(tmp_path, scenes):
+    place = tmp_path / "images"
+    place.mkdir()
+    for number, scene in enumerate(scenes):
+        scene.image.save(place / f"s{number}.png")
+    return place
+
+
+def read(folder):
+    return json.loads((folder / "predictions.json").read_text())
+
+
+# What is found
+
+
+def test_a_detector_finds_the_boxes_of_the_scenes(scenes):
+    for scene, found in zip(scenes, hypvision.predict([scene.image for scene in scenes], DETECTOR, score=0.8)):
+        assert isinstance(found.result, Boxes) and found.size == (96, 96)
+        assert len(found.result.boxes) and (np.diff(found.result.scores) <= 0).all()
+        truth = np.array(scene.boxes, dtype=float)
+        for box, mask in zip(found.result.boxes, found.result.masks):
+            corner, end = np.maximum(truth[:, :2], box[:2]), np.minimum(truth[:, 2:], box[2:])
+            common = (end - corner).clip(min=0).prod(-1)
+            areas = (truth[:, 2:] - truth[:, :2]).prod(-1) + (box[2:] - box[:2]).prod() - common
+            assert (common / areas).max() > 0.5
+            assert mask.shape == (96, 96) and mask.any()
+
+
+def test_a_segmenter_gives_what_mmseg_gives(scenes):
+    from mmseg.apis import inference_model
+
+    model = hypvision.load(SEGMENTER)
+    pixels = np.array(scenes[0].image)
+    expected = inference_model(model, pixels[..., ::-1].copy()).pred_sem_seg.data[0].numpy()
+    [found] = hypvision.predict(pixels, SEGMENTER)
+    assert isinstance(found.result, Labels) and np.array_equal(found.result.labels, expected)
+
+
+def test_a_classifier_gives_its_own_probabilities(scenes):
+    model = hypvision.load(CLASSIFIER)
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+    images = [scene.image for scene in scenes]
+    with torch.no_grad():
+        expected = model(torch.stack([transform(image) for image in images])).softmax(-1)
+    found = hypvision.predict(images, f"zoo:{CLASSIFIER}", batch=2)
+    assert all(isinstance(item.result, Classes) for item in found)
+    torch.testing.assert_close(torch.tensor(np.stack([item.result.scores for item in found])), expected)
+    assert found[0].result.names == tuple(model.pretrained_cfg["label_names"])
+
+
+def test_words_for_a_clip(scenes):
+    [found] = hypvision.predict(scenes[0].image, "shapes-s8.captions", classes=["disk", "ring", "cross"])
+    assert found.result.names == ("disk", "ring", "cross") and found.result.scores.sum() == pytest.approx(1, abs=1e-5)
+    with pytest.raises(HypvisionError, match="--classes"):
+        hypvision.predict(scenes[0].image, "shapes-s8.captions")
+    with pytest.raises(HypvisionError, match="are fixed"):
+        hypvision.predict(scenes[0].image, CLASSIFIER, classes=["a"])
+
+
+def test_a_training_of_ours(tmp_path):
+    data = make_images(tmp_path / "data")
+    config = write_config(tmp_path / "config.py", data)
+    train(config, tmp_path / "work")
+    weights = tmp_path / "work/epoch_1.pth"
+    found = hypvision.predict(data / "val/*/*.png", config, weights)
+    assert len(found) == 24 and found[0].result.names == ("blue", "green", "red")
+    metrics = measure(config, weights, tmp_path / "test")
+    right = sum(item.result.names[item.result.best] == item.file.split("/")[-2] for item in found)
+    assert metrics["top1"] == pytest.approx(100 * right / 24, abs=1e-4)
+    for wrong, match in (
+        (dict(weights=None), "add --weights"),
+        (dict(weights=weights, classes=["a"]), "are fixed"),
+    ):
+        with pytest.raises(HypvisionError, match=match):
+            hypvision.predict(data / "val/red", config, **wrong)
+
+
+def test_a_metric_learner_gives_embeddings(tmp_path, scenes):
+    from mmengine.registry import MODELS
+
+    from hypvision.tasks.embedding import embed_images, load_embedder
+
+    data = make_images(tmp_path / "data", 2)
+    path = tmp_path / "learner.py"
+    path.write_text(
+        "custom_imports = dict(imports=['hypvision.tasks.metric_learning', 'hypvision.data.image_folder'])\n"
+        "default_scope = 'mmengine'\n"
+        "model = dict(type='MetricLearner', backbone=dict(model_name='test_vit', img_size=32), num_classes=3,\n"
+        "    neck=dict(dim=4, geometry='lorentz'))\n"
+        f"test_dataloader = dict(dataset=dict(type='ImageFolderDataset', root='{data}/val',\n"
+        "    transform=dict(input_size=32, crop_pct=1.0)))\n"
+    )
+    model = MODELS.build(load_config(path).model)
+    torch.save(dict(state_dict=model.state_dict()), tmp_path / "learner.pth")
+    paths = sorted((data / "val").rglob("*.png"))
+    found = hypvision.predict(paths, path, tmp_path / "learner.pth")
+    expected = embed_images(load_embedder(path, tmp_path / "learner.pth"), paths)
+    torch.testing.assert_close(torch.tensor(np.stack([item.result.vector for item in found])), expected)
+
+
+def test_a_panoptic_map_counts_its_segments():
+    from hypvision.openmmlab.predicting import _segments
+
+    coded = np.array([[1000, 1000, 2000], [1, 1, 2], [1, 2, 2]])  # two objects of class 0, stuff 1; 2 is nothing
+    found = _segments(coded, ("thing", "stuff"))
+    assert found.labels.tolist() == [1, 0, 0]
+    assert np.array_equal(found.segments, [[2, 2, 3], [1, 1, 0], [1, 0, 0]])
+    items = found.annotations()
+    assert [item["area"] for item in items] == [3, 2, 1] and items[0]["bbox"] == [0, 1, 2, 2]
+    numbers = np.array(found.label_image()).astype(int) @ [1, 256, 65536]
+    assert np.array_equal(numbers, found.segments) and found.draw(Image.new("RGB", (3, 3))).size == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("hyperclip_450i", Labels), ("hyperclip-det_600i", Boxes), ("hyperclip-panoptic_600i", Segments)],
+)
+def test_open_vocabulary_models_look_for_other_words(tmp_path, scenes, name, kind):
+    from mmengine.registry import MODELS, DefaultScope
+
+    from hypvision.engine.extensions import import_extensions
+
+    path = ROOT / f"configs/hyperclip/shapes_{name}.py"
+    config = load_config(path)
+    import_extensions(config)
+    with DefaultScope.overwrite_default_scope(config.default_scope):
+        model = MODELS.build(config.model)
+    torch.save(dict(state_dict=model.state_dict()), tmp_path / "model.pth")
+    words = ["disk", "ring", "a thing that is not there"]
+    [found] = hypvision.predict(scenes[0].image, path, tmp_path / "model.pth", classes=words, score=0.0)
+    assert isinstance(found.result, kind) and found.result.names == tuple(words)
+    labels = found.result.labels
+    assert labels.size == 0 or (labels.min() >= 0 and labels.max() < 3)
+
+
+# Files
+
+
+def test_boxes_are_files_that_coco_reads(tmp_path, folder, capsys):
+    out = tmp_path / "out"
+    assert main(["predict", str(folder), "--model", DETECTOR, "--out", str(out), "--score", "0.5"]) == 0
+    assert "3 images in" in capsys.readouterr().out
+    from pycocotools.coco import COCO
+
+    coco = COCO(str(out / "predictions.json"))
+    expected = hypvision.predict(folder, DETECTOR, score=0.5)
+    assert len(coco.imgs) == 3 and [cat["name"] for cat in coco.cats.values()] == list(expected[0].result.names)
+    for number, item in enumerate(expected):
+        assert coco.imgs[number]["file_name"] == item.file
+        own = coco.imgToAnns[number]
+        assert len(own) == len(item.result.boxes)
+        for annotation, box, mask in zip(own, item.result.boxes, item.result.masks):
+            x, y, width, height = annotation["bbox"]
+            assert np.allclose([x, y, x + width, y + height], box, atol=0.02)
+            assert np.array_equal(coco.annToMask(annotation), mask)
+    rows = list(csv.DictReader((out / "predictions.csv").open()))
+    assert len(rows) == len(coco.anns) and float(rows[0]["score"]) == coco.anns[0]["score"]
+    assert sorted(path.name for path in out.glob("*.png")) == ["s0_overlay.png", "s1_overlay.png", "s2_overlay.png"]
+
+
+def test_labels_and_choice_of_files(tmp_path, folder):
+    out = tmp_path / "out"
+    assert main(["predict", str(folder / "s0.png"), "--model", SEGMENTER, "--write", "labels", "--out", str(out)]) == 0
+    [found] = hypvision.predict(folder / "s0.png", SEGMENTER)
+    assert [path.name for path in out.iterdir()] == ["s0_labels.png"]
+    assert np.array_equal(np.array(Image.open(out / "s0_labels.png")), found.result.labels)
+    assert sum(item["area"] for item in found.result.annotations()) == 96 * 96
+
+
+def test_videos(tmp_path, scenes):
+    cv2 = pytest.importorskip("cv2")
+    path = tmp_path / "clip.mp4"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), 10, (96, 96))
+    if not writer.isOpened():
+        pytest.skip("OpenCV has no encoder here")
+    for scene in [*scenes, *scenes[:2]]:
+        writer.write(np.array(scene.image)[..., ::-1])
+    writer.release()
+    out = tmp_path / "out"
+    assert main(["predict", str(tmp_path), "--model", CLASSIFIER, "--every", "2", "--out", str(out)]) == 0
+    assert [image["frame"] for image in read(out)["images"]] == [0, 2, 4]
+    reader = cv2.VideoCapture(str(out / "clip_overlay.mp4"))
+    assert (reader.get(cv2.CAP_PROP_FRAME_COUNT), reader.get(cv2.CAP_PROP_FPS)) == (3, 5)
+    (tmp_path / "broken.avi").write_bytes(b"no video")
+    with pytest.raises(HypvisionError, match="cannot be read"):
+        hypvision.predict(tmp_path / "broken.avi", CLASSIFIER)
+
+
+# Sources
+
+
+def test_lists_folders_patterns_and_images_in_memory(tmp_path, folder):
+    (tmp_path / "list.txt").write_text("images/s1.png\n\nimages/s0.png\n")
+    assert [frame.name for frame in find_sources(tmp_path / "list.txt")] == ["s1", "s0"]
+    assert [frame.name for frame in find_sources(folder)] == ["s0", "s1", "s2"]
+    held = Image.new("RGB", (4, 4))
+    frames = list(find_sources([str(folder / "s[12].png"), held]))
+    assert [frame.name for frame in frames] == ["s1", "s2", "image"] and frames[-1].open().size == (4, 4)
+    (tmp_path / "empty.txt").write_text("\n")
+    for wrong, match in (
+        (tmp_path / "empty.txt", "names no images"),
+        (tmp_path / "none.txt", "cannot be read"),
+        ([], "No image is given"),
+        (tmp_path / "none.png", "There is no image"),
+    ):
+        with pytest.raises(HypvisionError, match=match):
+            find_sources(wrong)
+
+
+def test_threads_keep_the_order_and_hand_errors_on():
+    assert [result for _, result in in_advance(lambda x: x * x, range(50), ahead=3)] == [x * x for x in range(50)]
+
+    def fail(x):
+        raise HypvisionError("damaged")
+
+    with pytest.raises(HypvisionError, match="damaged"):
+        list(in_advance(fail, range(50)))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "hcformer_nanno"], "Did you mean hcformer_nano"),
+        (["--model", "none.py"], "There is no config 'none.py'"),
+        (["--model", "hcformer_small"], "Train it (hypvision train)"),
+        (["--model", CLASSIFIER, "--weights", "x.pth"], "leave out --weights"),
+        (["--model", CLASSIFIER, "--score", "2"], "from 0 to 1"),
+        (["--model", CLASSIFIER, "--write", "jsno"], "Did you mean json"),
+        (["--model", DETECTOR, "--classes", "a"], "are fixed"),
+    ],
+)
+def test_mistakes(capsys, folder, tmp_path, words, said):
+    assert main(["predict", str(folder), "--out", str(tmp_path / "out"), *words]) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
