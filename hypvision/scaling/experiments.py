@@ -15,12 +15,24 @@ from typing import NamedTuple
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.scaling.sweep import Point, Settings
 
-__all__ = ["ALPHAS", "DECAYS", "DENSITIES", "EXPERIMENTS", "Experiment", "WIDTHS", "experiment", "groups", "narrowed"]
+__all__ = [
+    "ALPHAS",
+    "DECAYS",
+    "DENSITIES",
+    "EXPERIMENTS",
+    "Experiment",
+    "LARGE_ALPHA",
+    "WIDTHS",
+    "experiment",
+    "groups",
+    "narrowed",
+]
 
 WIDTHS = tuple(math.floor(math.exp(math.log(10) + k / 5 * math.log(10)) + 1e-9) for k in range(6))  # 10 ... 100
 DECAYS = tuple(round(-1 + 2 * k / 9, 4) for k in range(10))
 ALPHAS = tuple(k / 8 for k in range(17))
 DENSITIES = tuple(k / 8 for k in range(9))
+LARGE_ALPHA = 1.2
 _LARGE_WIDTHS = tuple(2**k for k in range(3, 11))
 _LARGE_DECAYS = (-1.0, 0.1)
 
@@ -53,7 +65,7 @@ def _grid(
 
 
 def _large(widths: Sequence[int]) -> list[Point]:
-    kinds = (("exponential1", 0.0), ("power", 1.2), ("linear", 0.0))
+    kinds = (("exponential1", 0.0), ("power", LARGE_ALPHA), ("linear", 0.0))
     return [Point(name, alpha, 0.0, g, m) for name, alpha in kinds for g in _LARGE_DECAYS for m in widths]
 
 
