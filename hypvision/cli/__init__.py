@@ -29,7 +29,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "train": Command("train", "train a classifier, segmenter or detector"),
+    "train": Command("train", "train a classifier, segmenter, detector or language model"),
     "test": Command("train", "measure a checkpoint on test data"),
     "predict": Command("predict", "run any model on images, folders and videos"),
     "explain": Command("explain", "draw what a model clusters, or its tree of parts, in an image"),
@@ -48,6 +48,9 @@ COMMANDS = {
     "push": Command("zoo", "make a release of weights: a folder or a hub repository"),
     "export": Command("export", "write a model for ONNX or torch.export"),
     "convert": Command("convert", "convert an official checkpoint to hypvision's names, or back"),
+    "lm-save": Command("language", "write a trained language model as a folder for transformers"),
+    "lm-generate": Command("language", "continue texts with a language model"),
+    "lm-eval": Command("language", "run tasks of the lm-evaluation-harness on a language model"),
     "publish": Command("publish", "measure a trained checkpoint and put it into a model zoo"),
     "scaling": Command("scaling", "the toy model of superposition and its scaling laws"),
 }
