@@ -121,11 +121,11 @@ def _fig1(rows: Sequence[Row]) -> list[Claim | None]:
 def _fig3(rows: Sequence[Row]) -> list[Claim | None]:
     rows = [row for row in rows if row["alpha"] == 1]
     grown = [row["phi_half"] for row in rows if row["decay"] < -0.5]
-    cut = [row["phi_half"] / (row["m"] / 1000) for row in rows if row["decay"] > 0.5]
+    cut = [row["phi_half"] / (row["m"] / row["n"]) for row in rows if row["decay"] > 0.5]
     pairs = [
         (row["phi_half"], published.REPRESENTED[row["m"], row["decay"]])
         for row in rows
-        if (row["m"], row["decay"]) in published.REPRESENTED
+        if row["n"] == 1000 and (row["m"], row["decay"]) in published.REPRESENTED
     ]
     return [
         Claim("growth of 0.556 or more represents all features", "phi_1/2 >= 0.99", f">= {min(grown):.3f}",
@@ -200,7 +200,7 @@ def _fig6(rows: Sequence[Row]) -> list[Claim | None]:
     pairs = [
         (row["phi_one"], published.NORM_ABOVE_ONE[row["alpha"], row["m"]])
         for row in rows
-        if row["decay"] == -1 and (row["alpha"], row["m"]) in published.NORM_ABOVE_ONE
+        if row["n"] == 1000 and row["decay"] == -1 and (row["alpha"], row["m"]) in published.NORM_ABOVE_ONE
     ]
     return [
         Claim("mean squared overlaps of strongly represented rows are about 1/m", "1/m",
@@ -215,20 +215,26 @@ def _fig6(rows: Sequence[Row]) -> list[Claim | None]:
 
 
 def _fig7(rows: Sequence[Row]) -> list[Claim | None]:
-    lines = {key[2]: value for key, value in exponents(rows).items() if key[1] == 1 and key[3] == -0.5556}
-    by_density = sorted((row["active"], row["loss"]) for row in rows if row["m"] == 63 and row["decay"] == -0.5556)
-    losses = [value for _, value in by_density]
+    rows = [row for row in rows if row["alpha"] == 1 and row["decay"] == -0.5556]
+    lines = {key[2]: value for key, value in exponents(rows).items()}
+    width = scanned_width(rows)
+    losses = [row["loss"] for row in sorted(rows, key=lambda row: row["active"]) if row["m"] == width]
     paper = [published.DENSITY_LOSSES[k / 8, -0.5556] for k in (0, 8)]
     rising = sum(a < b for a, b in zip(losses, losses[1:]))
     return [
         Claim("the loss grows with the density of active features", f"m = 63: {paper[0]:.2f} to {paper[1]:.2f}",
-              f"{losses[0]:.2f} to {losses[-1]:.2f}, {rising} of {len(losses) - 1} steps up",
+              f"m = {width}: {losses[0]:.2f} to {losses[-1]:.2f}, {rising} of {len(losses) - 1} steps up",
               rising == len(losses) - 1) if len(losses) > 1 else None,
         Claim("the exponent does not depend on the density", "1.12, 1.12, 1.1",
               ", ".join(f"{value.mean:.2f}" for _, value in sorted(lines.items())),
               max(v.mean for v in lines.values()) - min(v.mean for v in lines.values()) < 0.3)
         if len(lines) > 1 else None,
     ]  # fmt: skip
+
+
+def scanned_width(rows: Sequence[Row]) -> int:
+    """The width that a map or a scan is made at: there are more points of it than of others."""
+    return statistics.mode(row["m"] for row in sorted(rows, key=lambda row: row["m"])) if rows else 0
 
 
 CLAIMS: dict[str, Callable[[Sequence[Row]], list[Claim | None]]] = {

@@ -8,7 +8,8 @@ from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS
 
 
 def row(decay, m, loss, **more):
-    known = dict(distribution="power", alpha=1.0, density=0.0, decay=decay, m=m, replicate=0, loss=loss, phi_half=1.0)
+    known = dict(distribution="power", alpha=1.0, density=0.0, decay=decay, m=m, replicate=0, loss=loss, n=1000)
+    known["phi_half"] = 1.0
     return known | more
 
 
