@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from hypvision.scaling import published
-from hypvision.scaling.experiments import LARGE_ALPHA
+from hypvision.scaling.experiments import LARGE_FEATURES
 from hypvision.scaling.fits import PowerLaw, power_law
 
 __all__ = ["Claim", "Exponent", "claims_of", "exponents"]
@@ -44,16 +44,17 @@ class Exponent(NamedTuple):
 def exponents(rows: Sequence[Row]) -> dict[tuple[str, float, float, float], Exponent]:
     """Fits of ``loss ~ m^-exponent`` by (distribution, alpha, density, decay), where there are three widths or more.
 
-    Of the large models the fits leave out the same small widths as the paper's.
+    Of the large models, with all of the paper's features, the fits leave out the same small widths as the paper's.
     """
     found: dict[tuple, dict[int, list[tuple[int, float]]]] = {}
     for row in rows:
         key = (row["distribution"], row["alpha"], row["density"], row["decay"])
+        if row["n"] == LARGE_FEATURES and row["m"] < _least_width(key):
+            continue
         found.setdefault(key, {}).setdefault(row["replicate"], []).append((row["m"], row["loss"]))
     result = {}
     for key, replicates in found.items():
-        parts = [[(m, loss) for m, loss in points if m >= _least_width(key)] for points in replicates.values()]
-        fits = [power_law(*zip(*points)) for points in parts if len(points) >= 3]
+        fits = [power_law(*zip(*points)) for points in replicates.values() if len(points) >= 3]
         if fits:
             values = [fit.exponent for fit in fits]
             several = len(values) > 1
@@ -64,9 +65,9 @@ def exponents(rows: Sequence[Row]) -> dict[tuple[str, float, float, float], Expo
 
 
 def _least_width(key: tuple[str, float, float, float]) -> int:
-    """Where the paper's fits begin: only those of Figure 1 leave anything out."""
-    name, alpha, _, decay = key
-    if (name, alpha) == ("power", LARGE_ALPHA):
+    """Where the paper's fits of Figure 1 begin."""
+    name, _, _, decay = key
+    if name == "power":
         return 32 if decay < 0 else 64
     return 32 if name == "linear" and decay < 0 else 0
 

@@ -21,7 +21,7 @@ __all__ = [
     "DENSITIES",
     "EXPERIMENTS",
     "Experiment",
-    "LARGE_ALPHA",
+    "LARGE_FEATURES",
     "WIDTHS",
     "experiment",
     "groups",
@@ -32,12 +32,12 @@ WIDTHS = tuple(math.floor(math.exp(math.log(10) + k / 5 * math.log(10)) + 1e-9) 
 DECAYS = tuple(round(-1 + 2 * k / 9, 4) for k in range(10))
 ALPHAS = tuple(k / 8 for k in range(17))
 DENSITIES = tuple(k / 8 for k in range(9))
-LARGE_ALPHA = 1.2
+LARGE_FEATURES = 10240
 _LARGE_WIDTHS = tuple(2**k for k in range(3, 11))
 _LARGE_DECAYS = (-1.0, 0.1)
 
 _SMALL = Settings()
-_LARGE = Settings(n=10240, warmup=1000, rates="large", loss_scale=100.0)
+_LARGE = Settings(n=LARGE_FEATURES, warmup=1000, rates="large", loss_scale=100.0)
 _LARGE_ON_CPU = replace(_LARGE, n=2048, shortened="n 2048 (paper: 10240), m up to 128 (paper: 1024)")
 # As many samples a feature and step as in the paper.
 _TINY = Settings(
@@ -65,7 +65,7 @@ def _grid(
 
 
 def _large(widths: Sequence[int]) -> list[Point]:
-    kinds = (("exponential1", 0.0), ("power", LARGE_ALPHA), ("linear", 0.0))
+    kinds = (("exponential1", 0.0), ("power", 1.2), ("linear", 0.0))
     return [Point(name, alpha, 0.0, g, m) for name, alpha in kinds for g in _LARGE_DECAYS for m in widths]
 
 

@@ -29,9 +29,11 @@ def test_exponents_of_replicates():
 @pytest.mark.parametrize(("name", "decay", "points"), [("power", -1.0, 3), ("power", 0.1, 2), ("linear", -1.0, 3),
                                                        ("linear", 0.1, 5), ("exponential1", -1.0, 5)])  # fmt: skip
 def test_fits_of_figure_1_leave_out_what_the_papers_do(name, decay, points):
-    rows = of_exponent(1.0, decay, distribution=name, alpha=1.2 if name == "power" else 0.0)
-    found = exponents(rows)
-    assert [len(f.fits[0][:]) and f.fits[0].points for f in found.values()] == ([points] if points >= 3 else [])
+    large = dict(distribution=name, alpha=1.2 if name == "power" else 0.0, n=10240)
+    found = exponents(of_exponent(1.0, decay, **large))
+    assert [value.fits[0].points for value in found.values()] == ([points] if points >= 3 else [])
+    found = exponents(of_exponent(1.0, decay, **large | {"n": 2048}))
+    assert [value.fits[0].points for value in found.values()] == [5]
 
 
 def test_quick():
