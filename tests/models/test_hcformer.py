@@ -214,7 +214,8 @@ def test_parameter_groups():
     model = micro()
     names = {name for name, _ in model.named_parameters()}
     assert model.no_weight_decay() <= names
-    assert "stages.0.blocks.0.mixer.window_bias" in model.no_weight_decay()
+    exempt = model.no_weight_decay()
+    assert "stages.0.blocks.0.mixer.window_alpha" in exempt and "stages.0.blocks.0.mixer.bias" not in exempt
     groups = timm.optim.param_groups_layer_decay(model, weight_decay=0.1, layer_decay=0.5)
     assert len({group["lr_scale"] for group in groups}) > 4
 
