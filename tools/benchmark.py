@@ -19,6 +19,8 @@ BENCHMARKS = {
     "numerics": ("numerics", "Round-off of the geometry against mpmath, beside geoopt, HypLL and MERU's forms"),
     "hyperclip": ("hyperclip", "HyperCLIP's adapter: training step, inference, and prompts that are cut"),
     "open-vocabulary": ("open_vocabulary", "HyperCLIP's segmenter, detector and panoptic model: whole training steps"),
+    "radial": ("radial", "Radial embeddings: metrics of chains, a tuning step, embedding captions"),
+    "fewshot": ("fewshot", "Few-shot methods of CLIP: steps, evaluation and heads against the official formulation"),
     "helm": ("helm", "HELM language models against Euclidean twins and the published form"),
     "hier": ("hier", "HIER's and LHIER's loss against the published form"),
     "backward": ("backward", "Backward functions written by hand against plain operations, in real steps"),
