@@ -71,25 +71,25 @@ def _kind(value: Tensor) -> str:
     return "real numbers" if value.is_floating_point() else "integers"
 
 
-def _difference(given: Tensor, own: Tensor) -> str | None:
+def _difference(given: Tensor, expected: Tensor) -> str | None:
     """How two weights differ that cannot stand for each other; None if they can."""
-    if given.shape != own.shape:
-        return " instead of ".join("x".join(map(str, value.shape)) or "scalar" for value in (given, own))
-    kinds = tensor_problem(given) or _kind(given), _kind(own)
+    if given.shape != expected.shape:
+        return " instead of ".join("x".join(map(str, value.shape)) or "scalar" for value in (given, expected))
+    kinds = tensor_problem(given) or _kind(given), _kind(expected)
     return None if kinds[0] == kinds[1] else f"{kinds[0]} instead of {kinds[1]}"
 
 
-def compare(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Comparison:
+def compare(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Comparison:
     """Compare two state dicts by names, shapes and kinds; batch counters of batch norm do not count."""
-    own, given = (
+    expected, given = (
         {name: value for name, value in weights.items() if not name.endswith("num_batches_tracked")}
-        for weights in (own, given)
+        for weights in (expected, given)
     )
-    differences = {name: _difference(given[name], own[name]) for name in own if name in given}
+    differences = {name: _difference(given[name], expected[name]) for name in expected if name in given}
     return Comparison(
         [name for name, difference in differences.items() if difference is None],
-        [name for name in own if name not in given],
-        [name for name in given if name not in own],
+        [name for name in expected if name not in given],
+        [name for name in given if name not in expected],
         {name: f"{name} ({difference})" for name, difference in differences.items() if difference is not None},
     )
 
@@ -120,15 +120,15 @@ def nonfinite_names(weights: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def check_kinds(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+def check_kinds(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
     """Refuse weights that PyTorch would copy with a loss (complex into real, fractions into integers, integers into
     fractions); warn of those that are not finite. Other differences are left to PyTorch's own check.
 
     Raises:
         HypvisionError: there is such a weight.
     """
-    same = {name: value for name, value in given.items() if name in own and value.shape == own[name].shape}
-    if wrong := compare({name: own[name] for name in same}, same).mismatched:
+    same = {name: value for name, value in given.items() if name in expected and value.shape == expected[name].shape}
+    if wrong := compare({name: expected[name] for name in same}, same).mismatched:
         raise HypvisionError(f"The checkpoint does not fit the model: {', '.join(list(wrong.values())[:3])}.")
     check_finite(same, "of this model")
 
@@ -176,8 +176,8 @@ def check_compatible(
     Raises:
         HypvisionError: it is of another architecture (shows the first differences), or not finite.
     """
-    own, given = _named(model.state_dict()), _named(state_dict)
-    found = compare(own, given)
+    expected, given = _named(model.state_dict()), _named(state_dict)
+    found = compare(expected, given)
     if (found.missing or found.mismatched or found.share < 0.8) if exact else found.share < 0.5:
         raise _misfit(
             found, path, f"the model of the config ({type(model).__name__})",
@@ -212,12 +212,12 @@ def load_into(
     Raises:
         HypvisionError: a weight is missing, unknown, of another shape or kind.
     """
-    own = {name: value for name, value in model.state_dict().items() if not optional(name)}
+    expected = {name: value for name, value in model.state_dict().items() if not optional(name)}
     weights = {name: value for name, value in weights.items() if not optional(name)}
-    found = compare(own, weights)
+    found = compare(expected, weights)
     if found.missing or found.mismatched or (found.unexpected and not extra):
         raise _misfit(found._replace(unexpected=[] if extra else found.unexpected), source, what, advice)
-    taken = {name: value for name, value in weights.items() if name in own}
+    taken = {name: value for name, value in weights.items() if name in expected}
     check_finite(taken, source)
     model.load_state_dict(taken, strict=False)
     return found

@@ -339,7 +339,7 @@ def _refusal(path: Path, error: Exception) -> HypvisionError:
 
 # Weights out of a checkpoint
 
-_WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")  # timm's order
+_WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")  # timm's order
 _BACKBONE = re.compile(r"backbone\.(?:timm_model\.)?(?:model\.)?(.+)")
 
 

@@ -9,7 +9,10 @@ from hypvision.cli.arguments import Parser
 __all__ = ["FAMILIES", "add_convert_arguments", "run_convert"]
 
 # Those of hypvision.zoo.convert, whose import brings PyTorch.
-FAMILIES = ("catseg", "hcformer", "himapper", "hyperboliccv", "hyperclip")
+FAMILIES = (
+    "catseg", "cocoop", "coop", "hcformer", "helm", "hf-clip", "himapper", "hyperboliccv", "hyperclip", "maple",
+    "promptkd", "promptsrc",
+)  # fmt: skip
 
 
 def add_convert_arguments(parser: Parser) -> None:
@@ -21,13 +24,17 @@ def add_convert_arguments(parser: Parser) -> None:
     parser.add_argument("source", metavar="IN", help=".pth (loaded without running code) or .safetensors")
     parser.add_output("target", metavar="OUT", help=".safetensors or .pth")
     parser.add_argument("--to-official", action="store_true", help="the other way: from hypvision's names")
+    parser.add_argument("--curvature", type=float, help="of an HCFormer that gets official names, if it is not 1")
+    parser.add_argument(
+        "--backbone", metavar="NAME", help="of a Hi-Mapper whose backbone has the shapes of another one"
+    )
 
 
 def run_convert(args: Namespace) -> None:
     """``convert`` from parsed arguments."""
     from hypvision.zoo.convert import convert_file
 
-    written = convert_file(args.family, args.source, args.target, args.to_official)
+    written = convert_file(args.family, args.source, args.target, args.to_official, args.curvature, args.backbone)
     print(f"{written.model}: wrote {written.path}")
     if not args.to_official:
         print(f"Use: {written.usage()}")

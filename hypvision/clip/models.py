@@ -21,6 +21,7 @@ from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import fetch, find, is_address, resolve
+from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
 from hypvision.errors import HypvisionError, did_you_mean, require
 
 __all__ = [
@@ -79,8 +80,9 @@ def create_clip(
     Args:
         name: of open_clip (``ViT-B-32``, ``ViT-B-16``, ``ViT-L-14``, ``ViT-L-14-336``, ``ViT-B-16-SigLIP``, ...) or of
             :data:`ARCHITECTURES`.
-        pretrained: a tag of open_clip (``"openai"``), a checkpoint (a file, ``"zoo:NAME"``, ``"hf-hub:..."``, an
-            address with its sum; see :func:`hypvision.checkpoints.sources.fetch`), or None for random weights.
+        pretrained: a tag of open_clip (``"openai"``), a checkpoint (a file, also one of Hugging Face's ``CLIPModel``;
+            ``"zoo:NAME"``, ``"hf-hub:..."``, an address with its sum; see
+            :func:`hypvision.checkpoints.sources.fetch`), or None for random weights.
         load_weights: False to make the network that these weights need, activation and normalisation too, without
             fetching them: for a checkpoint that holds them.
         options: for :func:`open_clip.create_model`. OpenAI's weights get ``force_quick_gelu=True`` by themselves.
@@ -193,6 +195,8 @@ _CLIP = re.compile(r"clip\.(.+)")  # a training's names
 
 def _load(model: nn.Module, path: Path) -> None:
     weights = expand_tokens(network_weights(read_file(path), _CLIP))
+    if is_hugging_face(weights):
+        weights = from_hugging_face(weights)
     load_into(
         model, {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}, path,
         f"the CLIP model ({type(model).__name__})", "Give the architecture that it belongs to.", extra=True,

@@ -19,7 +19,7 @@ from hypvision.clip import adapters
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.towers import encode_text, find_towers
+from hypvision.clip.towers import embedding_size, encode_text, find_towers
 from hypvision.errors import HypvisionError
 
 __all__ = ["TUNING", "OpenVocabularyCLIP", "set_tuning"]
@@ -138,12 +138,8 @@ class OpenVocabularyCLIP(nn.Module):
 
     @property
     def embedding_size(self) -> int:
-        """Length of an embedding: both towers end in the same space; the text tower says its size without running."""
-        text = getattr(self.clip, "text", self.clip)
-        projection = text.text_projection
-        if isinstance(projection, nn.Linear):
-            return projection.out_features
-        return text.ln_final.weight.shape[0] if projection is None else projection.shape[1]
+        """Length of an embedding."""
+        return embedding_size(self.clip)
 
     @property
     def trains_clip(self) -> bool:

@@ -23,6 +23,7 @@ from hypvision.errors import HypvisionError
 __all__ = [
     "PromptTokens",
     "Tower",
+    "embedding_size",
     "encode_dense",
     "encode_image",
     "encode_text",
@@ -96,6 +97,15 @@ def find_towers(model: nn.Module) -> list[Tower]:
     if blocks is not None and len(blocks) and hasattr(getattr(blocks[0], "attn", None), "qkv"):
         found.append(Tower("vision", trunk, blocks, "timm"))
     return found
+
+
+def embedding_size(model: nn.Module) -> int:
+    """Length of an embedding: both towers end in the same space; the text tower says its size without running."""
+    text = getattr(model, "text", model)
+    projection = text.text_projection
+    if isinstance(projection, nn.Linear):
+        return projection.out_features
+    return text.ln_final.weight.shape[0] if projection is None else projection.shape[1]
 
 
 def vision_tower(model: nn.Module) -> Tower:

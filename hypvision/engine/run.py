@@ -71,8 +71,9 @@ def train(
     config = load_config(config, cfg_options)
     import_extensions(config)
     config = prepare(config, work_dir, amp, launcher)
-    if "train_dataloader" not in config:
-        raise HypvisionError(f"The config '{config.filename}' has no train_dataloader: it can be tested only.")
+    for name in ("train_dataloader", "train_cfg", "optim_wrapper"):
+        if config.get(name) is None:
+            raise HypvisionError(f"The config '{config.filename}' has no {name}: it can be tested only.")
     check_data(config, ("train", "val"))
     if resume is not None:
         path = find_resume_checkpoint(config.work_dir) if str(resume) == "auto" else str(resume)

@@ -29,6 +29,7 @@ __all__ = [
     "exact",
     "gap_to_one",
     "has_float64",
+    "log_beta",
     "log_sinhc_sqrt",
     "one_each",
     "plain",
@@ -151,12 +152,15 @@ def stable(
                             f"{name}: the curvature {argument} must be positive "
                             f"(the sectional curvature is -{argument}), got {c}."
                         )
-                elif dtype == torch.float64 and isinstance(c, Tensor) and c.dtype != dtype:
-                    # learned in float32: its root and inverse must not be rounded to that
+                elif isinstance(c, Tensor) and (c.requires_grad or dtype == torch.float64 != c.dtype):
+                    # its gradient gathers those of all rows, of the largest numbers too
+                    learned = saturate_gradient(c) if c.is_floating_point() else c
+                    if dtype == torch.float64:  # learned in float32: its root and inverse must not be rounded to that
+                        learned = learned.double()
                     if place < len(args):
-                        args = (*args[:place], c.double(), *args[place + 1 :])
+                        args = (*args[:place], learned, *args[place + 1 :])
                     else:
-                        kwargs = {**kwargs, argument: c.double()}
+                        kwargs = {**kwargs, argument: learned}
             half = False
             for argument, value in (*zip(names, args), *kwargs.items()):
                 if isinstance(value, Tensor):
@@ -311,7 +315,7 @@ class _WideSquareNorm(Function):
     @staticmethod
     def backward(ctx, grad):
         (x,) = ctx.saved_tensors
-        return x * saturate(2 * grad, x.dtype).to(x.dtype)
+        return x * (2 * grad).clamp(-1e34, 1e34).to(x.dtype)  # times vectors of the ball, which are shorter than 1e4
 
 
 def wide_square_norm(x: Tensor) -> Tensor:
@@ -380,7 +384,7 @@ def gap_to_one(x: Tensor, c: float | Tensor) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         total, rest = compensated_square_norm(x)
         if isinstance(c, Tensor):
-            high, low = c.to(x.dtype), 0.0
+            high, low = c.detach().to(x.dtype), 0.0
         elif x.dtype == torch.float64:
             high, low = torch.full_like(total, c), 0.0
         else:  # a number has more digits than the dtype
@@ -390,7 +394,7 @@ def gap_to_one(x: Tensor, c: float | Tensor) -> tuple[Tensor, Tensor]:
             high = torch.full_like(total, high)
         product, lost = _two_product(total, high)
         exact = (1 - product) - (lost + (total * low + rest * high))
-        missing = exact - (1 - q)
+        missing = exact - (1 - q.detach())
     return (1 - q) + missing, q
 
 
@@ -589,10 +593,12 @@ def tanhc(z: Tensor) -> Tensor:
 def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor:
     """``D tanh(atanh(0.99) r / (s D)) / r`` of squared radii ``r^2``, with ``D = limit`` and ``s = slope``.
 
-    The factor of maximum-distance rescaling (Bdeir et al., NeurIPS 2025); ``limit`` is a number or a tensor.
+    The factor of maximum-distance rescaling (Bdeir et al., NeurIPS 2025); ``limit``, a number or a tensor, may be 0.
     """
-    g = math.atanh(0.99) / slope / limit
-    return limit * g * tanhc(safe_sqrt(square) * g)
+    start = math.atanh(0.99) / slope
+    if isinstance(limit, Tensor):
+        limit = limit.clamp(min=1e-15)  # next to nothing
+    return start * tanhc(safe_sqrt(square) * start / limit)
 
 
 def sinhc_sqrt(q: Tensor) -> Tensor:
@@ -629,6 +635,11 @@ def log_sinhc_sqrt(q: Tensor) -> Tensor:
     close = torch.where(small, q, torch.zeros_like(q))
     tail = 1 + close / 72 * (1 + close / 110 * (1 + close / 156 * (1 + close / 210)))
     return torch.where(small, torch.log1p(close / 6 * (1 + close / 20 * (1 + close / 42 * tail))), large)
+
+
+def log_beta(n: int) -> float:
+    """``log B(n / 2, 1 / 2)``, by which the radii of joined points of the ball are weighed (HNN++)."""
+    return math.lgamma(n / 2) + math.lgamma(0.5) - math.lgamma((n + 1) / 2)
 
 
 def clip_norm(x: Tensor, radius: float = 1.0) -> Tensor:

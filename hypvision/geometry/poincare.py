@@ -23,7 +23,7 @@ from torch import Tensor
 from . import lorentz
 from ._typing import Curvature
 from .lorentz.cones import _unit
-from .lorentz.frame import _bound, _largest, _lift, _lift_scaled, _perpendicular
+from .lorentz.frame import _bound, _largest, _lift, _lift_scaled, _perpendicular, _times
 from .numerics import (
     asinh,
     asinhc_sqrt,
@@ -31,7 +31,9 @@ from .numerics import (
     dot,
     gap_to_one,
     has_float64,
+    log_beta,
     one_each,
+    plain,
     positive,
     safe_sqrt,
     same_list,
@@ -109,27 +111,37 @@ def _root(c):
     return c**0.5
 
 
-def _measure(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
-    """Factor that brings the point inside, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; all ``(..., 1)`` in float64.
+def _measure(x: Tensor, c) -> tuple[float | Tensor, Tensor, Tensor]:
+    """Factor that brings the point inside, or 1, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; ``(..., 1)`` in float64.
 
-    The factor, 1 inside, is a constant of differentiation. Without float64 the difference is a compensated one.
+    The factor is a constant of differentiation. Where there is nothing wider than the dtype of the points the
+    difference is a compensated one.
     """
     limit = _RIM[x.dtype] ** 2
-    if has_float64(x):
+    if x.dtype == torch.float32 and has_float64(x):
         q = wide_square_norm(x) * widen(c)
+        if _all_below(q, limit):
+            return 1.0, 1 - q, q
         factor = torch.sqrt(limit / q.detach().clamp(min=limit))
         q = q.clamp(max=limit)
-        return factor, 1 - q, q
+        return factor.to(x.dtype), 1 - q, q
     factor = _MOST / _largest(x).clamp(min=_MOST)  # squares must not overflow
     gap, q = gap_to_one(x * factor, c)
+    if _all_below(q, limit):
+        return 1.0, gap, q
     factor = factor * torch.sqrt(limit / q.detach().clamp(min=limit))
     return factor, gap.clamp(min=1 - limit), q.clamp(max=limit)
+
+
+def _all_below(q: Tensor, limit: float) -> bool:
+    """Whether a look costs nothing and tells that no number exceeds the limit: the rare case alone pays then."""
+    return q.device.type == "cpu" and not plain(q) and q.numel() > 0 and q.amax().item() <= limit
 
 
 def _inside(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
     """The point brought inside, ``X`` and ``c |x|^2``."""
     factor, gap, q = _measure(x, c)
-    return x * factor.to(x.dtype), gap, q
+    return _times(x, factor), gap, q
 
 
 def _bounded(v: Tensor, limit: float | None = None) -> Tensor:
@@ -138,7 +150,7 @@ def _bounded(v: Tensor, limit: float | None = None) -> Tensor:
     if not has_float64(v):
         return v * _bound(v, 1.0, limit)[0]
     q = wide_square_norm(v.detach())
-    return v * torch.sqrt(limit / q.clamp(min=limit)).to(v.dtype)
+    return v if _all_below(q, limit) else v * torch.sqrt(limit / q.clamp(min=limit)).to(v.dtype)
 
 
 def _tanhc_sqrt(q: Tensor) -> Tensor:
@@ -209,9 +221,10 @@ def _default_eps(x: Tensor) -> float:
 def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
     most = min(_RIM[u.dtype], 1 - eps)
     limit = math.atanh(most) ** 2
-    q = square_norm(u) * c
-    over = torch.isinf(q)
-    q = torch.where(over, torch.full_like(q, limit), q)
+    square = square_norm(u)
+    over = torch.isinf(square * c)
+    # not the infinite one: a curvature's gradient would be its product with 0
+    q = torch.where(over, limit, torch.where(over, 0.0, square) * c)
     factor = torch.sqrt(limit / q.clamp(min=limit)) * _tanhc_sqrt(q.clamp(max=limit))
     largest = _largest(u)
     rim = most / math.sqrt(u.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
@@ -228,9 +241,9 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
 
 def _logmap0(x: Tensor, c) -> Tensor:
-    factor, gap, q = _measure(x, c)
+    x, gap, q = _inside(x, c)
     # artanh(z) = asinh(z / sqrt(1 - z^2))
-    return x * (factor * asinhc_sqrt(q / gap) / torch.sqrt(gap)).to(x.dtype)
+    return x * (asinhc_sqrt(q / gap) / torch.sqrt(gap)).to(x.dtype)
 
 
 @stable("x", "u")
@@ -247,7 +260,7 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     short = torch.sqrt(longest / z2.clamp(min=longest))
     z2 = z2.clamp(max=longest)
     # x + w with w = tanh(z) u / |u|, whose 1 - |w|^2 is 1 / cosh(z)^2
-    w = u * (_tanhc_sqrt(z2) * short / gap).to(x.dtype)
+    w = saturate_gradient(u * saturate_gradient(_tanhc_sqrt(z2) * short / gap).to(x.dtype))
     return _add(x, w, gap, 1 / (1 + z2 * sinhc_sqrt(z2) ** 2), c)
 
 
@@ -484,9 +497,9 @@ def retr(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 @stable("x")
 def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
     r"""The point ``(..., n + 1)`` of the hyperboloid: ``s = 2 x / X``, ``t = (2 - X) / (sqrt(c) X)``."""
-    factor, gap, _ = _measure(x, c)
+    x, gap, _ = _inside(x, c)
     time = (2 - gap) / gap / _root(widen(c))
-    return _lift(time.to(x.dtype), (2 * factor / gap).to(x.dtype), x)
+    return _lift(time.to(x.dtype), (2 / gap).to(x.dtype), x)
 
 
 @stable("x")
@@ -710,16 +723,11 @@ def scale_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
     return x * _root(c_old / c_new)
 
 
-def _log_beta(n: int) -> float:
-    """``log B(n / 2, 1 / 2)``."""
-    return math.lgamma(n / 2) + math.lgamma(0.5) - math.lgamma((n + 1) / 2)
-
-
 def beta_concat(points: list[Tensor], c: Curvature) -> Tensor:
     """Beta-concatenation ``(..., sum n_i)`` of HNN++: keeps the expected radius of random points."""
     same_list("beta_concat", points)
     n = sum(x.shape[-1] for x in points)
-    parts = [logmap0(x, c) * math.exp(_log_beta(n) - _log_beta(x.shape[-1])) for x in points]
+    parts = [logmap0(x, c) * math.exp(log_beta(n) - log_beta(x.shape[-1])) for x in points]
     return expmap0(torch.cat(parts, -1), c)
 
 
@@ -734,4 +742,4 @@ def beta_split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
     if sum(sizes) != n:
         raise ValueError(f"beta_split: sizes must add up to the dimension {n}, got {sizes}.")
     parts = logmap0(x, c).split(sizes, -1)
-    return [expmap0(u * math.exp(_log_beta(u.shape[-1]) - _log_beta(n)), c) for u in parts]
+    return [expmap0(u * math.exp(log_beta(u.shape[-1]) - log_beta(n)), c) for u in parts]

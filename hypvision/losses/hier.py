@@ -102,15 +102,17 @@ def sample_triplets(
     draws: int = 50,
     exclude_anchor: bool = False,
     generator: torch.Generator | None = None,
+    least: int = 2,
 ) -> Tensor:
     """Triplets ``(i, j, k)``: ``j`` a mutual neighbour of ``i``, and ``k`` not.
 
     Args:
         similarity: ``(N, N)``.
         k: neighbours, see :func:`mutual_neighbours`.
-        draws: triplets of each ``i``, drawn with replacement; an ``i`` with fewer than two mutual neighbours has none.
+        draws: triplets of each ``i``, drawn with replacement.
         exclude_anchor: never draw ``i`` itself as ``k``, which the published code does.
         generator: of the random numbers.
+        least: an ``i`` with fewer mutual neighbours has no triplets; the published code asks for two.
 
     Returns:
         ``(T, 3)`` numbers of nodes, sorted by ``i``.
@@ -119,7 +121,7 @@ def sample_triplets(
     others = ~mutual
     if exclude_anchor:
         others.fill_diagonal_(False)
-    anchors = ((mutual.sum(1) >= 2) & (others.sum(1) >= 1)).nonzero()[:, 0]
+    anchors = ((mutual.sum(1) >= least) & (others.sum(1) >= 1)).nonzero()[:, 0]
     if not len(anchors):
         return anchors.new_empty(0, 3)
     j, far = (

@@ -35,16 +35,18 @@ class FeatureMaps(FeatureGetterNet):
     """timm's network of feature maps, which loads checkpoints of the whole network too, leaving out its other parts."""
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        own = self.state_dict()
-        if not prefix and not state_dict.keys() <= own.keys():
+        expected = self.state_dict()
+        if not prefix and not state_dict.keys() <= expected.keys():
             weights = filtered(self.model, network_weights(state_dict))
-            _replace(state_dict, {f"model.{name}": v for name, v in weights.items() if f"model.{name}" in own}, own)
+            _replace(
+                state_dict, {f"model.{name}": v for name, v in weights.items() if f"model.{name}" in expected}, expected
+            )
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def _replace(state_dict: dict, weights: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+def _replace(state_dict: dict, weights: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Put weights in the place of those in a state dict; numbers of another kind than the model's are an error."""
-    check_kinds(own, weights)
+    check_kinds(expected, weights)
     state_dict.clear()
     state_dict.update(weights)
 

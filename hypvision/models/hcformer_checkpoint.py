@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import timm
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -111,12 +112,20 @@ def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
     return {} if curvature == 1 else {"curvature": curvature}
 
 
-def hcformer_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`hcformer_from_official`, without geoopt's ``manifold.k`` buffers.
+def hcformer_to_official(state_dict: Mapping[str, Tensor], curvature: float = 1.0) -> dict[str, Tensor]:
+    """The inverse of :func:`hcformer_from_official`, as the official code loads it strictly.
+
+    Args:
+        state_dict: that of :class:`hypvision.models.HCFormer`.
+        curvature: that of the model, which its weights do not tell; official mixers with a window level keep
+            ``k = 1 / curvature``.
 
     Raises:
-        HypvisionError: a name is not one of HCFormer's (the optional mixer norm has no official counterpart).
+        HypvisionError: a name is not one of HCFormer's (the optional mixer norm has no official counterpart), or no
+            hyperboloid has the curvature.
     """
+    if not 0 < curvature < math.inf:
+        raise HypvisionError(f"The curvature must be positive, got {curvature:g}.")
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
         name = name.removeprefix("model.")
@@ -126,7 +135,10 @@ def hcformer_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
             out[f"network.{2 * int(match[1]) - 1}.proj.{match[2]}"] = value
         elif (match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.(.+)", name)) and match[3] in _HCFORMER_BLOCK_BACK:
             official, conv = _HCFORMER_BLOCK_BACK[match[3]]
-            out[f"network.{2 * int(match[1])}.{match[2]}.{official}"] = value[..., None, None] if conv else value
+            block = f"network.{2 * int(match[1])}.{match[2]}"
+            out[f"{block}.{official}"] = value[..., None, None] if conv else value
+            if match[3] == "mixer.window_alpha":
+                out[f"{block}.token_mixer.manifold.k"] = torch.tensor(1 / curvature, dtype=torch.float32)
         elif match := re.fullmatch(r"feature_norms\.(\d)\.(weight|bias)", name):
             out[f"norm{2 * int(match[1])}.{match[2]}"] = value
         elif re.fullmatch(r"(norm|head)\.(weight|bias)", name):

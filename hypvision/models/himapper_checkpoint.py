@@ -97,15 +97,24 @@ def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-def himapper_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+# Backbones of the same shapes that compute something else: TensorFlow's pad unevenly, and have another eps.
+_TWINS = {"efficientnet_b4": "tf_efficientnet_b4"}
+
+
+def himapper_variant(state_dict: Mapping[str, Tensor], backbone: str | None = None) -> tuple[str, dict[str, Any]]:
     """The timm model that a state dict of :class:`hypvision.models.HiMapper` belongs to.
+
+    Args:
+        state_dict: that of the model.
+        backbone: timm's name of the backbone, where shapes do not tell it.
 
     Returns:
         Name of the model, and the arguments of ``timm.create_model``: ``preset``, and where they differ from the
         default ``num_classes``, ``leaves``, ``levels`` and ``backbone``.
 
     Raises:
-        HypvisionError: a part is missing, or the backbone is none of the paper's.
+        HypvisionError: a part is missing, the backbone is none of the paper's or another than ``backbone``, or it may
+            be either of two.
     """
     from hypvision.models.himapper import BACKBONES  # which imports this file
 
@@ -126,12 +135,20 @@ def himapper_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, A
     if classes != 1000:
         arguments["num_classes"] = classes
     distilled = [f"deit_{size}_distilled_patch16_224" for size in ("tiny", "small", "base")]
-    for backbone in (*BACKBONES, *distilled):
-        own = timm.create_model(backbone, device="meta", num_classes=classes).state_dict()
-        if given == {name: value.shape for name, value in own.items()}:
-            if backbone in BACKBONES:
-                return f"himapper_{backbone}", arguments
-            return "himapper", {"backbone": backbone, **arguments}
+    if backbone is not None and not timm.is_model(backbone):
+        raise HypvisionError(f"timm has no backbone '{backbone}'.")
+    for name in (*BACKBONES, *distilled) if backbone is None else (backbone,):
+        own = timm.create_model(name, device="meta", num_classes=classes).state_dict()
+        if given != {key: value.shape for key, value in own.items()}:
+            continue
+        if backbone is None and name in _TWINS:
+            raise HypvisionError(
+                f"The weights of {name} and {_TWINS[name]} have the same shapes and other results. Say which one the "
+                f"checkpoint was trained with: --backbone {name} or --backbone {_TWINS[name]}."
+            )
+        return (f"himapper_{name}", arguments) if name in BACKBONES else ("himapper", {"backbone": name, **arguments})
+    if backbone is not None:
+        raise HypvisionError(f"The backbone in the file is not {backbone}: names or shapes differ.")
     raise HypvisionError(
         f"The backbone in the file is none of those that Hi-Mapper was published with ({', '.join(BACKBONES)}); its "
         f"weights begin with {', '.join(list(given)[:3])}. Create "

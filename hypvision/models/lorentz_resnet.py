@@ -578,7 +578,7 @@ class LorentzResNet(StagedModel):
         found = {f"manifolds.{i}": manifold for i, manifold in enumerate(self.manifolds)}
         if self.head_manifold is not None:
             found["head_manifold"] = self.head_manifold
-        return {name: float(manifold.c) for name, manifold in found.items()}
+        return {name: float(manifold._value()) for name, manifold in found.items()}
 
 
 def _owners(model: nn.Module, prefix: str) -> dict[str, str]:

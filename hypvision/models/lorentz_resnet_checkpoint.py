@@ -8,7 +8,7 @@ it. Every official module repeats ``manifold.k`` (``-<x, x>``); ours keep ``log 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -111,7 +111,8 @@ def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Te
 
 
 def hyperboliccv_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`hyperboliccv_from_official`: dead rows are 0, and ``k`` is written for the two manifolds.
+    """The inverse of :func:`hyperboliccv_from_official`, as the official code loads it strictly: dead rows are 0, and
+    every module has its copy of ``k``.
 
     Raises:
         HypvisionError: a name has no official counterpart, as those of the "+" components.
@@ -126,7 +127,7 @@ def hyperboliccv_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tens
             continue
         layer, _, entry = name.rpartition(".")
         if match := re.fullmatch(r"stem\.(conv|norm)", layer):
-            official = f"encoder.conv1.conv.{('conv', 'norm').index(match[1])}"
+            official = f"encoder.conv1.{'conv.' if lorentz else ''}{('conv', 'norm').index(match[1])}"
         elif match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.((?:conv|norm)[123])", layer):
             official = f"encoder.conv{int(match[1]) + 2}_x.{match[2]}.conv.{_NUMBERS[match[3]]}"
         elif match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.downsample\.(conv|norm)", layer):
@@ -151,10 +152,29 @@ def hyperboliccv_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tens
     one = torch.zeros(())
     if lorentz:
         k = torch.exp(-state_dict.get("manifolds.0.log_c", one))
-        out["enc_manifold.k"] = out["encoder.manifold.k"] = k
+        out |= {f"{module}.k": k for module in _manifolds(out)}
     k = torch.exp(-state_dict.get("head_manifold.log_c", one))
-    out["dec_manifold.k"] = out["decoder.manifold.k"] = k.clone()
+    out["dec_manifold.k"] = out["decoder.manifold.k"] = k
     return {name: value.clone() for name, value in out.items()}
+
+
+def _manifolds(state_dict: Mapping[str, Tensor]) -> Iterator[str]:
+    """Where the modules of an official Lorentz encoder, activations and pooling too, keep the manifold."""
+    yield "enc_manifold"
+    for module in ("encoder", "encoder.avg_pool", "encoder.conv1", "encoder.conv1.conv.2"):
+        yield f"{module}.manifold"
+    for name in state_dict:
+        if name.endswith(".linearized_kernel.scale"):
+            layer = name.removesuffix(".linearized_kernel.scale")
+            yield from (f"{layer}.manifold", f"{layer}.linearized_kernel.manifold")
+        elif name.endswith(".gamma"):
+            yield f"{name.removesuffix('.gamma')}.manifold"
+    for block in sorted(
+        {match[0] for match in (re.match(r"encoder\.conv[2-5]_x\.\d+", n) for n in state_dict) if match}
+    ):
+        yield from (f"{block}.manifold", f"{block}.activation.manifold", f"{block}.conv.2.manifold")
+        if f"{block}.conv.7.gamma" in state_dict:  # a bottleneck
+            yield f"{block}.conv.5.manifold"
 
 
 def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:

@@ -18,9 +18,9 @@ published init does not, it has a name: ``init="..."``.
 
 :mod:`hypvision.nn.published` has the layers of other code bases that no model here uses.
 
-Convolutions, batch norms and radial maps have backward functions written by hand. A double backward
-(``create_graph=True``) and the transforms of ``torch.func`` (``vmap``, ``grad``, ...) run in plain operations instead,
-as compilers do. The one exception is PyTorch's: :class:`published.LorentzAttention` differentiates twice within
+Batch norms have a backward function written by hand. A double backward (``create_graph=True``) and the transforms of
+``torch.func`` (``vmap``, ``grad``, ...) run in plain operations instead, as compilers do. The one exception is
+PyTorch's: :class:`published.LorentzAttention` differentiates twice within
 ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``, as the kernels that are faster have no double backward.
 """
 

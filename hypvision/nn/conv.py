@@ -9,13 +9,12 @@ from contextlib import contextmanager
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import Function
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact, safe_sqrt
 
 from .checks import check_features, check_manifold, check_number, check_sizes, integers
-from .functional import backward_of, plain, radial_map, radial_rescale, rescale_factor, space_square
+from .functional import radial_map, radial_rescale, rescale_factor, space_square
 
 __all__ = [
     "EfficientLorentzConv1d",
@@ -38,66 +37,14 @@ def box_sum(x: Tensor, kernel: tuple[int, ...], stride: tuple, padding: tuple, d
     return convolution(x, torch.ones(1, 1, *kernel, dtype=x.dtype, device=x.device), None, stride, padding, dilation)
 
 
-def box_spread(x: Tensor, size: torch.Size, kernel: tuple, stride: tuple, padding: tuple, dilation: tuple) -> Tensor:
-    """The transpose of :func:`box_sum`, to maps of this size."""
-    if max(kernel) == 1 and max(padding) == 0 and max(stride) == 1:
-        return x
-    ones = torch.ones(1, 1, *kernel, dtype=x.dtype, device=x.device)
-    rest = [
-        n + 2 * p - d * (k - 1) - 1 - (m - 1) * s
-        for n, m, k, s, p, d in zip(size[2:], x.shape[2:], kernel, stride, padding, dilation)
-    ]
-    transposed = F.conv_transpose2d if len(kernel) == 2 else F.conv_transpose1d
-    return transposed(x, ones, None, stride, padding, rest, 1, dilation)
-
-
 def _time_conv(x, weight, time_weight, bias, c, stride, padding, dilation) -> Tensor:
-    """:class:`_TimeConv` in plain operations."""
+    """``conv(x) + w_t sqrt(boxsum(|x|^2) + 1/c)``."""
     kernel = tuple(weight.shape[2:])
     convolution = F.conv2d if len(kernel) == 2 else F.conv1d
     out = convolution(x, weight, bias, stride, padding, dilation)
     # |t|^2 of the concatenated patch: pixels outside are origins and add nothing to the space part
     time = torch.sqrt(box_sum(space_square(x, 1), kernel, stride, padding, dilation) + 1 / c).to(out.dtype)
     return torch.addcmul(out, time_weight.to(out.dtype).view(-1, *[1] * len(kernel)), time)
-
-
-class _TimeConv(Function):
-    """``conv(x) + w_t sqrt(boxsum(|x|^2) + 1/c)``: nothing as large as a map is written but results."""
-
-    @staticmethod
-    def forward(ctx, x, weight, time_weight, bias, c, stride, padding, dilation):
-        kernel = tuple(weight.shape[2:])
-        convolution = F.conv2d if len(kernel) == 2 else F.conv1d
-        out = convolution(x, weight, bias, stride, padding, dilation)
-        time = torch.sqrt(box_sum(space_square(x, 1), kernel, stride, padding, dilation) + 1 / c)
-        out.addcmul_(time_weight.view(-1, *[1] * len(kernel)), time.to(out.dtype))
-        ctx.save_for_backward(x, weight, time_weight, time, c, bias)
-        ctx.geometry, ctx.biased = (stride, padding, dilation), bias is not None
-        return out
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, weight, time_weight, time, c, bias = ctx.saved_tensors
-        stride, padding, dilation = ctx.geometry
-        if torch.is_grad_enabled():
-            inputs, needed = [x, weight, time_weight, bias, c], ctx.needs_input_grad[:5]
-            grads = backward_of(lambda *given: _time_conv(*given, *ctx.geometry), inputs, needed, grad)
-            return *grads, None, None, None
-        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.biased and ctx.needs_input_grad[3]]
-        grad_x, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
-            grad, x, weight, [weight.shape[0]] if ctx.biased else None, stride, padding, dilation, False,
-            [0] * len(stride), 1, wanted,
-        )  # fmt: skip
-        flat = grad.flatten(2)
-        wide = time.flatten(2).to(grad.dtype)
-        grad_time_weight = torch.bmm(flat, wide.transpose(1, 2)).sum((0, 2))
-        grad_square = torch.matmul(time_weight, flat).unsqueeze(1).to(time.dtype).div_(wide.to(time.dtype)).mul_(0.5)
-        grad_c = -grad_square.sum() / (c * c) if ctx.needs_input_grad[4] else None
-        if grad_x is not None:
-            grad_square = grad_square.unflatten(2, time.shape[2:])
-            spread = box_spread(grad_square, x.shape, tuple(weight.shape[2:]), stride, padding, dilation)
-            grad_x.addcmul_(x, spread.mul_(2).to(x.dtype))
-        return grad_x, grad_weight, grad_time_weight, grad_bias, grad_c, None, None, None
 
 
 class _LorentzConv(nn.Module):
@@ -148,17 +95,7 @@ class _LorentzConv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_channels, 1, self.rank + 2)
         geometry = (self.stride, self.padding, self.dilation)
-        if plain(x):
-            return _time_conv(x, self.weight, self.time_weight, self.bias, self.manifold.c, *geometry)
-        kind, dtype = x.device.type, x.dtype
-        if torch.is_autocast_enabled(kind) and dtype != torch.float64:
-            dtype = torch.get_autocast_dtype(kind)
-        c = self.manifold.c
-        c = c if isinstance(c, Tensor) else torch.tensor(c, dtype=torch.float64, device=x.device)
-        c = c.to(torch.promote_types(x.dtype, torch.float32))
-        parameters = (p if p is None else p.to(dtype) for p in (self.weight, self.time_weight, self.bias))
-        with exact(x.device):
-            return _TimeConv.apply(x.to(dtype), *parameters, c, *geometry)
+        return _time_conv(x, self.weight, self.time_weight, self.bias, self.manifold.c, *geometry)
 
     def extra_repr(self) -> str:
         return (

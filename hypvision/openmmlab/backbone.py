@@ -232,8 +232,9 @@ class TimmBackbone(BaseModule):
                 )
             weights = inside
         base = self._base
-        own = base.state_dict()
-        names = [*own, *(name.removeprefix("trunk.") for name in own)]  # of a Hi-Mapper, and of its backbone alone
+        expected = base.state_dict()
+        # of a Hi-Mapper, and of its backbone alone
+        names = [*expected, *(name.removeprefix("trunk.") for name in expected)]
         weights = _rename(base, _strip_prefix(names, weights))
         # What belongs to a part that this network does not have (head, later stages) does not count.
         units = _units(base, self.timm_model.feature_info.info)
@@ -241,16 +242,16 @@ class TimmBackbone(BaseModule):
         weights = {
             name: value
             for name, value in weights.items()
-            if name in own or any(_flat(name).startswith(part) for part in parts)
+            if name in expected or any(_flat(name).startswith(part) for part in parts)
         }
-        found = compare(own, weights)
+        found = compare(expected, weights)
         if found.mismatched or found.share < 0.8:
             raise HypvisionError(
                 f"The checkpoint '{checkpoint}' does not fit the backbone '{self.model_name}': {len(found.matched)} of "
                 f"{len(found.matched) + len(found.missing) + len(found.mismatched)} weights match. {found.describe()}. "
                 "Give a checkpoint of this architecture, or correct model_name."
             )
-        base.load_state_dict({name: weights[name] for name in own if name in weights}, strict=False)
+        base.load_state_dict({name: weights[name] for name in expected if name in weights}, strict=False)
         rest = found._replace(matched=[], mismatched={}).describe()
         print_log(f"{self.model_name}: loaded {len(found.matched)} weights from {checkpoint}. {rest}", "current")
 
@@ -343,9 +344,9 @@ def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
     return parts
 
 
-def _strip_prefix(own: Iterable[str], weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def _strip_prefix(expected: Iterable[str], weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights whose names are those of the network with the same text before them, without that text."""
-    names = set(map(_flat, own))
+    names = set(map(_flat, expected))
     counts: Counter[int | str] = Counter({"": 0})
     for given in map(_flat, weights):
         counts.update(given.removesuffix(name) for name in names if given.endswith(name))
@@ -361,5 +362,5 @@ def _rename(base: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     convert = getattr(modules[type(base).__module__], "checkpoint_filter_fn", None)
     if convert is not None and not type(base).__module__.startswith("timm.models._"):
         weights = convert(weights, base)  # official names, position biases of another size
-    own = {_flat(name): name for name in base.state_dict()}
-    return {own.get(_flat(name), name): value for name, value in weights.items()}
+    expected = {_flat(name): name for name in base.state_dict()}
+    return {expected.get(_flat(name), name): value for name, value in weights.items()}

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from hypvision.checkpoints.read import network_weights, read
+from hypvision.clip.hugging_face import clip_variant, from_hugging_face, is_hugging_face, to_hugging_face
+from hypvision.clip.prompting import official as few_shot
 from hypvision.clip.segmentation.official import (
     catseg_to_official,
     hyperclip_to_official,
@@ -25,6 +27,7 @@ from hypvision.clip.segmentation.official import (
 )
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output, protecting, replacing
+from hypvision.helm.checkpoint import helm_from_official, helm_to_official, helm_variant, is_official_helm
 from hypvision.models.hcformer_checkpoint import (
     hcformer_arguments,
     hcformer_from_official,
@@ -54,10 +57,13 @@ class Converter(NamedTuple):
     title: str
     is_official: Callable[[Mapping[str, Tensor]], bool]
     from_official: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-    to_official: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-    variant: Callable[[Mapping[str, Tensor]], tuple[str, dict[str, Any]]]
+    to_official: Callable[..., dict[str, Tensor]]
+    variant: Callable[..., tuple[str, dict[str, Any]]]
     # Further arguments of our model, which only the official state dict tells.
     arguments: Callable[[Mapping[str, Tensor]], dict[str, Any]] = lambda state_dict: {}
+    # What no state dict tells, and the user is asked for: arguments of to_official, and of variant.
+    back_options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
 
 # Name on the command line -> its functions.
@@ -69,9 +75,16 @@ CONVERTERS = {
         hcformer_to_official,
         hcformer_variant,
         hcformer_arguments,
+        back_options=("curvature",),
     ),
+    "helm": Converter("HELM language model", is_official_helm, helm_from_official, helm_to_official, helm_variant),
     "himapper": Converter(
-        "Hi-Mapper", is_official_himapper, himapper_from_official, himapper_to_official, himapper_variant
+        "Hi-Mapper",
+        is_official_himapper,
+        himapper_from_official,
+        himapper_to_official,
+        himapper_variant,
+        options=("backbone",),
     ),
     "hyperboliccv": Converter(
         "HyperbolicCV ResNet",
@@ -86,6 +99,17 @@ CONVERTERS = {
     "catseg": Converter(
         "CAT-Seg segmenter", is_official_catseg, segmenter_from_official, catseg_to_official, segmenter_variant
     ),
+    **{
+        name: Converter(
+            f"few-shot method {name}",
+            few_shot.is_official(name),
+            few_shot.from_official(name),
+            few_shot.to_official(name),
+            few_shot.variant(name),
+        )
+        for name in few_shot.FEW_SHOT
+    },
+    "hf-clip": Converter("open_clip CLIP", is_hugging_face, from_hugging_face, to_hugging_face, clip_variant),
 }
 
 
@@ -100,11 +124,22 @@ class Conversion(NamedTuple):
         """The expression (for a segmenter: the command) that uses weights of hypvision's names."""
         if self.model.startswith(("hyperclip-", "catseg-")):
             return f"hypvision test configs/hyperclip/{self.model}_4xb1-80k_coco-stuff164k.py {self.path}"
+        if self.model.startswith("helm_"):
+            return f'hypvision.helm.huggingface.HelmForCausalLM.from_official("{self.path}")'
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
+        if self.model in few_shot.FEW_SHOT:
+            return f'load_learned(build_host(create_clip(...), "{self.model}"{arguments}), "{self.path}")'
+        if self.model.startswith("ViT-"):
+            return f'hypvision.clip.models.create_clip("{self.model}", "{self.path}"{arguments})'
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 
     def note(self) -> str:
         """What the user has to know beside that, because no checkpoint says it; empty where there is nothing."""
+        if self.model.startswith("helm_mice"):
+            return (
+                "How many experts a token uses is not in the checkpoint. As published it is 2; give "
+                "n_activated_experts otherwise. save_pretrained() then writes a folder for all of transformers."
+            )
         if not self.model.startswith("hecnn_"):
             return ""
         return (
@@ -113,7 +148,14 @@ class Conversion(NamedTuple):
         )
 
 
-def convert_file(family: str, source: str | Path, target: str | Path, to_official: bool = False) -> Conversion:
+def convert_file(
+    family: str,
+    source: str | Path,
+    target: str | Path,
+    to_official: bool = False,
+    curvature: float | None = None,
+    backbone: str | None = None,
+) -> Conversion:
     """Convert a checkpoint file from the official names to hypvision's, or back.
 
     Args:
@@ -123,17 +165,23 @@ def convert_file(family: str, source: str | Path, target: str | Path, to_officia
         target: ``.safetensors``, ``.pth`` or ``.pt``. It is written under another name and moved into place, so that
             an interruption leaves no half of a file.
         to_official: convert from hypvision's names to the official ones.
+        curvature: of an HCFormer that becomes an official one, if it is not 1.
+        backbone: of a Hi-Mapper, timm's name, where shapes do not tell it.
 
     Returns:
         What was written, and which model it is.
 
     Raises:
-        HypvisionError: no such family or file, an unreadable one, one of another model, or a target that cannot be
-            written.
+        HypvisionError: no such family or file, an unreadable one, one of another model, a target that cannot be
+            written, or an argument that has no use here.
     """
     if family not in CONVERTERS:
         raise HypvisionError(f"There is no converter '{family}'. Known: {', '.join(CONVERTERS)}.")
     converter, source, target = CONVERTERS[family], Path(source).expanduser(), Path(target).expanduser()
+    told = {name: value for name, value in (("curvature", curvature), ("backbone", backbone)) if value is not None}
+    for name in told:
+        if name not in (converter.back_options if to_official else converter.options):
+            raise HypvisionError(f"--{name} has no use here: {_USES[name]}.")
     if target.suffix not in (".safetensors", ".pth", ".pt"):
         raise HypvisionError(f"The output '{target}' must end in .safetensors or .pth.")
     with protecting(source):
@@ -151,17 +199,23 @@ def convert_file(family: str, source: str | Path, target: str | Path, to_officia
             f"'{source}' is not a checkpoint of an {expected}: it has entries such as "
             f"{', '.join(list(weights)[:3]) or 'none'}.{hint}"
         )
-    converted = converter.to_official(weights) if to_official else converter.from_official(weights)
+    converted = converter.to_official(weights, **told) if to_official else converter.from_official(weights)
     if to_official:
         try:
             model, arguments = converter.variant(converter.from_official(converted))
         except HypvisionError:  # of other sizes than the published ones, which the names do not depend on
             model, arguments = f"{converter.title} of its own sizes", {}
     else:
-        model, arguments = converter.variant(converted)
+        model, arguments = converter.variant(converted, **told)
         arguments = {**arguments, **converter.arguments(weights)}
     _write({name: value.contiguous() for name, value in converted.items()}, target)
     return Conversion(target, model, arguments)
+
+
+_USES = {
+    "curvature": "it is for HCFormers that get official names (--from hcformer --to-official)",
+    "backbone": "it is for official Hi-Mappers (--from himapper)",
+}
 
 
 def _write(weights: dict[str, Tensor], path: Path) -> None:

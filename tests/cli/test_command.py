@@ -128,6 +128,7 @@ NEEDED = {
     "predict": ["in.png", "--model", "m"],
     "explain": ["in.png", "--model", "m"],
     "segment": ["in.png", "--classes", "a"],
+    "fewshot": ["table", "folder"],
     "radius": ["--images", "in.png"],
     "embed": ["in.png", "--model", "m"],
     "search": ["in.png", "--gallery", "folder", "--model", "m"],
@@ -140,6 +141,7 @@ NEEDED = {
     "export": ["in.pth", "--format", "onnx", "--model", "m"],
     "convert": ["--from", "hcformer", "in.pth"],
     "publish": ["in.py", "in.pth", "--name", "a.b"],
+    "scaling": ["run", "quick"],
 }
 OUTPUTS = [
     (name, action.option_strings[:1], what)

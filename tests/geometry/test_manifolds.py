@@ -5,14 +5,11 @@ from __future__ import annotations
 import copy
 import io
 import math
-import os
 import pickle
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
+from helpers.processes import run_in_two
 from timm.utils import ModelEmaV3
 from torch import nn
 
@@ -347,9 +344,8 @@ def test_averages_of_weights(kind):
 # Processes
 
 WORKER = """
-import sys, torch, torch.distributed as dist
+import torch, torch.distributed as dist
 from torch import nn
-sys.path.insert(0, {folder!r})
 from test_manifolds import Table
 from hypvision.geometry import named_manifold_parameters
 from hypvision.optim import RiemannianAdam, param_groups, unsharded_parameters
@@ -411,19 +407,4 @@ dist.destroy_process_group()
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_two_processes_train_like_one(mode, tmp_path):
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER.format(folder=os.path.dirname(__file__), mode=mode))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        f"--master-port={port}",
-        str(script),
-    ]
-    environment = dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_in_two(WORKER.format(mode=mode), tmp_path, __file__)

@@ -127,9 +127,34 @@ def test_conversion_there_and_back(name, tmp_path):
     back = torch.load(done.path, weights_only=True)
     x = torch.randn(2, 3, 16, 16)
     twin = ReferenceLorentzResNet(num_classes=5, widths=WIDTHS, **PUBLISHED[name][2])
-    missing, unexpected = twin.load_state_dict(back, strict=False)
-    assert not unexpected and all(key.endswith("manifold.k") for key in missing)
+    twin.load_state_dict(back)
     torch.testing.assert_close(twin.eval()(x), reference(x), rtol=1e-4, atol=1e-5)
+
+
+def test_official_names_and_shapes_are_those_of_the_sheet():
+    """Of 231 entries 89 are copies of k; the classifier around the network repeats two more."""
+    model = timm.create_model("hcnn_resnet18", num_classes=100, device="meta")
+    official = hyperboliccv_to_official({name: torch.zeros(v.shape) for name, v in model.state_dict().items()})
+    copies = {name for name, value in official.items() if name.endswith(".k") and value.shape == ()}
+    assert len(official) == 231 + 2 and len(copies) == 89 + 2
+    assert {"enc_manifold.k", "dec_manifold.k"} < copies
+    kernel = "encoder.conv3_x.0.conv.0.linearized_kernel"
+    shapes = {
+        f"{kernel}.weight.weight": (129, 64 * 9 + 1),
+        f"{kernel}.weight.bias": (129,),
+        f"{kernel}.scale": (),
+        f"{kernel}.manifold.k": (),
+        "encoder.conv1.conv.1.beta": (65,),
+        "encoder.conv1.conv.1.gamma": (1,),
+        "encoder.conv1.conv.1.running_mean": (65,),
+        "encoder.conv1.conv.1.running_var": (1,),
+        "encoder.conv5_x.0.shortcut.1.gamma": (1,),
+        "decoder.a": (100,),
+        "decoder.z": (100, 512),
+    }
+    assert {name: tuple(official[name].shape) for name in shapes} == shapes
+    reference = ReferenceLorentzResNet(num_classes=100).state_dict()
+    assert {n: v.shape for n, v in official.items()} == {n: v.shape for n, v in reference.items()}
 
 
 def test_bare_official_networks_and_timm_load_them(tmp_path):

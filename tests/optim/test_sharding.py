@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-
 import pytest
 import torch
+from helpers.processes import run_in_two
 from torch import nn
 
 from hypvision.geometry import Lorentz
@@ -40,8 +36,7 @@ class Halves(Net):
 
 
 WORKER = """
-import sys, torch, torch.distributed as dist
-sys.path.insert(0, {folder!r})
+import torch, torch.distributed as dist
 from test_sharding import Halves, Net
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -68,7 +63,7 @@ train(alone, images, labels)
 
 model = Net()
 ignored = unsharded_parameters(model)
-assert ignored == {{model.norm.beta, model.manifold.log_c}}, ignored
+assert ignored == {model.norm.beta, model.manifold.log_c}, ignored
 fully_shard(model, mesh=mesh, ignored_params=ignored)
 assert isinstance(model.conv.weight, DTensor) and isinstance(model.norm.gamma, DTensor)
 assert type(model.norm.beta) is ManifoldParameter  # whole on every process
@@ -77,7 +72,7 @@ mine = slice(4 * rank, 4 * rank + 4)
 train(model, images[:, mine], labels[:, mine])
 for (name, p), q in zip(model.named_parameters(), alone.parameters(), strict=True):
     p = p.full_tensor() if isinstance(p, DTensor) else p
-    torch.testing.assert_close(p.detach(), q.detach(), rtol=1e-4, atol=1e-5, msg=lambda m: f"{{name}}: {{m}}")
+    torch.testing.assert_close(p.detach(), q.detach(), rtol=1e-4, atol=1e-5, msg=lambda m: f"{name}: {m}")
     assert not torch.equal(q, dict(Net().named_parameters())[name]), name
 model.manifold.check_point(model.norm.beta.detach(), "beta")
 betas = [torch.empty(5) for _ in range(2)]
@@ -86,7 +81,7 @@ assert torch.equal(*betas)
 
 # without the helper the point is cut, and that is said
 cut = Net()
-fully_shard(cut, mesh=mesh, ignored_params={{cut.manifold.log_c}})
+fully_shard(cut, mesh=mesh, ignored_params={cut.manifold.log_c})
 try:
     train(cut, images[:, mine], labels[:, mine])
 except RuntimeError as error:
@@ -99,22 +94,7 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_batch_norms_train_in_two_processes_as_in_one(tmp_path):
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER.format(folder=os.path.dirname(__file__)))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        f"--master-port={port}",
-        str(script),
-    ]
-    environment = dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_in_two(WORKER, tmp_path, __file__)
 
 
 def test_a_process_group_is_needed():

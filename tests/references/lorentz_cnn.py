@@ -173,16 +173,22 @@ class Block(nn.Module):
 
 
 class Stem(nn.Module):
-    def __init__(self, manifold: Hyperboloid | None, inside: int, width: int):
+    def __init__(self, manifold: Hyperboloid, inside: int, width: int):
         super().__init__()
-        if manifold is None:
-            parts = [nn.Conv2d(inside, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-        else:
-            parts = [Conv(manifold, inside, width, 3), BatchNorm(manifold, width), ReLU(manifold)]
-        self.conv = nn.Sequential(*parts)
+        self.manifold = manifold
+        self.conv = nn.Sequential(Conv(manifold, inside, width, 3), BatchNorm(manifold, width), ReLU(manifold))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(x)
+
+
+class Pool(nn.Module):
+    def __init__(self, manifold: Hyperboloid):
+        super().__init__()
+        self.manifold = manifold
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.manifold.centroid(x.flatten(1, 2))
 
 
 class Encoder(nn.Module):
@@ -190,7 +196,11 @@ class Encoder(nn.Module):
         super().__init__()
         if manifold is not None:
             self.manifold = manifold
-        self.conv1 = Stem(manifold, 3, widths[0])
+            self.conv1, self.avg_pool = Stem(manifold, 3, widths[0]), Pool(manifold)
+        else:
+            self.conv1 = nn.Sequential(
+                nn.Conv2d(3, widths[0], 3, 1, 1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()
+            )
         channels = widths[0]
         for i, (count, width) in enumerate(zip(layers or DEPTHS[depth], widths)):
             blocks = []
@@ -204,7 +214,7 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x if self.flat else self.manifold.points(x.permute(0, 2, 3, 1))
         x = self.conv5_x(self.conv4_x(self.conv3_x(self.conv2_x(self.conv1(x)))))
-        return x.mean((2, 3)) if self.flat else self.manifold.centroid(x.flatten(1, 2))
+        return x.mean((2, 3)) if self.flat else self.avg_pool(x)
 
 
 class MLR(nn.Module):

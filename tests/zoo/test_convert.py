@@ -27,6 +27,13 @@ def official():
     return ReferenceHCFormer("hcformer_nano", num_classes=7).state_dict()
 
 
+def with_buffers(official, k=1.0):
+    """With geoopt's, which mixers with a window level have in the official files, and ours nowhere."""
+    windows = [name for name in official if name.endswith("relative_position_bias2")]
+    assert len(windows) == 10
+    return {**official, **{name.replace("relative_position_bias2", "manifold.k"): torch.tensor(k) for name in windows}}
+
+
 def save(weights, path, wrapper=None):
     if path.suffix == ".safetensors":
         save_file({name: value.contiguous() for name, value in weights.items()}, path)
@@ -51,14 +58,19 @@ def test_converted_files_load_in_timm(tmp_path, official, wrapper, target):
 
 
 def test_there_and_back(tmp_path, official):
-    # geoopt's buffers are in the official files, and nowhere else
-    with_buffers = {**official, "network.0.0.token_mixer.manifold.k": torch.ones(1)}
-    source = save(with_buffers, tmp_path / "in.safetensors")
-    convert_file("hcformer", source, tmp_path / "ours.safetensors")
-    done = convert_file("hcformer", tmp_path / "ours.safetensors", tmp_path / "back.safetensors", to_official=True)
-    back = load_file(tmp_path / "back.safetensors")
-    assert done.model == "hcformer_nano" and set(back) == set(official)
-    assert all(torch.equal(back[name].reshape(value.shape), value) for name, value in official.items())
+    whole = with_buffers(official, 4.0)
+    source = save(whole, tmp_path / "in.safetensors")
+    assert convert_file("hcformer", source, tmp_path / "ours.safetensors").arguments["curvature"] == 0.25
+    back = tmp_path / "back.safetensors"
+    done = convert_file("hcformer", tmp_path / "ours.safetensors", back, to_official=True, curvature=0.25)
+    back = load_file(back)
+    assert done.model == "hcformer_nano"
+    assert {n: v.shape for n, v in back.items()} == {n: v.shape for n, v in whole.items()}
+    assert all(torch.equal(back[name], value) for name, value in whole.items())
+    with pytest.raises(HypvisionError, match="--curvature has no use here: it is for HCFormers that get official"):
+        convert_file("hcformer", source, tmp_path / "ours.safetensors", curvature=0.25)
+    with pytest.raises(HypvisionError, match="must be positive"):
+        hcformer_to_official({}, -1.0)
 
 
 def test_data_parallel_prefix_and_scalar_temperatures(tmp_path, official):
@@ -72,7 +84,7 @@ def test_back_from_a_trained_model(tmp_path, official, prefix):
     trained = {prefix + name: value for name, value in hcformer_from_official(official).items()}
     source = save({**trained, "decode_head.weight": torch.ones(2)}, tmp_path / "in.pth", "state_dict")
     convert_file("hcformer", source, tmp_path / "out.pth", to_official=True)
-    assert set(torch.load(tmp_path / "out.pth", weights_only=True)) == set(official)
+    assert set(torch.load(tmp_path / "out.pth", weights_only=True)) == set(with_buffers(official))
 
 
 def test_variants_are_recognised():
@@ -88,7 +100,8 @@ def test_dense_checkpoints(tmp_path):
     assert (done.model, done.arguments) == ("hcformer_tiny", {"features_only": True})
     weights = torch.load(done.path, weights_only=True)
     timm.create_model(done.model, **done.arguments).model.load_state_dict(weights)
-    assert set(hcformer_to_official(weights)) == set(ReferenceHCFormer("hcformer_tiny", dense=True).state_dict())
+    reference = with_buffers(ReferenceHCFormer("hcformer_tiny", dense=True).state_dict())
+    assert set(hcformer_to_official(weights)) == set(reference)
 
 
 def edited(official, **changes):
@@ -106,7 +119,7 @@ def test_mistakes_are_explained(tmp_path, official):
     fails("There is no checkpoint", tmp_path / "none.pth")
     fails("no converter 'resnet'", source, family="resnet")
     fails("must end in", source, "out.bin")
-    with pytest.raises(HypvisionError, match="an input of this command"):
+    with pytest.raises(HypvisionError, match="would be overwritten, but it is an input"):
         convert_file("hcformer", source, source)
     fails("has official names already", source, to_official=True)
     fails("hypvision's names already", save(hcformer_from_official(official), tmp_path / "ours.pth"))

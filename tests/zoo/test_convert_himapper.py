@@ -45,10 +45,24 @@ def test_there_and_back(tmp_path, literal):
     assert set(torch.load(tmp_path / "again.pth", weights_only=True)) == set(official)
 
 
-@pytest.mark.parametrize("backbone", ["resnet50", "swin_tiny_patch4_window7_224", "efficientnet_b4"])
+@pytest.mark.parametrize("backbone", ["resnet50", "swin_tiny_patch4_window7_224"])
 def test_variants_are_recognised(backbone):
     model = timm.create_model(f"himapper_{backbone}", device="meta", leaves=16, levels=3)
     assert himapper_variant(model.state_dict()) == (f"himapper_{backbone}", {"leaves": 16, "levels": 3})
+
+
+def test_a_backbone_with_a_twin_is_asked_for():
+    model = timm.create_model("himapper", backbone="tf_efficientnet_b4", device="meta", num_classes=5).state_dict()
+    with pytest.raises(HypvisionError, match="--backbone efficientnet_b4 or --backbone tf_efficientnet_b4"):
+        himapper_variant(model)
+    arguments = {"num_classes": 5}
+    assert himapper_variant(model, "efficientnet_b4") == ("himapper_efficientnet_b4", arguments)
+    told = himapper_variant(model, "tf_efficientnet_b4")
+    assert told == ("himapper", {"backbone": "tf_efficientnet_b4", **arguments})
+    with pytest.raises(HypvisionError, match="not resnet50"):
+        himapper_variant(model, "resnet50")
+    with pytest.raises(HypvisionError, match="no backbone 'efficientnet_b44'"):
+        himapper_variant(model, "efficientnet_b44")
 
 
 def test_distilled_backbones_are_recognised():

@@ -1,6 +1,6 @@
 """Adapters of CLIP: a few trained parameters on a frozen model, all of one contract (:mod:`.base`)."""
 
-from hypvision.clip.adapters import hyperclip  # a method is registered by importing it
+from hypvision.clip.adapters import hyperclip, lathadapter  # a method is registered by importing it
 from hypvision.clip.adapters.base import (
     ADAPTERS,
     Adapter,
@@ -27,6 +27,7 @@ __all__ = [
     "hyperclip",
     "inject",
     "is_injected",
+    "lathadapter",
     "load",
     "merge",
     "register",

@@ -86,7 +86,8 @@ def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     normals, length = _unit(z)
     cosh, sinh = _offset(a, root, z, length)
     planes = saturate_gradient(torch.cat([-sinh, normals * cosh], -1))
-    return asinh(torch.matmul(_lift_scaled(x, c), planes.t())) * (length.squeeze(-1) / root)
+    points = saturate_gradient(_lift_scaled(x, c))
+    return asinh(torch.matmul(points, planes.t())) * (length.squeeze(-1) / root)
 
 
 @stable("x", space=("p",))

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from .._typing import Curvature
-from ..numerics import asinhc_sqrt, positive, same_list, squash_factor, stable
-from .frame import _LIMIT, _LONGEST, _bound, _root
+from ..numerics import arcosh1p, asinhc_sqrt, positive, same_list, squash_factor, stable
+from .frame import _LONGEST, _bound, _capped, _root, _times
 from .points import _expmap0, expmap0, from_space, logmap0
 
 __all__ = [
@@ -32,7 +32,7 @@ def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
     root = _root(c)
     x = c * largest
     if isinstance(x, Tensor):
-        return torch.log(x + torch.sqrt((x - 1).clamp(min=0) * (x + 1))) / root
+        return arcosh1p(x - 1) / root
     return math.acosh(max(x, 1.0)) / root
 
 
@@ -48,7 +48,7 @@ def rescale_tangent(space: Tensor, limit: float | Tensor, slope: float = 2.0) ->
     positive("rescale_tangent", "limit", limit)
     positive("rescale_tangent", "slope", slope)
     factor, q = _bound(space, 1.0, _LONGEST[space.dtype])
-    return space * (factor * squash_factor(q, limit, slope))
+    return _times(space, factor) * squash_factor(q, limit, slope)
 
 
 @stable("x")
@@ -71,10 +71,9 @@ def rescale(x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope:
     limit = max_distance(c) if limit is None else limit
     positive("rescale", "limit", limit)
     positive("rescale", "slope", slope)
-    space = x[..., 1:]
-    factor, q = _bound(space, c, _LIMIT[x.dtype])
+    space, q = _capped(x[..., 1:], c)
     shrink = asinhc_sqrt(q)
-    return _expmap0(space * (factor * shrink * squash_factor(q * shrink * shrink / c, limit, slope)), c)
+    return _expmap0(space * (shrink * squash_factor(q * shrink * shrink / c, limit, slope)), c)
 
 
 def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:

@@ -58,8 +58,8 @@ def _bound(v: Tensor, c, limit: float) -> tuple[float | Tensor, Tensor]:
 
 def _scaled(space: Tensor, c) -> tuple[Tensor, Tensor]:
     """Space part times sqrt(c), capped, and its squared norm ``(..., 1)``."""
-    factor, q = _bound(space, c, _LIMIT[space.dtype])
-    return _times(space, factor * _root(c)), q
+    space, q = _capped(space, c)
+    return _times(space, _root(c)), q
 
 
 def _capped(space: Tensor, c) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ def _capped(space: Tensor, c) -> tuple[Tensor, Tensor]:
 def _scaled_tangent(v: Tensor, c) -> Tensor:
     """Space part of tangent vectors times sqrt(c), capped."""
     factor, _ = _bound(v, c, _LONGEST[v.dtype])
-    return _times(v, factor * _root(c))
+    return _times(_times(v, factor), _root(c))
 
 
 class _Lift(Function):
@@ -88,15 +88,16 @@ class _Lift(Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.shapes = inputs[0].shape, inputs[1].shape, inputs[2].shape
-        ctx.save_for_backward(*inputs[1:])
+        ctx.save_for_backward(inputs[1], output)
 
     @staticmethod
     def backward(ctx, grad):
-        factor, space = ctx.saved_tensors
+        factor, out = ctx.saved_tensors
         time_shape, factor_shape, space_shape = ctx.shapes
         grad_time, grad_factor, grad_space = grad[..., :1].sum_to_size(time_shape), None, None
         if ctx.needs_input_grad[1]:
-            grad_factor = dot(grad[..., 1:], space).sum_to_size(factor_shape)
+            # not the product with the space part, which may be as large as numbers get
+            grad_factor = (dot(grad[..., 1:], out[..., 1:]) / factor).sum_to_size(factor_shape)
         if ctx.needs_input_grad[2]:
             grad_space = (grad[..., 1:] * factor).sum_to_size(space_shape)
         return grad_time, grad_factor, grad_space
@@ -118,8 +119,8 @@ def _join(time: Tensor, space: Tensor) -> Tensor:
 
 def _lift_scaled(x: Tensor, c) -> Tensor:
     """Points ``(..., n + 1)`` in units of the radius, capped, time computed anew."""
-    factor, q = _bound(x[..., 1:], c, _LIMIT[x.dtype])
-    return _lift(torch.sqrt(1 + q), factor * _root(c), x[..., 1:])
+    space, q = _capped(x[..., 1:], c)
+    return _lift(torch.sqrt(1 + q), _root(c), space)
 
 
 def _arrive(space: Tensor, c) -> Tensor:

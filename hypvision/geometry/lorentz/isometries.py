@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..numerics import asinh, asinhc_sqrt, dot, safe_sqrt, saturate, saturate_gradient, square_norm, stable
-from .frame import _FAR, _LIMIT, _bound, _capped, _move, _perpendicular
+from .frame import _FAR, _capped, _move, _perpendicular
 from .pairs import _pair
 from .points import _expmap0, _from_space, logmap0
 from .tangents import expmap, inner, logmap
@@ -59,9 +59,8 @@ def rotate(x: Tensor, matrix: Tensor, c: Curvature) -> Tensor:
 @stable("x")
 def scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
     r"""Points on the same rays at ``r`` times the radius: :math:`\exp_0(r \log_0 x)`."""
-    space = x[..., 1:]
-    factor, q = _bound(space, c, _LIMIT[x.dtype])
-    log = saturate_gradient(space) * (factor * asinhc_sqrt(q))
+    space, q = _capped(x[..., 1:], c)
+    log = saturate_gradient(space) * asinhc_sqrt(q)
     return _expmap0(saturate(saturate_gradient(log) * r), c)
 
 

@@ -30,7 +30,7 @@ from ..numerics import (
     widen,
 )
 from ..rows import in_blocks
-from .frame import _CAP, _FAR, _LIMIT, _capped, _root
+from .frame import _CAP, _FAR, _LIMIT, _capped, _root, _times
 
 # Largest |x_s|^2 + |y_s|^2 at which the chord of float32 (float64) points is exact without wider vectors, and its
 # gradient right to 1e-4 for points on one ray: those of two points at radius 4 (10)
@@ -39,7 +39,7 @@ _NEAR = {torch.float32: 2 * math.sinh(4.0) ** 2, torch.float64: 2 * math.sinh(10
 
 def quick(x: Tensor, y: Tensor, c, *more: Tensor) -> bool:
     """Whether the functions of :class:`Chord` take these: rows of one shape and dtype, one curvature."""
-    if plain(x) and not torch.compiler.is_compiling() or isinstance(c, Tensor) and c.dim():
+    if plain(x) and not torch.compiler.is_compiling() or isinstance(c, Tensor) and c.dim() or not has_float64(x):
         return False
     return all(v.shape == x.shape and v.dtype == x.dtype for v in (y, *more))
 
@@ -223,18 +223,23 @@ class _Pair:
         self.delta, self.sum = y - x, x + y
         one = torch.ones_like(self.nx * self.ny)
         length = self.nx + self.ny
-        self.product = dot(self.delta, self.sum) * c  # |y|^2 - |x|^2
+        # in units of the radius before they are multiplied: squares of the longest would overflow where c is small
+        total = _times(self.sum, self.root)
+        self.product = dot(_times(self.delta, self.root), total)  # |y|^2 - |x|^2
         gap = self.product / torch.where(length > 0, length, one)
         product = self.nx * self.ny
         self.a = gap / torch.sqrt(2 * (1 + self.tx * self.ty + product))
-        inner = dot(x, y) * c
-        base = square_norm(self.sum) * c
-        # where one radius is next to nothing beside the other, the angle is no matter, and the quotient overflows
+        inner = dot(_times(x, self.root), _times(y, self.root))
+        base = square_norm(total)
+        # where one radius is next to nothing beside the other, the angle is no matter, and the quotient overflows, or
+        # its derivative
         acute = (inner > 0) & (product * 1e30 > base)
+        acute = acute & (product * 1e36 > base / torch.where(acute, product, one))
         # |sum| |across| is the area of the parallelogram; the quotient first, for it is of order 1
         share = base / torch.where(acute, 8 * (product + inner), one)
         apart = acute & ((qx - qy).abs() > 0.9 * (qx + qy))
-        across = saturate_gradient(square_norm(_across(x, y, acute, apart & (qx < qy), apart & (qx > qy))) * c)
+        across = _across(x, y, acute, apart & (qx < qy), apart & (qx > qy))
+        across = saturate_gradient(square_norm(_times(across, self.root)))
         share = saturate_gradient(torch.where(acute, share, 0 * one))
         self.b2 = saturate_gradient(torch.where(acute, share * across, (product - inner) / 2))
         self.q = 4 * (self.a * self.a + self.b2)

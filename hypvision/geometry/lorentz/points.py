@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..numerics import asinh, asinhc_sqrt, safe_sqrt, saturate_gradient, sinhc_sqrt, stable
-from .frame import _CAP, _LIMIT, _bound, _lift, _root
+from .frame import _CAP, _LIMIT, _bound, _capped, _lift, _root
 
 __all__ = ["dist0", "expmap0", "from_space", "logmap0", "minkowski_inner", "origin", "projx", "time_from_space"]
 
@@ -77,9 +77,8 @@ def _expmap0(u, c):
 @stable("x")
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
     """Logarithm at the origin: space part ``(..., n)`` of the tangent vector that leads to ``x`` ``(..., n + 1)``."""
-    space = x[..., 1:]
-    factor, q = _bound(space, c, _LIMIT[x.dtype])
-    return space * (factor * saturate_gradient(asinhc_sqrt(q)))
+    space, q = _capped(x[..., 1:], c)
+    return space * saturate_gradient(asinhc_sqrt(q))
 
 
 @stable("x")

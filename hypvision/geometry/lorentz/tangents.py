@@ -193,7 +193,7 @@ def _logmap(x: Tensor, y: Tensor, c) -> Tensor:
 def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v`` ``(..., n + 1)`` to the tangent space."""
     space, q = _scaled(x[..., 1:], c)
-    time = torch.sqrt(1 + q)
+    space, time = saturate_gradient(space), torch.sqrt(1 + q)
     v = _scaled_tangent(v, 1.0)
     vector = v[..., 1:]
     amount = saturate(dot(space, vector) - time * v[..., :1])
@@ -206,7 +206,7 @@ def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     """Riemannian gradient ``(..., n + 1)`` from the Euclidean gradient ``v`` ``(..., n + 1)`` at ``x``."""
     space, q = _scaled(x[..., 1:], c)
-    time = torch.sqrt(1 + q)
+    space, time = saturate_gradient(space), torch.sqrt(1 + q)
     v = _scaled_tangent(v, 1.0)
     # the derivative along the hyperboloid as a function of the space part
     covector = v[..., 1:] + (space / time) * v[..., :1]

@@ -6,7 +6,8 @@
 ======================= ==============================================================================================
 ``hyperboliccv``         LorentzLinear, LorentzConv1d/2d, LorentzConvTranspose2d, LorentzBatchNorm1d/2d, LorentzMLR
                          (Bdeir et al., ICLR 2024)
-``lhier``                EfficientLorentzConv2d, EfficientLorentzLinear (the "+" layers of Bdeir et al., NeurIPS 2025)
+``lhier``                EfficientLorentzConv2d, EfficientLorentzLinear (the "+" layers of Bdeir et al., NeurIPS 2025),
+                         and all of ``hyperboliccv``, which they stand beside
 ``fully-hyperbolic-nn``  LorentzLinear with ``normalize="time"`` (Chen et al., ACL 2022)
 ``hypercore``            LorentzLinear (that of Hypformer), LorentzConv2d, LorentzAttention, LorentzResidual (He et al.,
                          2025)
@@ -18,12 +19,16 @@
                          (van Spengler et al., 2023)
 ======================= ==============================================================================================
 
+hyptorch adds the bias of a linear layer as if ``c`` were 1, whatever it is; ours with ``c``. Where that is not 1 the
+two agree without a bias alone: :func:`layer_state` warns.
+
 Whole networks have converters of their own: :mod:`hypvision.zoo.convert`.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -243,6 +248,12 @@ def _renamed(**names: str) -> Callable[[nn.Module, _Entries], dict[str, Tensor]]
 
 def _hyptorch_linear(layer: PoincareLinear, entries: _Entries) -> dict[str, Tensor]:
     out, bias = {"weight": entries.take("weight")}, entries.maybe("bias")
+    if bias is not None and bias.any() and layer.manifold.c != 1:
+        warnings.warn(
+            f"hyptorch adds the bias of its linear layer as if c were 1, ours with c = {float(layer.manifold.c):g}: "
+            "outputs differ from hyptorch's.",
+            stacklevel=3,
+        )
     return out if bias is None else {**out, "bias": bias}
 
 
@@ -252,21 +263,22 @@ def _hnn_mlr(layer: PoincareMLR, entries: _Entries) -> dict[str, Tensor]:
     return {**out, "r": out["g"].new_zeros(out["g"].shape) if bias is None else bias}
 
 
+_HYPERBOLICCV: dict[type, Callable[[Any, _Entries], dict[str, Tensor]]] = {
+    LorentzLinear: _hyperboliccv_linear,
+    LorentzConvTranspose2d: _transposed,
+    LorentzConv1d: _lorentz_conv,
+    LorentzConv2d: _lorentz_conv,
+    LorentzBatchNorm1d: _batch_norm,
+    LorentzBatchNorm2d: _batch_norm,
+    LorentzMLR: _renamed(a="a", z="z"),
+}
 # Library -> how its layers are read, and the ends of names that only repeat the curvature.
 LAYOUTS: dict[str, tuple[dict[type, Callable[[Any, _Entries], dict[str, Tensor]]], tuple[str, ...]]] = {
-    "hyperboliccv": (
-        {
-            LorentzLinear: _hyperboliccv_linear,
-            LorentzConvTranspose2d: _transposed,
-            LorentzConv1d: _lorentz_conv,
-            LorentzConv2d: _lorentz_conv,
-            LorentzBatchNorm1d: _batch_norm,
-            LorentzBatchNorm2d: _batch_norm,
-            LorentzMLR: _renamed(a="a", z="z"),
-        },
+    "hyperboliccv": (_HYPERBOLICCV, (".manifold.k",)),
+    "lhier": (
+        _HYPERBOLICCV | {EfficientLorentzConv2d: _efficient, EfficientLorentzLinear: _efficient},
         (".manifold.k",),
     ),
-    "lhier": ({EfficientLorentzConv2d: _efficient, EfficientLorentzLinear: _efficient}, (".manifold.k",)),
     "fully-hyperbolic-nn": ({LorentzLinear: _chen_linear}, (".manifold.k",)),
     "hypercore": (
         {

@@ -198,6 +198,15 @@ def test_efficient_layers_of_the_plus_models():
     torch.testing.assert_close(turned.norm(dim=-1), y.norm(dim=-1))
 
 
+def test_other_layers_of_the_plus_models_are_those_of_hyperboliccv():
+    norm = LorentzBatchNorm2d(3, LORENTZ)
+    state = {"beta": norm.beta.detach(), "gamma": randn(1), "running_mean": randn(4), "running_var": randn(1)}
+    mlr = {"a": randn(5), "z": randn(5, 3), "manifold.k": torch.tensor(1 / C)}
+    for layer, published in ((norm, state), (LorentzMLR(3, 5, LORENTZ), mlr)):
+        one, other = (layer_state(layer, published, library) for library in ("lhier", "hyperboliccv"))
+        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
 @pytest.mark.parametrize("weight_norm", [False, True])
 def test_fgg_layers(weight_norm):
     state = {"a": 0.3 * randn(1, 4), "V_auxiliary": randn(4, 4), "manifold._k": torch.tensor(C)}
@@ -305,7 +314,8 @@ def test_hypercore_residual():
 def test_hyptorch_layers():
     x = poincare.expmap0(0.4 * randn(6, 3), C)
     state = {"weight": randn(4, 3), "bias": 0.2 * randn(4), "c": torch.tensor(C)}
-    layer = loaded(PoincareLinear(3, 4, BALL), state, "hyptorch")
+    with pytest.warns(UserWarning, match="as if c were 1, ours with c ="):
+        layer = loaded(PoincareLinear(3, 4, BALL), state, "hyptorch")
     expected = poincare.mobius_add(
         poincare.mobius_matvec(state["weight"], x, C), poincare.expmap0(state["bias"], C).expand(6, 4), C
     )

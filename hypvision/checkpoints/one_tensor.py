@@ -1,0 +1,122 @@
+"""One tensor of a large checkpoint: found by the table of its shards, and read without the others.
+
+A checkpoint is a file, a folder as transformers writes it, or ``USER/REPO`` on the hub, of which then only the table
+and one shard are fetched. safetensors come first: of them the one tensor is read; a ``.bin`` shard is read as a whole,
+by the reader of all checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from torch import Tensor
+
+from hypvision.checkpoints.read import network_weights, read_file
+from hypvision.checkpoints.sources import offline
+from hypvision.checkpoints.storage import check_format
+from hypvision.errors import HypvisionError
+from hypvision.files import below
+
+__all__ = ["read_tensor"]
+
+_WHOLE = ("model.safetensors", "pytorch_model.bin")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def read_tensor(source: str | Path, choose: Callable[[Iterable[str]], str]) -> tuple[str, Tensor]:
+    """A tensor of a checkpoint, as it is stored, on the CPU.
+
+    Args:
+        source: a file, a folder, or ``USER/REPO``.
+        choose: the name of the tensor, given those of all.
+
+    Returns:
+        Its name and the tensor.
+
+    Raises:
+        HypvisionError: no checkpoint there, a damaged or unsafe one, or what ``choose`` raises.
+    """
+    path = Path(source).expanduser()
+    if path.is_file():
+        return _from_file(path, choose)
+    if path.is_dir():
+        return _from_parts(str(source), lambda name: _in_folder(path, name), choose)
+    if _HUB_NAME.fullmatch(str(source)) and ".." not in str(source):
+        return _from_parts(str(source), lambda name: _on_hub(str(source), name), choose)
+    raise HypvisionError(f"There is no checkpoint '{source}'. Give a file, a folder, or USER/REPO on the hub.")
+
+
+def _from_parts(
+    source: str, find: Callable[[str], Path | None], choose: Callable[[Iterable[str]], str]
+) -> tuple[str, Tensor]:
+    for whole in _WHOLE:
+        table = find(f"{whole}.index.json")
+        if table is not None:
+            places = _table(table)
+            name = choose(places)
+            part = find(places[name])
+            if part is None:
+                raise HypvisionError(f"'{source}' lacks '{places[name]}', which its table names. Copy it again.")
+            return _from_file(part, lambda names: name)  # noqa: B023 - called before the next turn
+        path = find(whole)
+        if path is not None:
+            return _from_file(path, choose)
+    raise HypvisionError(f"'{source}' has no weights: none of {', '.join(_WHOLE)}, nor a table of shards.")
+
+
+def _table(path: Path) -> dict[str, str]:
+    try:
+        places = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
+            raise ValueError("its weight_map is no table of names")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise HypvisionError(f"The table of shards '{path}' is damaged: {error}. Copy it again.") from error
+    return places
+
+
+def _from_file(path: Path, choose: Callable[[Iterable[str]], str]) -> tuple[str, Tensor]:
+    if path.suffix != ".safetensors":
+        weights = network_weights(read_file(path), part=None)
+        name = choose(weights)
+        return name, _of(weights, name, path)
+    check_format(path)
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            name = choose(names)
+            return name, file.get_tensor(name) if name in names else _of({}, name, path)
+    except SafetensorError as error:
+        raise HypvisionError(f"The checkpoint '{path}' is damaged: {error}. Copy it again.") from error
+
+
+def _of(weights: dict[str, Tensor], name: str, path: Path) -> Tensor:
+    if name not in weights:
+        raise HypvisionError(f"'{path}' has no tensor '{name}', though a table says so. Copy it again.")
+    return weights[name]
+
+
+def _in_folder(folder: Path, name: str) -> Path | None:
+    path = below(folder, name)
+    return path if path.is_file() else None
+
+
+def _on_hub(repository: str, name: str) -> Path | None:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(repository, name, local_files_only=offline()))
+    except LocalEntryNotFoundError as error:
+        if offline():
+            return None
+        raise HypvisionError(f"'{repository}' cannot be fetched: the hub does not answer ({error}).") from error
+    except EntryNotFoundError:
+        return None
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        words = " ".join(str(error).split())[:300]
+        raise HypvisionError(f"'{repository}' cannot be fetched from the hub: {words}. Check the name.") from error

@@ -1,0 +1,245 @@
+"""``hypvision scaling``: the toy model of superposition, its figures, and the same measures on language models."""
+
+from __future__ import annotations
+
+import csv
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hypvision.cli.arguments import Parser, add_device_argument, device_of, number, whole
+from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
+from hypvision.errors import HypvisionError, require
+
+__all__ = ["ACTIONS", "add_scaling_arguments", "run_scaling"]
+
+ACTIONS = ("run", "heads", "tokens", "fit")
+
+
+def add_scaling_arguments(parser: Parser) -> None:
+    """The arguments of ``scaling``."""
+    text = (
+        "run: train and draw figures of the paper; heads: overlaps and norms of the heads of language models; tokens: "
+        "frequencies of tokens; fit: the joint fit of losses of language models"
+    )
+    parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=text)
+    text = (
+        "run: quick, fig1, fig3 to fig8; heads: checkpoints (a file, a folder, USER/REPO on the hub), or paper for its "
+        "27 models; tokens: text files, or .npy files of ids; fit: csv files with family, dataset, m and loss"
+    )
+    parser.add_argument("subjects", nargs="+", metavar="WHAT", help=text)
+    text = "folder of results, which a second run takes up (default: scaling)"
+    parser.add_output("--out", what="folder", default="scaling", metavar="DIR", help=text)
+    for name, kind, text in (
+        ("alphas", number, "exponents of the frequencies"),
+        ("decays", number, "decays gamma; below 0 they are growth"),
+        ("densities", number, "densities of active features, from 0 to 1"),
+        ("widths", whole(1), "widths m"),
+    ):
+        parser.add_argument(f"--{name}", nargs="+", type=kind, metavar="X", help=f"run: only these {text}")
+    text = "run: models a point (default: 1)"
+    parser.add_argument("--replicates", type=whole(1, 1000), default=1, metavar="N", help=text)
+    for name, text in (("steps", "steps of a training"), ("batch", "samples of a step")):
+        text = f"run: {text} instead of the figure's; the results are marked"
+        parser.add_argument(f"--{name}", type=whole(1, 2**24), metavar="N", help=text)
+    text = "run: figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked"
+    parser.add_argument("--tiny", action="store_true", help=text)
+    parser.add_argument("--independent", action="store_true", help="run: batches of its own for every point")
+    parser.add_argument("--losses", metavar="CSV", help="run fig8: losses of language models, as for fit")
+    parser.add_argument("--tensor", metavar="NAME", help="heads: the name of the tensor, if it has an unusual one")
+    parser.add_argument("--tokenizer", metavar="JSON", help="tokens: tokenizer.json of Hugging Face's tokenizers")
+    add_device_argument(parser)
+    add_submit_arguments(parser)
+
+
+def run_scaling(args: Namespace) -> None:
+    """``scaling`` from parsed arguments."""
+    if args.action == "heads":
+        _run_heads(args)
+        return
+    for subject in args.subjects:
+        if args.action == "run" and subject == "fig8":
+            _run_fig8(args)
+        else:
+            {"run": _run_figure, "tokens": _run_tokens, "fit": _run_fit}[args.action](args, subject)
+
+
+# Toy models
+
+
+def _run_figure(args: Namespace, name: str) -> None:
+    from hypvision.scaling.claims import claims_of, exponents
+    from hypvision.scaling.experiments import experiment, groups, narrowed
+    from hypvision.scaling.figures import draw
+    from hypvision.scaling.sweep import Point, finished, open_results, read_rows, train, weights_of, write_table
+
+    require("matplotlib", "viz")  # before hours of training
+    device = device_of(args)
+    gpu = device != "cpu"
+    chosen = narrowed(
+        experiment(name, gpu, args.tiny), args.alphas, args.decays, args.densities, args.widths, args.replicates,
+        args.steps, args.batch, args.independent,
+    )  # fmt: skip
+    settings = chosen.settings
+    if not chosen.points:
+        raise HypvisionError(f"No point of {name} has all of these values. Leave out one of the options.")
+    folder = open_results(args.out, settings)
+    cells = groups(chosen.points, gpu)
+    outcome = run_cells(
+        [Cell(key, train, (str(folder), points, settings, device)) for key, points in cells.items()],
+        finished=lambda key: finished(folder, cells[key]),
+        folder=folder / "jobs",
+        **submit_options(args),
+    )
+    rows = read_rows(folder, chosen.points)
+    if rows:
+        write_table(folder / f"{name}.csv", rows)
+        found = exponents(rows)
+        names = ("distribution", "alpha", "density", "decay")
+        table = [dict(zip(names, key)) | _exponent_row(value) for key, value in found.items()]
+        write_table(folder / f"{name}_exponents.csv", table)
+
+        def weights(row: dict[str, Any]):
+            point = Point(**{field: row[field] for field in asdict(chosen.points[0])})
+            return weights_of(folder, point, settings)[0]
+
+        pictures = draw(name, rows, folder, weights)
+        print(f"{name}: {chosen.shows}. {len(rows)} of {len(chosen.points)} points; {_names(folder, name, pictures)}")
+        if settings.shortened:
+            print(f"shortened: {settings.shortened}")
+        for claim in claims_of(name, rows):
+            print(claim)
+    outcome.check()
+
+
+def _exponent_row(value: Any) -> dict[str, Any]:
+    return dict(exponent=value.mean, error=value.error, r2=value.r2, replicates=len(value.fits))
+
+
+def _names(folder: Path, name: str, pictures: list[Path]) -> str:
+    return ", ".join(map(str, (folder / f"{name}.csv", *pictures)))
+
+
+# Language models
+
+
+def _run_heads(args: Namespace) -> None:
+    from hypvision.scaling.language_models import MODELS
+    from hypvision.scaling.sweep import write_table
+
+    wanted = [
+        name for subject in args.subjects for name in ([m.name for m in MODELS] if subject == "paper" else [subject])
+    ]
+    path = Path(args.out, "heads.csv")
+    rows = {row["model"]: row for row in (_read_csv(path) if path.exists() else [])}
+    todo = list(dict.fromkeys(wanted))
+    tensors = {model.name: model.head for model in MODELS}
+    cells = [Cell(name, measure_head, (name, args.tensor or tensors.get(name))) for name in todo]
+    options = submit_options(args)
+    outcome = run_cells(cells, finished=rows.__contains__, folder=Path(args.out, "jobs"), unit="model", **options)
+    rows.update(outcome.results)
+    if rows:
+        write_table(path, list(rows.values()))
+    for name in todo:
+        if name in rows:
+            row = {key: float(value) for key, value in rows[name].items() if key not in ("model", "tensor")}
+            print(
+                f"{name}: {row['tokens']:.0f} tokens in {row['m']:.0f} dimensions, mean squared overlap "
+                f"{row['overlap_mean']:.3g} = {row['overlap_times_m']:.2f}/m, norms {row['norm_min']:.3g} to "
+                f"{row['norm_max']:.3g}"
+            )
+    outcome.check()
+
+
+def measure_head(source: str, tensor: str | None) -> dict[str, Any]:
+    """The statistics of the head of one checkpoint, as a row of ``heads.csv``."""
+    from functools import partial
+
+    from hypvision.checkpoints.one_tensor import read_tensor
+    from hypvision.scaling.language_models import head_name, head_statistics
+
+    name, head = read_tensor(source, partial(head_name, wanted=tensor))
+    return {"model": source, "tensor": name} | head_statistics(head)
+
+
+def _run_tokens(args: Namespace, source: str) -> None:
+    from hypvision.scaling.language_models import frequency_exponent, token_counts
+    from hypvision.scaling.sweep import write_table
+
+    path = Path(source)
+    if path.suffix == ".npy":
+        import numpy as np
+
+        try:
+            ids = np.load(path, allow_pickle=False).reshape(-1)
+        except (ValueError, EOFError) as error:
+            raise HypvisionError(f"'{path}' is no array of NumPy: {error}.") from error
+        if ids.dtype.kind not in "iu" or (len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < 2**24):
+            raise HypvisionError(f"'{path}' has {ids.dtype} numbers; ids of tokens are whole numbers below 2^24.")
+        counts = token_counts([ids], lambda part: part.astype(np.int64), len(ids))
+    else:
+        if args.tokenizer is None:
+            raise HypvisionError(f"'{path}' is a text, so its tokens need a tokenizer. Add --tokenizer tokenizer.json.")
+        tokenizer = _tokenizer(args.tokenizer)
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            counts = token_counts(lines, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
+    order = counts.argsort(descending=True)
+    order = order[counts[order] > 0]
+    total = int(counts.sum())
+    rows = [{"rank": i, "token": int(t), "frequency": int(counts[t]) / total} for i, t in enumerate(order, 1)]
+    write_table(Path(args.out, f"{path.stem}_tokens.csv"), rows)
+    print(f"{path}: {total} tokens, {len(rows)} different ones, frequency ~ rank^-{frequency_exponent(counts):.3f}")
+
+
+def _tokenizer(path: str) -> Any:
+    tokenizers = require("tokenizers", "lm")
+    if not Path(path).is_file():
+        raise HypvisionError(f"There is no tokenizer '{path}'. Give the tokenizer.json of a model.")
+    try:
+        return tokenizers.Tokenizer.from_file(path)
+    except Exception as error:  # the package raises bare exceptions
+        raise HypvisionError(f"'{path}' is no tokenizer.json: {error}.") from error
+
+
+def _run_fit(args: Namespace, path: str) -> None:
+    from hypvision.scaling.language_models import loss_fit, read_losses
+    from hypvision.scaling.published import LOSS_FIT
+    from hypvision.scaling.sweep import write_table
+
+    fit = loss_fit(read_losses(path))
+    write_table(
+        Path(args.out, "loss_fit.csv"),
+        [{"group": group, "exponent": fit.exponent, "error": fit.error, "factor": fit.factor, "offset": offset}
+         for group, offset in fit.offsets.items()],
+    )  # fmt: skip
+    print(
+        f"{path}: {fit.points} losses, L = {fit.factor:.5g} / m^{fit.exponent:.4f} + B, error of the exponent "
+        f"{fit.error:.4f}, mean squared error {fit.mse:.3g} (paper: {LOSS_FIT[0]} ± {LOSS_FIT[1]}, A = {LOSS_FIT[2]})"
+    )
+    for group, offset in fit.offsets.items():
+        print(f"  B of {group}: {offset:.3f}")
+
+
+def _run_fig8(args: Namespace) -> None:
+    from hypvision.scaling.figures import draw_language_models
+    from hypvision.scaling.language_models import loss_fit, read_losses
+
+    path = Path(args.out, "heads.csv")
+    heads = _read_csv(path) if path.exists() else []
+    losses = read_losses(args.losses) if args.losses else []
+    fit = loss_fit(losses) if losses else None
+    pictures = draw_language_models(heads, losses, fit, args.out)
+    print(f"fig8: {len(heads)} heads, {len(losses)} losses; {', '.join(map(str, pictures))}")
+    if not heads:
+        print(f"The overlaps are the paper's: '{path}' is not there. See: hypvision scaling heads")
+    if fit is not None:
+        _run_fit(args, args.losses)
+
+
+def _read_csv(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    if any(None in row or None in row.values() or not row.get("model") for row in rows):
+        raise HypvisionError(f"'{path}' is damaged. Remove it and measure the heads again.")
+    return rows

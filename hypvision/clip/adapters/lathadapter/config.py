@@ -1,0 +1,88 @@
+"""What LatHAdapter learns, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypvision.clip.adapters.base import AdapterConfig
+from hypvision.errors import HypvisionError
+
+__all__ = ["LatHAdapterConfig", "attributes_for"]
+
+DEGREES = ("abs", "relu", "clamp")
+# Classes up to -> attributes. The paper gives ImageNet 20 and SUN397 24, and that the best number grows with the
+# classes; the others are ours.
+_ATTRIBUTES = ((20, 4), (60, 8), (150, 12), (250, 16), (600, 24))
+_MANY = 20
+
+
+def attributes_for(classes: int) -> int:
+    """How many attributes ``auto`` takes for a data set of so many classes (base and new together)."""
+    return next((count for most, count in _ATTRIBUTES if classes <= most), _MANY)
+
+
+@dataclass(frozen=True)
+class LatHAdapterConfig(AdapterConfig):
+    """The defaults are the paper's where it says something, else ours ("here").
+
+    Attributes:
+        attributes: number N of attribute vectors; 0 for :func:`attributes_for` of ``classes``.
+        classes: number of classes of the data set, of which ``attributes=0`` makes its choice.
+        dim: length of the features; 0 for that of the model's embeddings. For a host with features of its own
+            (PromptKD has the teacher's).
+        beta: weight of the refinement (Sec. 3.2, Table: 0.1).
+        c: curvature of the ball (0.1).
+        sigma: margin of the hierarchical losses (0.1).
+        neighbours: k of the mutual neighbours (3).
+        draws: triplets of each anchor (here as HIER: 50).
+        tau: temperature of the choice of ancestors (here as HIER's code: 0.1).
+        degree: how the degree of a node is computed where cosines are negative, which the paper's formula has no answer
+            to: ``"abs"`` sums sizes, ``"relu"`` cuts negative cosines everywhere, ``"clamp"`` is the formula with a
+            degree of at least 1e-6 (here: abs). They agree where all cosines are positive.
+        feature_norm: ``"l2"``: unit vectors go into the ball; ``"none"``: features as they are, clipped (here: l2).
+        clip_radius: of ``"none"`` (here as HIER: 2.3).
+        riemannian: turn gradients in the ball into Riemannian ones, as HIER does (here: no).
+        exclude_anchor: an anchor is no negative of itself; in HIER's code it is (here: excluded).
+        least: mutual neighbours that an anchor needs; HIER's code needs 2 (here: 1).
+        start: attributes begin as ``"random"`` vectors of about unit length, or as ``"text"``: the mean class feature
+            with some noise, once classes are known (here: random).
+        hierarchy: whether the hierarchical losses and distances are used at all; without them the refiner alone is left
+            (an ablation).
+    """
+
+    attributes: int = 0
+    classes: int = 100
+    dim: int = 0
+    beta: float = 0.1
+    c: float = 0.1
+    sigma: float = 0.1
+    neighbours: int = 3
+    draws: int = 50
+    tau: float = 0.1
+    degree: str = "abs"
+    feature_norm: str = "l2"
+    clip_radius: float = 2.3
+    riemannian: bool = False
+    exclude_anchor: bool = True
+    least: int = 1
+    start: str = "random"
+    hierarchy: bool = True
+
+    def __post_init__(self):
+        for name, allowed in (("degree", DEGREES), ("feature_norm", ("l2", "none")), ("start", ("random", "text"))):
+            if getattr(self, name) not in allowed:
+                raise HypvisionError(
+                    f"LatHAdapter: {name} is {getattr(self, name)!r}; use one of {', '.join(allowed)}."
+                )
+        for name in ("c", "tau", "clip_radius"):
+            if not getattr(self, name) > 0:
+                raise HypvisionError(f"LatHAdapter: {name} must be above 0, got {getattr(self, name)}.")
+        for name, smallest in (("attributes", 0), ("classes", 1), ("dim", 0), ("beta", 0), ("sigma", 0),
+                               ("neighbours", 2), ("draws", 1), ("least", 1)):  # fmt: skip
+            if getattr(self, name) < smallest:
+                raise HypvisionError(f"LatHAdapter: {name} must be at least {smallest}, got {getattr(self, name)}.")
+
+    @property
+    def count(self) -> int:
+        """The number of attributes, ``auto`` resolved."""
+        return self.attributes or attributes_for(self.classes)

@@ -1,0 +1,47 @@
+r"""The attribute-aware text refiner of LatHAdapter: one step of graph convolution over classes and attributes.
+
+With the nodes :math:`F = [T; A]`, their cosines :math:`S` and the degrees :math:`D`,
+
+.. math:: \hat F = F + \beta\, D^{-1/2} S D^{-1/2} F,
+
+of which the rows of the classes are kept. A degree is a sum of cosines, which random attributes make negative: then the
+formula has no root. ``degree="abs"`` takes the sizes, so that :math:`D \ge 1` (a node is like itself) and the matrix
+has a spectral norm of at most 1.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["refine"]
+
+_LEAST = 1e-6  # degree of "clamp"
+
+
+def refine(text: Tensor, attributes: Tensor, beta: float = 0.1, degree: str = "abs") -> Tensor:
+    r"""Refined class features.
+
+    Args:
+        text: (..., C, d)
+        attributes: (N, d), the same for all leading dimensions.
+        beta: :math:`\beta`.
+        degree: ``"abs"``, ``"relu"`` or ``"clamp"``, see :class:`.config.LatHAdapterConfig`.
+
+    Returns:
+        (..., C, d), not normalised.
+    """
+    count = text.shape[-2]
+    nodes = torch.cat([text, attributes.expand(*text.shape[:-2], -1, -1)], dim=-2)
+    unit = F.normalize(nodes, dim=-1)
+    cosines = unit[..., :count, :] @ unit.mT  # of the rows that are kept
+    if degree == "clamp":  # a sum of cosines is a cosine with the sum
+        degrees = (unit @ unit.sum(-2)[..., None])[..., 0].clamp(min=_LEAST)
+    else:
+        of_attributes = unit[..., count:, :] @ unit.mT
+        if degree == "relu":
+            cosines, of_attributes = cosines.clamp(min=0), of_attributes.clamp(min=0)
+        degrees = torch.cat([cosines.abs().sum(-1), of_attributes.abs().sum(-1)], dim=-1)
+    scale = degrees.rsqrt()[..., None]
+    return text + beta * scale[..., :count, :] * (cosines @ (scale * nodes))

@@ -1,0 +1,194 @@
+"""LatHAdapter as a module and as an adapter: attributes, what they make of features, the losses they learn by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.clip.adapters.base import Adapter, register
+from hypvision.clip.adapters.lathadapter.config import LatHAdapterConfig
+from hypvision.clip.adapters.lathadapter.layer import refine
+from hypvision.clip.memo import Memo
+from hypvision.clip.towers import embedding_size
+from hypvision.geometry import PoincareBall
+from hypvision.geometry.numerics import exact
+from hypvision.losses import clip_to_ball, lca_triplet_loss, sample_triplets
+
+__all__ = ["LatHAdapter", "LatHOutput", "LatentHierarchy"]
+
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass
+class LatHOutput:
+    """What :class:`LatentHierarchy` makes of a batch.
+
+    Attributes:
+        logits: (B, C), cosines with the refined classes, scaled, less the hyperbolic distances.
+        cosine: (B, C), the first part.
+        distance: (B, C), the second; None without the hierarchy.
+        losses: those of the two hierarchies, ``loss_va`` (images below attributes) and ``loss_at`` (attributes below
+            classes); in training alone.
+    """
+
+    logits: Tensor
+    cosine: Tensor
+    distance: Tensor | None
+    losses: dict[str, Tensor] = field(default_factory=dict)
+
+
+class LatentHierarchy(nn.Module):
+    r"""Attributes :math:`A` with the refiner and the hyperbolic hierarchy class, attribute, image.
+
+    Args:
+        dim: length of the features.
+        config: see :class:`.config.LatHAdapterConfig`.
+
+    Computed in float32, outside autocast.
+    """
+
+    def __init__(self, dim: int, config: LatHAdapterConfig):
+        super().__init__()
+        self.config = config
+        self.attributes = nn.Parameter(torch.randn(config.count, dim) / dim**0.5)
+        self.ball = PoincareBall(config.c)
+        self._memo = Memo()
+
+    @torch.no_grad()
+    def begin(self, text: Tensor) -> None:
+        """Before training: with ``start="text"`` attributes become the mean of class features (C, d), with noise."""
+        if self.config.start == "text":
+            mean = F.normalize(text.float(), dim=-1).flatten(0, -2).mean(0)
+            self.attributes.copy_(mean + 0.02 * torch.randn_like(self.attributes))
+
+    def nodes(self) -> Tensor:
+        """The attributes as the features are: of unit length, or as they are."""
+        return F.normalize(self.attributes, dim=-1) if self.config.feature_norm == "l2" else self.attributes
+
+    def lift(self, x: Tensor) -> Tensor:
+        """Features as points of the ball."""
+        radius = None if self.config.feature_norm == "l2" else self.config.clip_radius
+        return clip_to_ball(x, self.ball, radius, self.config.riemannian)
+
+    def refine(self, text: Tensor) -> Tensor:
+        """Class features (..., C, d), refined."""
+        return refine(text, self.nodes().to(text.dtype), self.config.beta, self.config.degree)
+
+    def classes(self, text: Tensor) -> Pair:
+        """Refined classes of unit length, and as points of the ball; kept while neither they nor attributes change."""
+
+        def make() -> Pair:
+            refined = self.refine(text)
+            return F.normalize(refined, dim=-1), self.lift(refined)
+
+        if torch.is_grad_enabled() and (self.attributes.requires_grad or text.requires_grad):
+            return make()
+        return self._memo.get([self.attributes, text], make)
+
+    def forward(
+        self,
+        image: Tensor,
+        text: Tensor,
+        scale: Tensor | float,
+        labels: Tensor | None = None,
+        losses: bool | None = None,
+        triplets: Pair | None = None,
+        gumbel: Pair | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LatHOutput:
+        """Logits, and in training the hierarchical losses.
+
+        Args:
+            image: (B, d) features of images.
+            text: (C, d) features of classes, or (B, C, d).
+            scale: of the cosines, ``1 / tau``.
+            labels: (B,), by which images of one class are neighbours.
+            losses: whether to compute them; default: in training mode.
+            triplets: of images and of attributes, instead of drawn ones.
+            gumbel: noise for both, see :func:`hypvision.losses.lca_triplet_loss`.
+            generator: of the random numbers.
+        """
+        with exact(image.device):
+            dtype = torch.promote_types(torch.promote_types(image.dtype, self.attributes.dtype), torch.float32)
+            image, text = image.to(dtype), text.to(dtype)
+            unit, points = self.classes(text)
+            cosine = scale * _pairs(lambda x, y: x @ y.mT, F.normalize(image, dim=-1), unit)
+            if not self.config.hierarchy:
+                return LatHOutput(cosine, cosine, None)
+            images = self.lift(image)
+            distance = _pairs(self.ball.cdist, images, points)
+            out = LatHOutput(cosine - distance, cosine, distance)
+            if self.training if losses is None else losses:
+                out.losses = self._hierarchy(images, points, labels, triplets, gumbel, generator)
+            return out
+
+    def _hierarchy(
+        self,
+        images: Tensor,
+        classes: Tensor,
+        labels: Tensor | None,
+        triplets: Pair | None,
+        gumbel: Pair | None,
+        generator: torch.Generator | None,
+    ) -> dict[str, Tensor]:
+        attributes, config = self.lift(self.nodes().to(images.dtype)), self.config
+        if triplets is None:
+            triplets = self._draw(images.detach(), labels, generator), self._draw(attributes.detach(), None, generator)
+        of_images, of_attributes = triplets
+        noise = (None, None) if gumbel is None else gumbel
+        below = self.ball.cdist(images, attributes)
+        # Where each image has its own classes, the attributes lie below each of these sets.
+        above = [self.ball.cdist(attributes, own) for own in (classes if classes.dim() == 3 else classes[None])]
+        at = [lca_triplet_loss(part, of_attributes, config.tau, config.sigma, noise[1], generator) for part in above]
+        return dict(
+            loss_va=lca_triplet_loss(below, of_images, config.tau, config.sigma, noise[0], generator),
+            loss_at=torch.stack(at).mean(),
+        )
+
+    @torch.no_grad()
+    def _draw(self, points: Tensor, labels: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        similarity = torch.exp(-self.ball.cdist(points, points)).fill_diagonal_(1.0)
+        if labels is not None:
+            similarity += labels[:, None] == labels  # images of the same class come first
+        config = self.config
+        return sample_triplets(
+            similarity, config.neighbours, config.draws, config.exclude_anchor, generator, config.least
+        )
+
+
+def _pairs(compare: Callable[[Tensor, Tensor], Tensor], images: Tensor, classes: Tensor) -> Tensor:
+    """(B, C) of images (B, d) and classes (C, d) or (B, C, d)."""
+    return compare(images, classes) if classes.dim() == 2 else compare(images[:, None], classes)[:, 0]
+
+
+@register
+class LatHAdapter(Adapter):
+    """A :class:`LatentHierarchy` as the child ``lathadapter`` of an open_clip model.
+
+    It changes what is made of the features, not the towers: a few-shot task asks :attr:`module` for logits.
+    """
+
+    name = "lathadapter"
+    Config = LatHAdapterConfig
+
+    @property
+    def module(self) -> LatentHierarchy:
+        """The attributes and what they do."""
+        return getattr(self.model, self.name)
+
+    def attach(self) -> None:
+        dim = self.config.dim or embedding_size(self.model)
+        device = next(self.model.parameters()).device
+        self.model.add_module(self.name, LatentHierarchy(dim, self.config).to(device).train(self.model.training))
+
+    def detach(self) -> None:
+        delattr(self.model, self.name)
+
+    def describe(self) -> str:
+        config = self.config
+        hierarchy = f"hierarchy with c = {config.c:g}" if config.hierarchy else "no hierarchy"
+        return f"LatHAdapter: {config.count} attributes, beta = {config.beta:g}, {hierarchy}"

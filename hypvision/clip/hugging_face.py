@@ -1,0 +1,140 @@
+"""State dicts of Hugging Face's ``CLIPModel`` and of open_clip's ``CLIP`` into each other, bit for bit.
+
+The same numbers under other names: q, k and v are one matrix in open_clip, and projections are transposed. The number
+of heads and the activation stand in neither (OpenAI's weights need ``force_quick_gelu=True``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hypvision.errors import HypvisionError
+
+__all__ = ["clip_variant", "from_hugging_face", "is_hugging_face", "is_open_clip", "to_hugging_face"]
+
+# (Hugging Face's name, open_clip's); {} stands for a rest that is equal in both.
+_PLAIN = (
+    ("logit_scale", "logit_scale"),
+    ("text_model.embeddings.token_embedding.weight", "token_embedding.weight"),
+    ("text_model.embeddings.position_embedding.weight", "positional_embedding"),
+    ("text_model.final_layer_norm.{}", "ln_final.{}"),
+    ("vision_model.embeddings.class_embedding", "visual.class_embedding"),
+    ("vision_model.embeddings.patch_embedding.weight", "visual.conv1.weight"),
+    ("vision_model.embeddings.position_embedding.weight", "visual.positional_embedding"),
+    ("vision_model.pre_layrnorm.{}", "visual.ln_pre.{}"),  # as Hugging Face spells it
+    ("vision_model.post_layernorm.{}", "visual.ln_post.{}"),
+)
+_TRANSPOSED = (("text_projection.weight", "text_projection"), ("visual_projection.weight", "visual.proj"))
+_TOWERS = (("text_model.encoder.layers.", "transformer.resblocks."),
+           ("vision_model.encoder.layers.", "visual.transformer.resblocks."))  # fmt: skip
+_BLOCK = (("layer_norm1.{}", "ln_1.{}"), ("layer_norm2.{}", "ln_2.{}"), ("mlp.fc1.{}", "mlp.c_fc.{}"),
+          ("mlp.fc2.{}", "mlp.c_proj.{}"), ("self_attn.out_proj.{}", "attn.out_proj.{}"))  # fmt: skip
+_PACKED = re.compile(r"(.*)self_attn\.([qkv])_proj\.(weight|bias)")
+
+
+def is_hugging_face(weights: Mapping[str, Any]) -> bool:
+    """Whether names are those of Hugging Face's ``CLIPModel``."""
+    return any(name.startswith(("text_model.", "vision_model.")) for name in weights)
+
+
+def is_open_clip(weights: Mapping[str, Any]) -> bool:
+    """Whether names are those of open_clip's ``CLIP``."""
+    return any(name.startswith("transformer.resblocks.") for name in weights)
+
+
+def _renamed(name: str, table: tuple[tuple[str, str], ...]) -> str | None:
+    for old, new in table:
+        head, found, _ = old.partition("{}")
+        if name == old or (found and name.startswith(head)):
+            return new.format(name[len(head) :])
+    return None
+
+
+def _convert(weights: Mapping[str, Tensor], backwards: bool) -> dict[str, Tensor]:
+    def table(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+        return tuple((new, old) for old, new in pairs) if backwards else pairs
+
+    found: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        tower = next(((old, new) for old, new in table(_TOWERS) if name.startswith(old)), None)
+        if tower is not None:
+            number, _, rest = name[len(tower[0]) :].partition(".")
+            new = _renamed(rest, table(_BLOCK))
+            new = None if new is None else f"{tower[1]}{number}.{new}"
+        elif new := _renamed(name, table(_TRANSPOSED)):
+            value = value.T.contiguous()
+        else:
+            new = _renamed(name, table(_PLAIN))
+        if new is None:
+            side = "open_clip's CLIP" if backwards else "Hugging Face's CLIPModel"
+            raise HypvisionError(f"'{name}' is no weight of {side}, so the checkpoint cannot be converted.")
+        found[new] = value
+    return found
+
+
+def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """open_clip's state dict of Hugging Face's; both towers, or one alone.
+
+    Raises:
+        HypvisionError: a weight that ``CLIPModel`` does not have, or a q, k or v without the others.
+    """
+    packed: dict[str, dict[str, Tensor]] = {}
+    rest = {}
+    for name, value in weights.items():
+        if match := _PACKED.fullmatch(name):
+            packed.setdefault(f"{match[1]}attn.in_proj_{match[3]}", {})[match[2]] = value
+        elif not name.endswith("embeddings.position_ids"):
+            rest[name] = value
+    found = _convert(rest, backwards=False)
+    for name, parts in packed.items():
+        if lacking := sorted(set("qkv") - set(parts)):
+            raise HypvisionError(f"'{name.partition('attn.')[0]}' lacks {lacking[0]}_proj: a damaged checkpoint.")
+        for old, new in _TOWERS:
+            if name.startswith(old):
+                found[new + name[len(old) :]] = torch.cat([parts[part] for part in "qkv"])
+    return found
+
+
+def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of :func:`from_hugging_face`.
+
+    Raises:
+        HypvisionError: a weight that open_clip's ``CLIP`` with two plain transformers does not have.
+    """
+    rest, found = {}, {}
+    for name, value in weights.items():
+        kind = name.rpartition("attn.in_proj_")[2]
+        if kind in ("weight", "bias"):
+            old, new = next((new, old) for old, new in _TOWERS[::-1] if name.startswith(new))
+            block = name[len(old) :].partition(".")[0]
+            for part, rows in zip("qkv", value.chunk(3)):
+                found[f"{new}{block}.self_attn.{part}_proj.{kind}"] = rows.contiguous()
+        else:
+            rest[name] = value
+    return {**_convert(rest, backwards=True), **found}
+
+
+def clip_variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+    """open_clip's name of the architecture, and its arguments.
+
+    Raises:
+        HypvisionError: weights without an image tower, or of none of OpenAI's architectures.
+    """
+    patches = weights.get("visual.conv1.weight", weights.get("vision_model.embeddings.patch_embedding.weight"))
+    if patches is not None:
+        width, _, size, _ = patches.shape
+        places = weights.get("visual.positional_embedding",
+                             weights.get("vision_model.embeddings.position_embedding.weight"))  # fmt: skip
+        side = round((len(places) - 1) ** 0.5) * size
+        known = {(768, 32, 224): "ViT-B-32", (768, 16, 224): "ViT-B-16", (1024, 14, 224): "ViT-L-14",
+                 (1024, 14, 336): "ViT-L-14-336"}  # fmt: skip
+        if (width, size, side) in known:
+            return known[width, size, side], {"force_quick_gelu": True}
+    raise HypvisionError(
+        "The weights are of none of OpenAI's CLIP models (ViT-B-32, ViT-B-16, ViT-L-14, ViT-L-14-336)."
+    )

@@ -1,0 +1,16 @@
+"""Few-shot recognition with a frozen CLIP: hosts, what they learn, and their official checkpoints."""
+
+from hypvision.clip.prompting import heads, promptkd, promptsrc  # hosts are registered by importing them
+from hypvision.clip.prompting.hosts import HOSTS, Host, HostOutput, build_host, feature_size, load_learned
+
+__all__ = [
+    "HOSTS",
+    "Host",
+    "HostOutput",
+    "build_host",
+    "feature_size",
+    "heads",
+    "load_learned",
+    "promptkd",
+    "promptsrc",
+]

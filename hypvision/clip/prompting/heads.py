@@ -1,0 +1,173 @@
+"""Methods behind the frozen towers: linear probe, CLIP-Adapter, Tip-Adapter.
+
+They never look at an image but through its frozen feature, so features that were computed before, (B, d), may be given
+in place of images.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.prompting.hosts import Host, HostOutput, register_host
+from hypvision.clip.towers import embedding_size
+from hypvision.errors import HypvisionError
+from hypvision.geometry.numerics import exact
+
+__all__ = ["CLIPAdapter", "LinearProbe", "TipAdapter"]
+
+
+@register_host("linear-probe")
+class LinearProbe(Host):
+    """A linear classifier of the unit image features; it knows the classes that it was trained on alone.
+
+    Args:
+        clip: see :class:`.hosts.Host`.
+        classes: their number.
+    """
+
+    feature_inputs = True
+
+    def __init__(self, clip: CLIPBundle, classes: int):
+        super().__init__(clip)
+        self.learner = nn.Linear(embedding_size(clip.model), classes)
+        nn.init.zeros_(self.learner.weight)
+        nn.init.zeros_(self.learner.bias)
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
+        if len(self.names) != self.learner.out_features:
+            raise HypvisionError(
+                f"This linear probe tells {self.learner.out_features} classes, so it cannot tell {len(self.names)} "
+                "others. Methods that can take class names."
+            )
+        image = self.images(images)
+        return HostOutput(image, None, self.scale, direct=self.learner(image))
+
+
+@register_host("clip-adapter")
+class CLIPAdapter(Host):
+    """CLIP-Adapter (Gao et al., 2021): ``x <- ratio MLP(x) + (1 - ratio) x`` on the image feature before it is
+    normalised, in float32.
+
+    Args:
+        clip: see :class:`.hosts.Host`.
+        ratio: of the MLP (0.2).
+        reduction: the MLP's hidden layer is narrower by this factor (4).
+    """
+
+    feature_inputs = True
+
+    def __init__(self, clip: CLIPBundle, ratio: float = 0.2, reduction: int = 4):
+        super().__init__(clip)
+        dim = embedding_size(clip.model)
+        self.ratio = ratio
+        self.learner = nn.Sequential(
+            nn.Linear(dim, dim // reduction, bias=False), nn.ReLU(), nn.Linear(dim // reduction, dim, bias=False),
+            nn.ReLU(),
+        )  # fmt: skip
+
+    def texts(self) -> Tensor:
+        with torch.no_grad():  # nothing that is learned reaches them
+            return super().texts()
+
+    def images(self, images: Tensor) -> Tensor:
+        x = self.frozen_features(images)
+        with exact(x.device):
+            return F.normalize(self.ratio * self.learner(x) + (1 - self.ratio) * x, dim=-1)
+
+
+@register_host("tip-adapter")
+class TipAdapter(Host):
+    r"""Tip-Adapter (Zhang et al., ECCV 2022): to CLIP's logits come those of a cache of the training images,
+    :math:`\alpha \exp(-\beta (1 - v \cdot K))\, V` with their features :math:`K` and one-hot labels :math:`V`.
+
+    :meth:`fill` makes the cache, :meth:`search` chooses alpha and beta. With ``tune`` the keys train from there
+    (Tip-Adapter-F).
+
+    Args:
+        clip: see :class:`.hosts.Host`.
+        keys: number of training images.
+        classes: their number.
+        alpha, beta: see above.
+        tune: Tip-Adapter-F.
+    """
+
+    feature_inputs = True
+
+    def __init__(
+        self, clip: CLIPBundle, keys: int, classes: int, alpha: float = 1.0, beta: float = 5.5, tune: bool = False
+    ):
+        super().__init__(clip)
+        dim = embedding_size(clip.model)
+        self.learner = nn.Module()
+        self.learner.keys = nn.Parameter(torch.zeros(keys, dim), requires_grad=tune)
+        self.learner.register_buffer("values", torch.zeros(keys, classes))
+        self.learner.register_buffer("alpha", torch.tensor(float(alpha)))
+        self.learner.register_buffer("beta", torch.tensor(float(beta)))
+
+    def texts(self) -> Tensor:
+        with torch.no_grad():
+            return super().texts()
+
+    @torch.no_grad()
+    def fill(self, features: Tensor, labels: Tensor) -> None:
+        """Make the cache.
+
+        Args:
+            features: (N, d) of the frozen image tower, not normalised; means over augmented views.
+            labels: (N,)
+
+        Raises:
+            HypvisionError: another number of images or classes than the cache was made for.
+        """
+        size, classes = self.learner.values.shape
+        if len(features) != size or int(labels.max()) >= classes:
+            raise HypvisionError(
+                f"The Tip-Adapter was made for {size} images of {classes} classes, but the data has {len(features)} of "
+                f"{int(labels.max()) + 1}. Set keys={len(features)} and the number of classes."
+            )
+        self.learner.keys.copy_(F.normalize(features.float(), dim=-1))
+        self.learner.values.copy_(F.one_hot(labels, classes))
+
+    def cache_logits(self, image: Tensor) -> Tensor:
+        """(B, C) of unit features (B, d)."""
+        with exact(image.device):
+            affinity = image @ self.learner.keys.T
+            return self.learner.alpha * torch.exp(-self.learner.beta * (1 - affinity)) @ self.learner.values
+
+    @torch.no_grad()
+    def search(self, features: Tensor, labels: Tensor, alphas: int = 20, betas: int = 200) -> float:
+        """Choose alpha in (0.1, 3) and beta in (0.1, 7) on validation features; on equal accuracy the first.
+
+        Args:
+            features: (N, d), not normalised.
+            labels: (N,)
+            alphas, betas: steps of the grid.
+
+        Returns:
+            The accuracy there, in percent.
+        """
+        image, best = F.normalize(features.float(), dim=-1), -1.0
+        plain, affinity = self.scale * image @ self.texts().T, image @ self.learner.keys.T
+        for b in range(betas):
+            beta = 0.1 + b * (7 - 0.1) / betas
+            cached = torch.exp(-beta * (1 - affinity)) @ self.learner.values
+            for a in range(alphas):
+                alpha = 0.1 + a * (3 - 0.1) / alphas
+                accuracy = 100 * float(((plain + alpha * cached).argmax(-1) == labels).float().mean())
+                if accuracy > best:
+                    best = accuracy
+                    self.learner.alpha.fill_(alpha)
+                    self.learner.beta.fill_(beta)
+        return best
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
+        text, classes = self.texts(), self.learner.values.shape[1]
+        if len(text) != classes:
+            raise HypvisionError(
+                f"This Tip-Adapter has a cache of {classes} classes, so it cannot tell {len(text)} others."
+            )
+        image = self.images(images)
+        return HostOutput(image, text, self.scale, extra=self.cache_logits(image))

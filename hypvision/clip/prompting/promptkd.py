@@ -1,0 +1,111 @@
+r"""PromptKD: a prompted student learns a teacher's predictions on images without labels (Li et al., CVPR 2024).
+
+The class features are those of the teacher, a tuned host on a larger CLIP; the student has prompts in its image tower
+and a projector into the teacher's space. It learns by :math:`w\,T^2\, KL(q_T \,\|\, p_T)`. The images of all classes
+are used, those of the new ones too: it is transductive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.clip.models import CLIPBundle, create_clip
+from hypvision.clip.prompting.hosts import Host, HostOutput, build_host, feature_size, load_learned, register_host
+from hypvision.clip.prompting.learners import PromptLearner
+from hypvision.clip.towers import PromptTokens, embedding_size, encode_image
+from hypvision.errors import HypvisionError
+
+__all__ = ["PromptKD"]
+
+
+@register_host("promptkd")
+class PromptKD(Host):
+    """The student with its teacher.
+
+    Args:
+        clip: of the student, see :class:`.hosts.Host`.
+        teacher: a host, or what makes one: ``dict(clip=dict(name="ViT-L-14", pretrained="openai"),
+            host=dict(name="promptsrc"), checkpoint="teacher.pth")``. It is frozen.
+        tokens, depth: of the image prompts.
+        weight: of the loss (1000; 200 for FGVCAircraft, Flowers102 and DTD).
+        temperature: T of it.
+        emulate_half: see :class:`.learners.PromptLearner`.
+
+    Raises:
+        HypvisionError: no teacher, or one that does not fit its checkpoint.
+    """
+
+    supervised = False
+
+    def __init__(
+        self,
+        clip: CLIPBundle,
+        teacher: Host | dict[str, Any] | None = None,
+        tokens: int = 4,
+        depth: int = 9,
+        weight: float = 1000.0,
+        temperature: float = 1.0,
+        emulate_half: bool = False,
+    ):
+        super().__init__(clip)
+        if teacher is None:
+            raise HypvisionError(
+                "PromptKD needs a teacher: dict(clip=dict(name=..., pretrained=...), host=dict(name='promptsrc'), "
+                "checkpoint=FILE), with the checkpoint of a PromptSRC training on the same classes."
+            )
+        self.teacher = (teacher if isinstance(teacher, Host) else _teacher(**teacher)).requires_grad_(False).eval()
+        self.weight, self.temperature = weight, temperature
+        self.dim = feature_size(self.teacher)
+        self.learner = nn.ModuleDict(
+            dict(
+                prompts=PromptLearner(
+                    clip.model, clip.tokenizer, 0, tokens, vision_depth=depth, emulate_half=emulate_half
+                ),
+                projector=nn.Sequential(
+                    nn.Linear(embedding_size(clip.model), self.dim),
+                    nn.BatchNorm1d(self.dim),
+                    nn.ReLU(),
+                    nn.Linear(self.dim, self.dim),
+                ),
+            )
+        )
+
+    def set_classes(self, names: Sequence[str], template: str | None = None) -> None:
+        super().set_classes(names, template)
+        self.teacher.set_classes(names, template)
+
+    def texts(self) -> Tensor:
+        """The teacher's, (C, d of the teacher)."""
+        with torch.no_grad():
+            return self.teacher.texts()
+
+    def images(self, images: Tensor) -> Tensor:
+        tokens = PromptTokens(self.learner["prompts"].vision())
+        x = encode_image(self.clip, self.normalised(images), prompts=tokens)
+        return F.normalize(self.learner["projector"](x.float()), dim=-1)
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
+        out = super().forward(images)
+        if self.training:
+            with torch.no_grad():
+                out.teacher = self.teacher(images).logits()
+            out.distillation, out.temperature = self.weight, self.temperature
+        return out
+
+    def train(self, mode: bool = True) -> PromptKD:
+        super().train(mode)
+        self.teacher.eval()
+        return self
+
+
+def _teacher(clip: dict[str, Any], host: dict[str, Any], checkpoint: str | None = None) -> Host:
+    options = dict(host)
+    found = build_host(create_clip(**clip), options.pop("name"), **options)
+    if checkpoint is not None:
+        load_learned(found, checkpoint)
+    return found

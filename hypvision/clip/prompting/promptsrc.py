@@ -1,0 +1,139 @@
+r"""PromptSRC: prompts that regulate themselves (Khattak, Wasim et al., ICCV 2023).
+
+Independent prompts of both towers (:class:`.hosts.IVLP`) learn by
+
+.. math:: L = CE + 25\,\overline{|\hat t - \hat t_0|} + 10\,\overline{|\hat v - \hat v_0|} + KL(q \,\|\, p),
+
+with the frozen model's features :math:`\hat t_0` (a mean over 60 templates) and :math:`\hat v_0`, its logits' softmax
+:math:`q`, and that of the prompted logits :math:`p`; the divergence is divided by the number of elements, as the
+official code has it. The weights of all epochs are averaged in the end (:class:`GaussianAverage`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hypvision.clip.memo import Memo
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.prompting.hosts import IVLP, HostOutput, mean_divergence, mean_texts, register_host
+from hypvision.clip.prompting.templates import imagenet_templates
+from hypvision.errors import HypvisionError
+
+__all__ = ["GaussianAverage", "PromptSRC", "gaussian_weights"]
+
+
+@register_host("promptsrc")
+class PromptSRC(IVLP):
+    """The host; in evaluation it is :class:`.hosts.IVLP`.
+
+    Args:
+        clip, text, vision, depth, words, emulate_half, text_chunk: see :class:`.hosts.IVLP`.
+        text_weight, image_weight, logit_weight: of the three consistency losses (Sec. 3.2: 25, 10, 1).
+        templates: how many of CLIP's templates make the frozen class features (60).
+    """
+
+    def __init__(
+        self,
+        clip: CLIPBundle,
+        text: int = 4,
+        vision: int = 4,
+        depth: int = 9,
+        words: str = "a photo of a",
+        emulate_half: bool = False,
+        text_chunk: int | None = None,
+        text_weight: float = 25.0,
+        image_weight: float = 10.0,
+        logit_weight: float = 1.0,
+        templates: int = 60,
+    ):
+        super().__init__(clip, text, vision, depth, words, emulate_half, text_chunk)
+        self.weights, self.templates = (text_weight, image_weight, logit_weight), templates
+        self._frozen = Memo()
+
+    def frozen_texts(self) -> Tensor:
+        """Unit class features (C, d) of the frozen model, kept while the classes do not change."""
+        tensors = [self.clip.logit_scale]
+        return self._frozen.get(
+            tensors, lambda: mean_texts(self, imagenet_templates(self.templates), unit=False), self.names
+        )
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
+        out = super().forward(images, labels)
+        if self.training:
+            image, text = F.normalize(self.frozen_features(images), dim=-1), self.frozen_texts()
+            zero_shot = HostOutput(image, text, out.scale).logits()
+            of_text, of_image, of_logits = self.weights
+            out.losses = dict(
+                loss_text=of_text * F.l1_loss(out.text, text),
+                loss_image=of_image * F.l1_loss(out.image, image),
+                loss_logits=of_logits * mean_divergence(out.logits(), zero_shot),
+            )
+        return out
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self._frozen.clear()
+        return super()._apply(*args, **kwargs)
+
+
+# Averaging ------------------------------------------------------------------------------------------------------------
+
+
+def gaussian_weights(epochs: int, mean: float, std: float) -> list[float]:
+    """Weights of the epochs 1 to E, proportional to a normal density and of sum 1.
+
+    Raises:
+        HypvisionError: a deviation that is not positive, or no epochs.
+    """
+    if not std > 0 or epochs < 1:
+        raise HypvisionError(f"A Gaussian average needs std > 0 and epochs >= 1, got {std} and {epochs}.")
+    logs = [-((epoch - mean) ** 2) / (2 * std**2) for epoch in range(1, epochs + 1)]
+    largest = max(logs)  # far from the mean every density underflows
+    weights = [math.exp(value - largest) for value in logs]
+    return [weight / sum(weights) for weight in weights]
+
+
+class GaussianAverage:
+    """Average of the weights after each epoch (Sec. 3.3), of what trains alone, in float32 at least.
+
+    Args:
+        epochs, mean, std: see :func:`gaussian_weights`.
+    """
+
+    def __init__(self, epochs: int, mean: float, std: float):
+        self.weights = gaussian_weights(epochs, mean, std)
+        self.total: dict[str, Tensor] = {}
+        self.seen = 0
+
+    @torch.no_grad()
+    def update(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        """Take in the weights after one more epoch."""
+        weight = self.weights[self.seen]
+        for name, value in named:
+            value = value.detach().to(torch.promote_types(value.dtype, torch.float32)) * weight
+            self.total[name] = self.total[name] + value if name in self.total else value
+        self.seen += 1
+
+    @property
+    def complete(self) -> bool:
+        """Whether all epochs are in it."""
+        return self.seen == len(self.weights)
+
+    @torch.no_grad()
+    def copy_to(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        """Put the average into the weights."""
+        for name, value in named:
+            value.copy_(self.total[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint: the sum so far, and of how many epochs."""
+        return dict(seen=self.seen, total=dict(self.total))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse."""
+        self.seen, self.total = int(state["seen"]), dict(state["total"])

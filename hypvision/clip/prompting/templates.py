@@ -1,0 +1,24 @@
+"""Sentences for class names, as CLIP's authors published them for ImageNet."""
+
+from __future__ import annotations
+
+from hypvision.errors import require
+
+__all__ = ["SELECTED", "imagenet_templates"]
+
+SELECTED = (
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
+"""The seven of a sequential forward selection."""
+
+
+def imagenet_templates(count: int = 60) -> tuple[str, ...]:
+    """The first of CLIP's 80 templates; PromptSRC takes 60."""
+    known = require("open_clip", "clip").OPENAI_IMAGENET_TEMPLATES
+    return tuple(template("{}") for template in known[:count])

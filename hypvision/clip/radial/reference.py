@@ -1,0 +1,90 @@
+"""What a frozen CLIP makes of texts, computed once and kept on disk by content, so that tuning runs one network."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+from hypvision.checkpoints.sources import home
+from hypvision.clip.radial.texts import distinct, embed_texts
+from hypvision.clip.radial.weights import content_hash, tower_weights
+from hypvision.errors import HypvisionError
+from hypvision.files import replacing
+
+__all__ = ["FrozenTexts", "frozen_texts"]
+
+
+class FrozenTexts:
+    """Unit embeddings of known texts.
+
+    Args:
+        texts: distinct texts.
+        embeddings: ``(N, d)``.
+        path: the file that they are from.
+    """
+
+    def __init__(self, texts: Sequence[str], embeddings: Tensor, path: Path | None = None):
+        self.number = {text: row for row, text in enumerate(texts)}
+        self.embeddings, self.path = embeddings, path
+
+    def __getitem__(self, texts: Sequence[str]) -> Tensor:
+        """Unit embeddings ``(len(texts), d)`` in float32.
+
+        Raises:
+            HypvisionError: a text that was not among those given.
+        """
+        try:
+            rows = [self.number[text] for text in texts]
+        except KeyError as error:
+            raise HypvisionError(
+                f"There is no embedding of {error} by the frozen model: its texts were collected before the training. "
+                "Use data whose 'texts' are all that it gives."
+            ) from None
+        return torch.nn.functional.normalize(self.embeddings[rows].float(), dim=-1)
+
+
+def frozen_texts(
+    model: nn.Module,
+    tokenizer: Callable[[list[str]], Tensor],
+    texts: Sequence[str],
+    folder: str | Path | None = None,
+    dtype: torch.dtype = torch.float16,
+) -> FrozenTexts:
+    """Embeddings of texts by a model as it is now: from the disk, if this tower has embedded these texts before.
+
+    Args:
+        model, tokenizer: of open_clip.
+        texts: may repeat themselves.
+        folder: of the files; default: ``text-features`` in the cache of hypvision. Their names are sums of the weights
+            of the text tower, of the tokens of a few texts, and of the texts.
+        dtype: in which they are kept.
+
+    Raises:
+        HypvisionError: the place is not writable, or see :func:`~hypvision.clip.radial.texts.embed_texts`.
+    """
+    once = sorted(distinct(texts)[0])
+    key = hashlib.sha256(f"{content_hash(tower_weights(model))} {dtype}\n".encode())
+    key.update(tokenizer(once[:: max(1, len(once) // 16)]).numpy().tobytes())
+    key.update("\0".join(once).encode())
+    folder = home() / "text-features" if folder is None else Path(folder).expanduser()
+    path = folder / f"{key.hexdigest()[:32]}.safetensors"
+    found = _read(path)
+    if found is None or len(found) != len(once):
+        found = embed_texts(model, tokenizer, once, progress=True).cpu().to(dtype)
+        with replacing(path) as temporary:
+            temporary.write_bytes(to_bytes({"texts": found}))
+    return FrozenTexts(once, found, path)
+
+
+def _read(path: Path) -> Tensor | None:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.get_tensor("texts")
+    except (OSError, SafetensorError):  # not there, or damaged: computed again
+        return None

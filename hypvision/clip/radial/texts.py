@@ -1,0 +1,118 @@
+"""Embeddings of many texts at little cost: each distinct text once, texts of like length together, cut to the longest.
+
+>>> texts = embed_texts(clip.model, clip.tokenizer, captions)     # (N, d), unit vectors
+>>> root = embed_texts(clip.model, clip.tokenizer, [""])[0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from hypvision.clip.towers import encode_text, find_towers
+from hypvision.errors import HypvisionError
+
+__all__ = ["distinct", "embed_texts", "encode_by_length", "length_groups", "token_lengths"]
+
+_CALL = 200  # tokens that could be computed in the time that one call more costs
+_TOKENS = 4096  # of a call without gradients
+
+
+def distinct(texts: Sequence[str]) -> tuple[list[str], Tensor]:
+    """Each text once, in the order of appearance, and the number of every text among them, int64 ``(N,)``."""
+    number: dict[str, int] = {}
+    rows = torch.tensor([number.setdefault(text, len(number)) for text in texts], dtype=torch.int64)
+    return list(number), rows
+
+
+def token_lengths(tokens: Tensor) -> Tensor:
+    """Tokens ``(T,)`` of texts ``(T, L)`` without the padding, which is 0 in open_clip."""
+    places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+    return torch.where(tokens != 0, places, 0).amax(-1)
+
+
+def length_groups(lengths: Tensor, most: int = 3) -> list[Tensor]:
+    """Texts in at most three groups of like length, such that together, padded to the longest of each, they are short.
+
+    Args:
+        lengths: of the texts ``(T,)``.
+        most: largest number of groups, 1 to 3.
+
+    Returns:
+        Row numbers of each group, short texts first.
+    """
+    order = lengths.argsort(stable=True).cpu()
+    values, counts = np.unique(lengths.cpu().numpy(), return_counts=True)
+    below = np.cumsum(counts)
+    total = below[-1]
+    # cost[i, j]: texts up to the length i, from there to j, and the rest; i = j: two groups, i = j = last: one.
+    longer = values[None, :] * (below[None, :] - below[:, None]) + _CALL
+    cost = (values * below)[:, None] + np.where(below[:, None] < below[None, :], longer, 0)
+    cost = cost + np.where(below < total, values[-1] * (total - below) + _CALL, 0)[None, :]
+    allowed = np.triu(np.ones_like(cost, dtype=bool))
+    if most < 3:
+        allowed &= np.eye(len(values), dtype=bool) | (most == 2) & (below[None, :] == total)
+    if most < 2:
+        allowed &= below[None, :] == total
+    first, second = np.unravel_index(np.where(allowed, cost, np.inf).argmin(), cost.shape)
+    bounds = sorted({0, int(below[first]), int(below[second]), int(total)})
+    return [order[a:b] for a, b in pairwise(bounds)]
+
+
+def encode_by_length(model: nn.Module, tokens: Tensor, most: int = 3) -> Tensor:
+    """Unit embeddings ``(T, d)`` of token numbers ``(T, L)``, with gradients, in groups of like length."""
+    parts, rows = [], []
+    for group in length_groups(token_lengths(tokens), most):
+        parts.append(encode_text(model, tokens[group.to(tokens.device)]))
+        rows.append(group)
+    found = torch.cat(parts)
+    back = torch.empty(len(tokens), dtype=torch.int64)
+    back[torch.cat(rows)] = torch.arange(len(tokens))
+    return F.normalize(found.to(torch.promote_types(found.dtype, torch.float32)), dim=-1)[back.to(found.device)]
+
+
+@torch.no_grad()
+def embed_texts(
+    model: nn.Module, tokenizer: Callable[[list[str]], Tensor], texts: Sequence[str], progress: bool = False
+) -> Tensor:
+    """Unit embeddings ``(N, d)`` of texts, float32 at least, without gradients; equal texts get equal ones.
+
+    Raises:
+        HypvisionError: no texts, a model without a text tower, or an embedding that is not finite; names the text.
+    """
+    if not texts:
+        raise HypvisionError("There are no texts to embed.")
+    if not any(tower.kind == "text" for tower in find_towers(model)) and not hasattr(model, "encode_text"):
+        raise HypvisionError(f"The model ({type(model).__name__}) has no text tower. Give a CLIP model of open_clip.")
+    device = next(model.parameters()).device
+    once, rows = distinct(texts)
+    tokens = torch.cat([tokenizer(once[i : i + 4096]) for i in range(0, len(once), 4096)])
+    lengths = token_lengths(tokens)
+    order = lengths.argsort(stable=True)
+    found = None
+    with tqdm(total=len(once), desc="texts", disable=not progress, leave=False) as bar:
+        start = 0
+        while start < len(order):
+            # As many of the next texts as fit, padded to the longest of them.
+            sizes = lengths[order[start : start + _TOKENS]] * torch.arange(1, min(_TOKENS, len(order) - start) + 1)
+            count = max(1, int((sizes <= _TOKENS).sum()))
+            chosen = order[start : start + count]
+            part = encode_text(model, tokens[chosen].to(device))
+            part = F.normalize(part.to(torch.promote_types(part.dtype, torch.float32)), dim=-1)
+            found = part.new_empty(len(once), part.shape[-1]) if found is None else found
+            found[chosen.to(device)] = part
+            start += count
+            bar.update(count)
+    bad = (~found.isfinite().all(-1)).nonzero().flatten()
+    if len(bad):
+        raise HypvisionError(
+            f"The embedding of '{once[int(bad[0])]}' is not finite (and {len(bad) - 1} more). The model's weights are "
+            "damaged, or its precision is too low."
+        )
+    return found[rows.to(device)]

@@ -1,0 +1,123 @@
+"""A tuned text tower in a file of its own, whole or as the difference to the CLIP that it was tuned from.
+
+>>> save_tower(tuned, "radial.safetensors", base=base)         # what was learned, and nothing else
+>>> merge_tower(fresh_model, "radial.safetensors")             # plain open_clip weights
+>>> merge_tower(fresh_model, "work_dirs/radial/iter_9000.pth") # of a training, too
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from hypvision.checkpoints.match import check_finite, compare
+from hypvision.checkpoints.read import network_weights, read_file
+from hypvision.checkpoints.storage import read_header, write_weights
+from hypvision.errors import HypvisionError
+
+__all__ = ["content_hash", "merge_tower", "save_tower", "tower_weights"]
+
+_TRAINING = re.compile(r"clip\.(.+)")
+_ROOT = "radial_root"
+
+
+def tower_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The text tower's entries of the state dict of an open_clip model."""
+    return {name: value for name, value in model.state_dict().items()
+            if not name.startswith(("visual.", "logit_"))}  # fmt: skip
+
+
+def content_hash(weights: dict[str, Tensor]) -> str:
+    """Sum (sha256, hex) of names and values."""
+    total = hashlib.sha256()
+    for name in sorted(weights):
+        value = weights[name].detach().cpu().contiguous()
+        total.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        total.update(value.flatten().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def save_tower(
+    model: nn.Module,
+    path: str | Path,
+    base: nn.Module | None = None,
+    root: Tensor | None = None,
+    storage: str = "float32",
+) -> Path:
+    """Write the text tower of a tuned model, moved into place when complete.
+
+    Args:
+        model: an open_clip model.
+        path: ``.safetensors``.
+        base: the model that it was tuned from: only what differs is written, as differences. Without it: the tower.
+        root: a learned root ``(d,)``.
+        storage: see :mod:`hypvision.checkpoints.storage`; differences are small, and ``"bfloat16"`` halves the file.
+
+    Raises:
+        HypvisionError: another suffix, a base of another architecture, or the place is not writable.
+    """
+    path = Path(path).expanduser()
+    if path.suffix != ".safetensors":
+        raise HypvisionError(f"A tuned text tower is written as .safetensors, got '{path}'.")
+    weights, about = tower_weights(model), dict(kind="tower")
+    if base is not None:
+        before = tower_weights(base)
+        if {k: v.shape for k, v in before.items()} != {k: v.shape for k, v in weights.items()}:
+            raise HypvisionError("The base model is of another architecture than the tuned one.")
+        about = dict(kind="delta", base=content_hash(before))
+        weights = {
+            name: value.detach().float() - before[name].float()
+            for name, value in weights.items()
+            if value.is_floating_point() and not torch.equal(value, before[name])
+        }
+    if root is not None:
+        weights[_ROOT] = root
+    stored = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
+    write_weights(stored, path, storage, dict(radial=about))
+    return path
+
+
+@torch.no_grad()
+def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tensor | None:
+    """Put a tuned text tower into an open_clip model, in place: plain weights again.
+
+    Args:
+        model: the base model.
+        path: a file of :func:`save_tower`, or a checkpoint of a training.
+        strict: refuse differences to another base model than this one.
+
+    Returns:
+        The learned root ``(d,)`` if there is one.
+
+    Raises:
+        HypvisionError: no such file, or one of another architecture or base model.
+    """
+    path = Path(path).expanduser()
+    content = read_file(path)
+    about = (read_header(path) if path.suffix == ".safetensors" else {}).get("radial") or {}
+    weights = network_weights(content, _TRAINING)
+    saved = content.get("state_dict", content)
+    root = saved.get(_ROOT, saved.get("root"))
+    weights = {name: value for name, value in weights.items()
+               if name not in (_ROOT, "root") and not name.startswith(("visual.", "logit_"))}  # fmt: skip
+    own = tower_weights(model)
+    found = compare(own, weights)
+    delta = about.get("kind") == "delta"
+    if found.mismatched or found.unexpected or (found.missing and not delta):
+        raise HypvisionError(
+            f"The text tower '{path}' does not fit {type(model).__name__}: {found.describe()}. Give the CLIP that "
+            "it was tuned from."
+        )
+    if delta and strict and about.get("base") != content_hash(own):
+        raise HypvisionError(
+            f"'{path}' holds differences to another CLIP than this one. Give the model and the weights that it was "
+            "tuned from (strict=False takes them all the same)."
+        )
+    check_finite(weights, path, allow=False)
+    for name, value in weights.items():
+        own[name].copy_(own[name].float() + value.to(own[name].device) if delta else value)
+    return root

@@ -1,0 +1,243 @@
+"""Chains for captions of one's own, from a table of words and their broader terms.
+
+>>> terms = read_terms("words.csv")          # word,broader: "ramen,noodle dish", "noodle dish,dish", "dish,food"
+>>> chain_of("a bowl of ramen with egg", terms, levels=4)
+('food', 'noodle dish', 'ramen', 'a bowl of ramen with egg')
+
+WordNet's nouns are read from the folder of an export: ``nouns.tsv`` (wnid, synset, lemmas) and ``edges.tsv`` (child,
+parent).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hypvision.data.chains import Chain
+from hypvision.errors import HypvisionError
+
+__all__ = ["Terms", "build_chains", "chain_of", "read_captions", "read_terms"]
+
+_LONGEST = 3  # words of a term that is looked for in a caption
+_SHORTEST = 3  # letters of a term: WordNet knows "a" and "in" as units
+_MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass", "group", "herd", "image", "kind",
+             "lot", "pair", "photo", "picture", "piece", "pile", "plate", "row", "set", "slice", "type"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A hierarchy of terms.
+
+    Attributes:
+        names: of the nodes, by id.
+        broader: the node above each node; where there are several, the first. Top nodes have none.
+        meaning: the node that a word means, of several its best known.
+        top: nodes at the top of every path that no chain shows, because they are too general to be said.
+    """
+
+    names: dict[str, str]
+    broader: dict[str, str]
+    meaning: dict[str, str]
+    top: int = 0
+
+    def __post_init__(self) -> None:
+        children: dict[str, list[str]] = defaultdict(list)
+        for child, parent in self.broader.items():
+            children[parent].append(child)
+        object.__setattr__(self, "_children", dict(children))
+
+    def path(self, node: str) -> list[str]:
+        """The nodes from the top to ``node``.
+
+        Raises:
+            HypvisionError: it goes in a circle.
+        """
+        path = [node]
+        while (above := self.broader.get(path[-1])) is not None:
+            if above in path:
+                raise HypvisionError(
+                    f"The broader terms of '{self.names[node]}' go in a circle by '{self.names[above]}'."
+                )
+            path.append(above)
+        return path[::-1]
+
+    def siblings(self, path: Sequence[str]) -> list[str]:
+        """Nodes beside the last one of a path from the top: other children of the nearest node above it that has any;
+        of a top node the other top nodes."""
+        for below, above in zip(path[::-1], path[-2::-1]):
+            if others := [child for child in self._children[above] if child != below]:
+                return others
+        tops = {node for node in self.names if node not in self.broader}
+        return sorted(tops - {path[0]})
+
+
+def read_terms(path: str | Path) -> Terms:
+    """A table of broader terms: a csv with the columns ``word,broader``, or the folder of a WordNet export.
+
+    Raises:
+        HypvisionError: no such file or folder, or columns that are missing; with the line.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        rows = _rows(path / "nouns.tsv", ("wnid", "synset", "lemmas"), "\t")
+        names, senses = {}, {}
+        for _, (node, synset, lemmas) in rows:
+            words = [word.strip().replace("_", " ") for word in lemmas.split("|") if word.strip()] or [node]
+            names[node] = words[0]
+            for word in words:
+                # bank.n.02 is the second sense of bank, and one of its lesser known ones of its other lemmas.
+                own, _, sense = synset.partition(".n.")
+                rank = int(sense) if own == word.lower().replace(" ", "_") and sense.isdigit() else 99
+                if rank < senses.get(word.lower(), (100, ""))[0]:
+                    senses[word.lower()] = (rank, node)
+        meaning = {word: node for word, (_, node) in senses.items()}
+        broader: dict[str, str] = {}
+        for line, (child, parent) in _rows(path / "edges.tsv", ("child", "parent"), "\t"):
+            if child not in names or parent not in names:
+                raise HypvisionError(f"Line {line} of '{path / 'edges.tsv'}' names a node that nouns.tsv has not.")
+            broader.setdefault(child, parent)
+        return Terms(names, broader, meaning, top=4)  # entity, physical entity, object, whole
+    broader = {}
+    for line, (word, above) in _rows(path, ("word", "broader"), ","):
+        if not word or not above:
+            raise HypvisionError(f"Line {line} of '{path}' lacks a word: 'word,broader' is expected.")
+        broader.setdefault(word, above)
+    names = {word: word for word in (*broader, *broader.values())}
+    return Terms(names, broader, {word.lower(): word for word in names})
+
+
+def _rows(path: Path, columns: tuple[str, ...], delimiter: str) -> list[tuple[int, list[str]]]:
+    if not path.is_file():
+        raise HypvisionError(f"There is no table '{path}'. Its columns are {' and '.join(columns)}.")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+            reader = csv.DictReader(file, delimiter=delimiter, quoting=quoting)
+            if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
+                raise HypvisionError(
+                    f"The table '{path}' has no column '{missing[0]}'. Expected: {', '.join(columns)}."
+                )
+            return [(reader.line_num, [(row[name] or "").strip() for name in columns]) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise HypvisionError(f"The table '{path}' cannot be read: {error}. Expected: text in UTF-8.") from error
+
+
+def _term_in(caption: str, terms: Terms) -> tuple[str, str, str] | None:
+    """What a caption is about: the term as it is written there, its dictionary form, and its node.
+
+    The last term of the first run of terms ("blue bird" in "a blue bird on a branch"), or what a measure is of ("ramen"
+    in "a bowl of ramen").
+    """
+    words = re.findall(r"[\w'-]+", caption)
+    found, place = None, 0
+    while place < len(words):
+        for size in range(_LONGEST, 0, -1):
+            written = " ".join(words[place : place + size])
+            term = _known(written, terms)
+            if term is not None:
+                found, place = (written, *term), place + size
+                break
+        else:
+            if found and not (words[place] == "of" and found[1] in _MEASURES):
+                break
+            place += 1
+    return found
+
+
+def _known(written: str, terms: Terms) -> tuple[str, str] | None:
+    low = written.lower()
+    if len(low) < _SHORTEST or low.endswith("ing"):
+        return None
+    forms = (low, low.removesuffix("s"), low.removesuffix("es"))
+    return next(((form, terms.meaning[form]) for form in forms if form in terms.meaning), None)
+
+
+def _chosen(path: Sequence[str], count: int, top: int) -> list[int] | None:
+    """Places of ``count`` nodes of a path, evenly spread, the last one among them."""
+    first = min(top, max(0, len(path) - count))
+    if len(path) - first < count:
+        return None
+    return np.linspace(first, len(path) - 1, count).round().astype(int).tolist()
+
+
+def chain_of(caption: str, terms: Terms, levels: int = 4) -> tuple[str, ...] | None:
+    """Broader terms, the term and the caption itself; None where the caption has no term with enough above it."""
+    found = _build(caption, terms, levels)
+    return None if found is None else found[0]
+
+
+def _build(caption: str, terms: Terms, levels: int, rng: np.random.Generator | None = None):
+    term = _term_in(caption, terms)
+    if term is None:
+        return None
+    written, word, node = term
+    path = terms.path(node)
+    places = _chosen(path, levels - 1, terms.top)
+    if places is None:
+        return None
+    texts = (*(terms.names[path[place]] for place in places[:-1]), word, caption)
+    if len(set(texts)) < levels or rng is None:
+        return (texts, ()) if len(set(texts)) == levels else None
+    negatives = []
+    for place in places:
+        others = [terms.names[other] for other in terms.siblings(path[: place + 1]) if terms.names[other] not in texts]
+        if not others:
+            return None
+        negatives.append(others[int(rng.integers(len(others)))])
+    return texts, (*negatives, re.sub(rf"\b{re.escape(written)}\b", lambda _: negatives[-1], caption))
+
+
+def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
+    """Captions and their images: a csv with the columns ``image,caption``, or a text file with a caption a line.
+
+    Raises:
+        HypvisionError: no such file, not text, or no captions.
+    """
+    path = Path(path).expanduser()
+    if path.suffix.lower() == ".csv":
+        found = [(caption, image or None) for _, (image, caption) in _rows(path, ("image", "caption"), ",") if caption]
+    else:
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise HypvisionError(f"The captions '{path}' cannot be read: {error}. Expected: text in UTF-8.") from error
+        found = [(line.strip(), None) for line in lines if line.strip()]
+    if not found:
+        raise HypvisionError(f"There are no captions in '{path}'.")
+    return found
+
+
+def build_chains(
+    captions: Sequence[tuple[str, str | None]], terms: Terms, levels: int = 4, seed: int = 0
+) -> list[Chain]:
+    """Chains with negatives from siblings, of the captions that have a term with enough above it.
+
+    The negative of a term is a sibling of it, that of the caption is the caption about the term's sibling.
+
+    Args:
+        captions: texts and their images (None: no image).
+        terms: of :func:`read_terms`.
+        levels: texts of a chain: ``levels - 2`` broader terms, evenly spread on the way from the top, the term and the
+            caption.
+        seed: of the choice of siblings.
+
+    Raises:
+        HypvisionError: fewer than three levels, or no caption has a chain.
+    """
+    if levels < 3:
+        raise HypvisionError(f"A chain of a caption has at least 3 levels (broader term, term, caption), got {levels}.")
+    rng = np.random.default_rng(seed)
+    built = [(_build(caption, terms, levels, rng), image) for caption, image in captions]
+    found = [Chain(*chain, image) for chain, image in built if chain is not None]
+    if not found:
+        raise HypvisionError(
+            f"None of the {len(captions)} captions has a term with {levels - 2} broader ones in the table. Give fewer "
+            "levels or more terms."
+        )
+    return found

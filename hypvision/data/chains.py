@@ -1,0 +1,205 @@
+"""Chains of texts from general to specific: read, checked, written, and made where there are none.
+
+The files are those of HierarCaps (Alper and Averbuch-Elor, ECCV 2024), csv or csv.gz, texts joined by ``=>``::
+
+    positive,negative[,image_url]       a chain, and for each of its texts one that contradicts it
+    id,captions[,image_url]             a chain of the picture ``image_url`` (of ``id`` where there is none)
+
+HierarCaps itself states no licence and does not come with this package. Chains of the same form are made from the drawn
+shapes (:func:`shape_chains`), from emoji (:func:`emoji_chains`) and from captions of your own
+(:mod:`hypvision.data.broader`).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from hypvision.errors import HypvisionError
+from hypvision.files import replacing
+
+__all__ = ["SEPARATOR", "Chain", "emoji_chains", "read_chains", "shape_chains", "with_negatives", "write_chains"]
+
+SEPARATOR = "=>"
+_SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One chain.
+
+    Attributes:
+        texts: from general to specific, at least two.
+        negatives: for each text one that contradicts it, though it fits the text before; or ().
+        image: what tells its picture: an address, a file name, an id; None where there is none.
+    """
+
+    texts: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+    image: str | None = None
+
+
+def read_chains(path: str | Path) -> list[Chain]:
+    """The chains of a file, all equally long.
+
+    Texts are cut at ``=>`` and stripped; spaces within them stay.
+
+    Raises:
+        HypvisionError: no such file, not a csv of one of the schemas above, chains of different lengths or of fewer
+            than two texts, an empty text; with the line.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise HypvisionError(f"There are no chains '{path}'. Give a csv or csv.gz file: {_SCHEMAS}.")
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        names = set(reader.fieldnames or ())
+        rows = [(reader.line_num, row) for row in reader]
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+        raise HypvisionError(f"The chains '{path}' cannot be read: {error}. Expected: csv in UTF-8.") from error
+    if not ({"positive", "negative"} <= names or {"id", "captions"} <= names):
+        raise HypvisionError(
+            f"The chains '{path}' have the columns {', '.join(map(str, reader.fieldnames or ['none']))}. Expected: "
+            f"{_SCHEMAS}."
+        )
+    if not rows:
+        raise HypvisionError(f"The chains '{path}' have no rows.")
+    found: list[Chain] = []
+    for line, row in rows:
+        where = f"Line {line} of '{path}'"
+        if None in row or None in row.values():
+            raise HypvisionError(f"{where} has {'more' if None in row else 'fewer'} fields than the header.")
+        texts = _split(row["captions" if "captions" in names else "positive"], where)
+        negatives = _split(row["negative"], where) if "negative" in names else ()
+        if negatives and len(negatives) != len(texts):
+            raise HypvisionError(
+                f"{where} has {len(texts)} texts but {len(negatives)} negatives: one a text is needed."
+            )
+        if found and len(texts) != len(found[0].texts):
+            raise HypvisionError(
+                f"{where} has a chain of {len(texts)} texts, those before have {len(found[0].texts)}. All chains of a "
+                "file are equally long."
+            )
+        image = row.get("image_url") or row.get("id")
+        found.append(Chain(texts, negatives, image))
+    return found
+
+
+def _split(chain: str, where: str) -> tuple[str, ...]:
+    texts = tuple(text.strip() for text in chain.split(SEPARATOR))
+    if "" in texts:
+        raise HypvisionError(f"{where}: level {texts.index('') + 1} of '{chain.strip()}' is empty.")
+    if len(texts) < 2:
+        raise HypvisionError(f"{where}: '{chain}' is no chain. At least two texts joined by '{SEPARATOR}' are needed.")
+    return texts
+
+
+def write_chains(path: str | Path, chains: Sequence[Chain]) -> None:
+    """Write chains in the schema with negatives if all have them, else in the other; compressed if so named (.gz).
+
+    Raises:
+        HypvisionError: as :func:`hypvision.files.replacing`.
+    """
+    negatives = all(chain.negatives for chain in chains)
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["positive", "negative", "image_url"] if negatives else ["id", "captions"])
+    for number, chain in enumerate(chains):
+        image, texts = chain.image if chain.image is not None else "" if negatives else number, _join(chain.texts)
+        writer.writerow([texts, _join(chain.negatives), image] if negatives else [image, texts])
+    data = out.getvalue().encode("utf-8")
+    with replacing(path) as temporary:
+        temporary.write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+
+
+def _join(texts: Sequence[str]) -> str:
+    return f" {SEPARATOR} ".join(texts)
+
+
+def with_negatives(chains: Sequence[Chain], seed: int = 0) -> list[Chain]:
+    """Chains with negatives from their siblings.
+
+    The negative of a text is the text at its level of another chain, drawn from those that share as many levels above
+    it as there are. So it fits the text before, where any does, and is not the text itself.
+
+    Raises:
+        HypvisionError: all chains are equal at some level, so there is no other text.
+    """
+    rng = np.random.default_rng(seed)
+    depth = len(chains[0].texts)
+    below: list[dict[tuple[str, ...], list[str]]] = [defaultdict(list) for _ in range(depth)]
+    for chain in chains:
+        for level in range(depth):
+            for shared in range(level + 1):
+                known = below[level][chain.texts[:shared]]
+                known.append(chain.texts[level])
+    # Each text once, so that a sibling with many chains is not drawn the more often.
+    texts = [{above: list(dict.fromkeys(found)) for above, found in level.items()} for level in below]
+    return [
+        replace(chain, negatives=tuple(_sibling(rng, texts[level], chain.texts, level) for level in range(depth)))
+        for chain in chains
+    ]
+
+
+def _sibling(
+    rng: np.random.Generator, texts: dict[tuple[str, ...], list[str]], chain: tuple[str, ...], level: int
+) -> str:
+    for shared in range(level, -1, -1):
+        others = [text for text in texts[chain[:shared]] if text not in chain]
+        if others:
+            return others[int(rng.integers(len(others)))]
+    raise HypvisionError(
+        f"All chains have '{chain[level]}' at level {level + 1}: there is no other text to contradict it."
+    )
+
+
+def shape_chains(length: int, split: str = "train", size: int = 64, seed: int = 0) -> list[Chain]:
+    """Chains of the drawn scenes (:func:`hypvision.data.shapes.make_scene`), with their own contradictions.
+
+    Raises:
+        HypvisionError: an argument is out of range.
+    """
+    from hypvision.data.shapes import make_scene
+
+    scenes = (make_scene(index, split, size, seed) for index in range(length))
+    return [Chain(tuple(s.captions), tuple(s.contradictions), f"{i:06d}") for i, s in enumerate(scenes)]
+
+
+def emoji_chains(root: str | Path, split: str, keywords: int = 6, seed: int = 0) -> list[Chain]:
+    """``animal or plant => mammal => dog face => dog face: pet, puppy`` of each emoji, with negatives from siblings.
+
+    Emoji whose steps repeat themselves, or that have no keyword beyond the words of the
+    name, are left out.
+
+    Args:
+        root, split: see :func:`hypvision.data.emoji.read_emoji`.
+        keywords: largest number in the last text.
+        seed: of the choice of negatives, which come from the same split.
+
+    Raises:
+        HypvisionError: as there.
+    """
+    from hypvision.data.emoji import read_emoji
+
+    chains = []
+    for item in read_emoji(root, split)[0]:
+        known = _pieces(item.name)
+        words = [word for word in item.keywords if not _pieces(word) <= known and not re.search(r"\d", word)][:keywords]
+        texts = (item.group, item.classname, item.name, f"{item.name}: {', '.join(words)}")
+        if words and len(set(texts)) == len(texts):
+            chains.append(Chain(texts, image=item.id))
+    return with_negatives(chains, seed)
+
+
+def _pieces(words: str) -> set[str]:
+    return set(re.split(r"\W+", words.lower()))

@@ -1,0 +1,154 @@
+"""A part of a few-shot data set, for the engine: images as uint8, with the class names that belong to it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+from torchvision import transforms
+from torchvision.transforms import InterpolationMode
+
+from hypvision.data.fewshot.layouts import layout_of, load_split
+from hypvision.data.fewshot.pickles import read_pickled_shots
+from hypvision.data.fewshot.shots import draw_shots, take_subset
+from hypvision.data.fewshot.splits import PARTS, Split, class_names
+from hypvision.errors import HypvisionError, require
+from hypvision.images import open_image
+
+require("mmengine", "mm")
+
+from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
+
+__all__ = ["FewShotDataset", "augmentation", "centre_crop", "load_cell"]
+
+
+def augmentation(size: int, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5) -> transforms.Compose:
+    """The benchmark's training transform: random resized crop (bicubic) and flip; gives uint8 (3, size, size)."""
+    crop = transforms.RandomResizedCrop(size, scale=tuple(scale), interpolation=InterpolationMode.BICUBIC)
+    return transforms.Compose([crop, transforms.RandomHorizontalFlip(flip), transforms.PILToTensor()])
+
+
+def centre_crop(size: int) -> transforms.Compose:
+    """Its test transform: the shorter side to ``size`` (bicubic), the centre of it; gives uint8 (3, size, size)."""
+    resize = transforms.Resize(size, interpolation=InterpolationMode.BICUBIC)
+    return transforms.Compose([resize, transforms.CenterCrop(size), transforms.PILToTensor()])
+
+
+def load_cell(
+    root: str | Path, name: str, shots: int | None, seed: int, subset: str = "all", pickles: str | None = None
+):
+    """The images of a cell of the benchmark, :class:`~hypvision.data.fewshot.splits.Split`.
+
+    Shots are drawn among all classes before base and new ones are told apart, so both see the same.
+
+    Args:
+        root, name: see :func:`.layouts.load_split`.
+        shots: of each class; None for all images.
+        seed: of the draw.
+        subset: see :func:`.shots.take_subset`.
+        pickles: folder of official shots (``shot_K-seed_S.pkl``), read instead of drawing.
+    """
+    split, layout = load_split(name, root), layout_of(name, root)
+    if shots is not None and pickles is not None:
+        images = Path(root).expanduser() / layout.folder / layout.images
+        found = read_pickled_shots(Path(pickles) / f"shot_{shots}-seed_{seed}.pkl", images.name, images)
+        split = Split(found["train"], found.get("val", split.val), split.test)
+    elif shots is not None:
+        split = draw_shots(split, shots, seed, layout.val_is_drawn)
+    return take_subset(split, subset)
+
+
+@DATASETS.register_module()
+class FewShotDataset(Dataset):
+    """Samples ``dict(inputs=uint8 (3, size, size), label=int, index=int)``.
+
+    Args:
+        root, name, shots, seed, subset, pickles: see :func:`load_cell`; test images are never drawn.
+        part: ``"train"``, ``"val"`` or ``"test"``.
+        size: side of the images in pixels.
+        augment: the training transform; default: for ``"train"``.
+        scale, flip: of the training transform, see :func:`augmentation`.
+        skip_broken: leave out images that cannot be read, with a warning that names them; each is read once for that.
+
+    Raises:
+        HypvisionError: data missing or of another layout; when read, a broken image.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        name: str,
+        part: str = "train",
+        shots: int | None = 16,
+        seed: int = 1,
+        subset: str = "all",
+        size: int = 224,
+        augment: bool | None = None,
+        scale: tuple[float, float] = (0.08, 1.0),
+        flip: float = 0.5,
+        skip_broken: bool = False,
+        pickles: str | None = None,
+    ):
+        if part not in PARTS:
+            raise HypvisionError(f"A part of a data set is {', '.join(PARTS)}, not '{part}'.")
+        split = load_cell(root, name, shots, seed, subset, pickles)
+        self.items = split.part(part)
+        if skip_broken:
+            self.items = [item for item in self.items if self._intact(item.path)]
+        if not self.items:
+            raise HypvisionError(f"The data set '{name}' has no images for '{part}' ({subset} classes).")
+        augment = part == "train" if augment is None else augment
+        self.size, self.scale, self.flip, self.augment = size, tuple(scale), flip, augment
+        self.transform = augmentation(size, scale, flip) if augment else centre_crop(size)
+        self.features: torch.Tensor | None = None
+        self.root, self.labels = root, [item.label for item in self.items]
+        names = class_names(split.train)
+        self.metainfo: dict[str, Any] = dict(classes=tuple(names), template=layout_of(name, root).template, name=name)
+
+    @staticmethod
+    def _intact(path: str) -> bool:
+        try:
+            open_image(path)
+        except HypvisionError as error:
+            warnings.warn(f"Left out: {error}", stacklevel=3)
+            return False
+        return True
+
+    @property
+    def paths(self) -> list[str]:
+        """Of the images."""
+        return [item.path for item in self.items]
+
+    @property
+    def description(self) -> str:
+        """How the images are viewed."""
+        return f"{self.size} {self.scale} {self.flip}" if self.augment else f"{self.size}"
+
+    def viewed(self, augment: bool) -> FewShotDataset:
+        """The same images, augmented or not; not by their features."""
+        other = copy.copy(self)
+        other.augment, other.features = augment, None
+        other.transform = augmentation(self.size, self.scale, self.flip) if augment else centre_crop(self.size)
+        return other
+
+    def use_features(self, features: torch.Tensor) -> None:
+        """Give features (V, N, d), a view by chance, in place of images."""
+        self.features = features
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        item = self.items[index]
+        if self.features is not None:
+            view = int(torch.randint(len(self.features), ()))
+            return dict(inputs=self.features[view, index], label=torch.tensor(item.label), index=index)
+        try:
+            image = open_image(item.path)
+        except HypvisionError as error:
+            raise HypvisionError(f"{error} With --skip-broken such images are left out.") from error
+        return dict(inputs=self.transform(image), label=torch.tensor(item.label), index=index)

@@ -1,0 +1,250 @@
+"""Where the data sets of the benchmark lie, and how their images, labels and class names are found.
+
+The layout is CoOp's: a root folder with a folder for each data set. Most have a split file
+(``split_zhou_NAME.json``); where it is missing and the data set is one of class folders, a split of the same sizes is
+drawn and written beside them. Any other name is a data set of one's own, see :func:`load_split`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from hypvision.data.fewshot.splits import (
+    Item,
+    Split,
+    class_folders,
+    read_lines,
+    read_split,
+    split_at_random,
+    write_split,
+)
+from hypvision.errors import HypvisionError
+
+__all__ = ["CROSS", "DOMAINS", "LAYOUTS", "SETS", "Layout", "layout_of", "load_split"]
+
+_PHOTO = "a photo of a {}."
+
+
+class Layout(NamedTuple):
+    """A data set.
+
+    Attributes:
+        folder: below the root.
+        images: folder of the images, below that.
+        split: split file; empty where other files say it.
+        template: sentence for a class name.
+        classes: their number.
+        load: what makes a split where there is no split file: a function of the layout and its folder; None: nothing.
+        source: where the split file, or the data, comes from.
+    """
+
+    folder: str
+    images: str
+    split: str
+    template: str
+    classes: int
+    load: Callable[[Layout, Path], Split] | None = None
+    source: str = "CoOp's DATASETS.md lists the downloads"
+
+    @property
+    def val_is_drawn(self) -> bool:
+        """Whether validation images are a part of their own, of which shots are drawn."""
+        return self.load is not _imagenet
+
+
+# Data sets without a split file ---------------------------------------------------------------------------------------
+
+
+def _imagenet_names(folder: Path) -> dict[str, str]:
+    what = "the benchmark's list of class names (lines 'wnid name', from CoOp's download page); open_clip's is newer"
+    return dict(line.split(" ", 1) for line in read_lines(folder / "classnames.txt", what))
+
+
+def _imagenet(layout: Layout, folder: Path) -> Split:
+    """``classnames.txt`` gives order and names; the test images are the validation images, files are sorted."""
+    names = _imagenet_names(folder)
+    train, test = (_by_wnid(folder / layout.images / part, names) for part in ("train", "val"))
+    return Split(train, test, test)
+
+
+def _by_wnid(folder: Path, names: dict[str, str], labels: dict[str, int] | None = None) -> list[Item]:
+    found = class_folders(folder)
+    if unknown := sorted(set(found) - set(names)):
+        raise HypvisionError(f"classnames.txt has no class '{unknown[0]}', for which there is a folder in '{folder}'.")
+    labels = labels or {wnid: i for i, wnid in enumerate(wnid for wnid in names if wnid in found)}
+    return [Item(path, labels[wnid], names[wnid]) for wnid in found for path in found[wnid]]
+
+
+def _test_only(items: list[Item]) -> Split:
+    return Split(items, items, items)  # the labels of a part without training images are those of its test
+
+
+def _sketch(layout: Layout, folder: Path) -> Split:
+    return _test_only(_by_wnid(folder / layout.images, _imagenet_names(folder)))
+
+
+def _imagenet_v2(layout: Layout, folder: Path) -> Split:
+    """Folders are numbers of lines."""
+    names = list(_imagenet_names(folder).values())
+    found = class_folders(folder / layout.images)
+    if wrong := [name for name in found if not name.isdecimal() or int(name) >= len(names)]:
+        raise HypvisionError(
+            f"'{folder / layout.images}' has a folder '{wrong[0]}', which is no line of classnames.txt."
+        )
+    return _test_only([Item(path, int(name), names[int(name)]) for name, paths in found.items() for path in paths])
+
+
+def _imagenet_some(layout: Layout, folder: Path) -> Split:
+    """200 classes, numbered by their sorted folders."""
+    names = _imagenet_names(folder)
+    wnids = sorted(class_folders(folder / layout.images))
+    return _test_only(_by_wnid(folder / layout.images, names, {wnid: i for i, wnid in enumerate(wnids)}))
+
+
+def _aircraft(layout: Layout, folder: Path) -> Split:
+    names = read_lines(folder / "variants.txt", "the list of aircraft variants")
+    label = {name: i for i, name in enumerate(names)}
+    parts = []
+    for part in ("train", "val", "test"):
+        file = folder / f"images_variant_{part}.txt"
+        rows = [line.split(" ", 1) for line in read_lines(file, "the list of images (lines 'NUMBER VARIANT')")]
+        if wrong := [row for row in rows if len(row) < 2 or row[1] not in label]:
+            raise HypvisionError(f"'{file}' has a line '{' '.join(wrong[0])}', which names no variant.")
+        parts.append([Item(str(folder / layout.images / f"{number}.jpg"), label[name], name) for number, name in rows])
+    return Split(*parts)
+
+
+# Class folders, from which the split is drawn -------------------------------------------------------------------------
+
+_CALTECH = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"}
+_EUROSAT = {
+    "AnnualCrop": "Annual Crop Land", "Forest": "Forest", "HerbaceousVegetation": "Herbaceous Vegetation Land",
+    "Highway": "Highway or Road", "Industrial": "Industrial Buildings", "Pasture": "Pasture Land",
+    "PermanentCrop": "Permanent Crop Land", "Residential": "Residential Buildings", "River": "River",
+    "SeaLake": "Sea or Lake",
+}  # fmt: skip
+
+
+def _drawn(name_of: Callable[[str], str] = str, ignored: Sequence[str] = ()) -> Callable[[Layout, Path], Split]:
+    def load(layout: Layout, folder: Path) -> Split:
+        split = split_at_random(folder / layout.images, name_of, ignored)
+        write_split(folder / layout.split.replace("split_zhou_", "split_drawn_"), split, folder / layout.images)
+        return split
+
+    return load
+
+
+LAYOUTS = {
+    "imagenet": Layout("imagenet", "images", "", _PHOTO, 1000, _imagenet),
+    "caltech101": Layout(
+        "caltech-101", "101_ObjectCategories", "split_zhou_Caltech101.json", _PHOTO, 100,
+        _drawn(lambda name: _CALTECH.get(name, name), ("BACKGROUND_Google", "Faces_easy")),
+    ),
+    "oxford_pets": Layout(
+        "oxford_pets", "images", "split_zhou_OxfordPets.json", "a photo of a {}, a type of pet.", 37
+    ),
+    "stanford_cars": Layout("stanford_cars", "", "split_zhou_StanfordCars.json", _PHOTO, 196),
+    "oxford_flowers": Layout(
+        "oxford_flowers", "jpg", "split_zhou_OxfordFlowers.json", "a photo of a {}, a type of flower.", 102
+    ),
+    "food101": Layout(
+        "food-101", "images", "split_zhou_Food101.json", "a photo of {}, a type of food.", 101, _drawn()
+    ),
+    "fgvc_aircraft": Layout("fgvc_aircraft", "images", "", "a photo of a {}, a type of aircraft.", 100, _aircraft),
+    "sun397": Layout("sun397", "SUN397", "split_zhou_SUN397.json", _PHOTO, 397),
+    "dtd": Layout("dtd", "images", "split_zhou_DescribableTextures.json", "{} texture.", 47, _drawn()),
+    "eurosat": Layout(
+        "eurosat", "2750", "split_zhou_EuroSAT.json", "a centered satellite photo of {}.", 10,
+        _drawn(lambda name: _EUROSAT.get(name, name)),
+    ),
+    "ucf101": Layout("ucf101", "UCF-101-midframes", "split_zhou_UCF101.json", "a photo of a person doing {}.", 101),
+    "imagenetv2": Layout(
+        "imagenetv2", "imagenetv2-matched-frequency-format-val", "", _PHOTO, 1000, _imagenet_v2
+    ),
+    "imagenet_sketch": Layout("imagenet-sketch", "images", "", _PHOTO, 1000, _sketch),
+    "imagenet_a": Layout("imagenet-adversarial", "imagenet-a", "", _PHOTO, 200, _imagenet_some),
+    "imagenet_r": Layout("imagenet-rendition", "imagenet-r", "", _PHOTO, 200, _imagenet_some),
+}  # fmt: skip
+"""The 15 data sets by the benchmark's names."""
+
+DOMAINS = ("imagenetv2", "imagenet_sketch", "imagenet_a", "imagenet_r")
+"""What domain generalisation is tested on."""
+SETS = tuple(name for name in LAYOUTS if name not in DOMAINS)
+"""The eleven of base-to-new and few-shot recognition."""
+CROSS = SETS[1:]
+"""The ten that cross-data-set transfer is tested on."""
+
+
+def _own(layout: Layout, folder: Path) -> Split:
+    """``train/CLASS``, ``test/CLASS`` and maybe ``val/CLASS``; ``classnames.txt`` has lines 'FOLDER NAME'."""
+    sheet = folder / "classnames.txt"
+    rows = [line.split(" ", 1) for line in read_lines(sheet, "the class names")] if sheet.is_file() else []
+    names = {row[0]: row[1] for row in rows if len(row) == 2}
+    parts = {part: class_folders(folder / part) for part in ("train", "val", "test") if (folder / part).is_dir()}
+    if "train" not in parts or "test" not in parts:
+        raise HypvisionError(
+            f"'{folder}' is no few-shot data set: expected there a split.json (paths below images/), or train/CLASS "
+            "and test/CLASS folders with images, with a classnames.txt (lines 'FOLDER NAME') if folders are called "
+            "otherwise."
+        )
+    order = [name for name in names if name in parts["train"]]
+    label = {name: i for i, name in enumerate([*order, *(name for name in parts["train"] if name not in names)])}
+    if extra := sorted({name for part in parts.values() for name in part} - set(label)):
+        raise HypvisionError(
+            f"The class '{extra[0]}' of '{folder}' has no training images. Add some to train/{extra[0]}."
+        )
+    return Split(*(
+        [Item(path, label[name], names.get(name, name.replace("_", " "))) for name, paths in parts.get(part, {}).items()
+         for path in paths]
+        for part in ("train", "val", "test")
+    ))  # fmt: skip
+
+
+def layout_of(name: str, root: str | Path) -> Layout:
+    """The layout of a data set of the benchmark, or of one's own below ``root/name``.
+
+    Raises:
+        HypvisionError: neither.
+    """
+    if name in LAYOUTS:
+        return LAYOUTS[name]
+    folder = Path(root).expanduser() / name
+    if re.fullmatch(r"[\w.-]+", name) is None or not folder.is_dir():
+        raise HypvisionError(
+            f"There is no data set '{name}': it is neither one of {', '.join(LAYOUTS)} nor a folder in '{root}'."
+        )
+    sheet = folder / "template.txt"
+    template = read_lines(sheet, "the template")[0] if sheet.is_file() else _PHOTO
+    return Layout(name, "images" if (folder / "images").is_dir() else "", "split.json", template, 0, _own)
+
+
+def load_split(name: str, root: str | Path) -> Split:
+    """All images of a data set.
+
+    Args:
+        name: of :data:`LAYOUTS`, or of a folder below the root with a data set of one's own: a ``split.json`` as
+            :func:`.splits.read_split` reads it, or ``train/CLASS`` and ``test/CLASS`` folders; with ``classnames.txt``
+            and ``template.txt`` where names and sentence are others.
+        root: folder of all data sets.
+
+    Raises:
+        HypvisionError: the folder, a file or images are missing; says which, and where it comes from.
+    """
+    layout = layout_of(name, root)
+    folder = Path(root).expanduser() / layout.folder
+    if not folder.is_dir():
+        raise HypvisionError(
+            f"The data set '{name}' is not in '{folder}'. Put it there ({layout.source}), or give the folder of all "
+            "data sets by --root."
+        )
+    for file in (layout.split, layout.split.replace("split_zhou_", "split_drawn_")) if layout.split else ():
+        if (folder / file).is_file():
+            return read_split(folder / file, folder / layout.images)
+    if layout.load is None:
+        raise HypvisionError(
+            f"The split file '{folder / layout.split}' is missing. {layout.source.capitalize()}: put it there."
+        )
+    return layout.load(layout, folder)

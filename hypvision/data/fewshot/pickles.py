@@ -1,0 +1,73 @@
+"""The official code's pickles of shots, read without running anything in them.
+
+``split_fewshot/shot_K-seed_S.pkl`` holds ``{"train": [Datum, ...], "val": [...]}`` with absolute paths of another
+machine. The one class in it is replaced by a record of ours; a file that asks for anything else is refused.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+from hypvision.data.fewshot.splits import Item
+from hypvision.errors import HypvisionError
+
+__all__ = ["read_pickled_shots"]
+
+_DATUM = ("dassl.data.datasets.base_dataset", "Datum")
+_LARGEST = 64 * 2**20  # bytes; the official files have kilobytes
+
+
+class _Datum:
+    """In place of the official record: what its state says, and nothing that acts."""
+
+    __slots__ = ("__dict__",)
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == _DATUM:
+            return _Datum
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("it refers to objects outside it")
+
+
+def read_pickled_shots(path: str | Path, folder: str, images: str | Path) -> dict[str, list[Item]]:
+    """The training and validation images of an official pickle.
+
+    Args:
+        path: the file.
+        folder: name of the folder of images in the paths (``"jpg"``); what stands behind it is looked for below
+            ``images``.
+        images: the folder of images here.
+
+    Raises:
+        HypvisionError: the file is missing, damaged, or asks for more than lists of images.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise pickle.UnpicklingError(f"it has more than {_LARGEST >> 20} MiB")
+        with path.open("rb") as file:
+            content = _Reader(file).load()
+        parts = ["train", *(["val"] if "val" in content else [])]
+        return {part: [_item(row, folder, images) for row in content[part]] for part in parts}
+    except OSError as error:
+        raise HypvisionError(f"The shots '{path}' cannot be read: {error.strerror}.") from error
+    except Exception as error:  # the reader raises whatever the bytes make it stumble over
+        raise HypvisionError(
+            f"The shots '{path}' are not what the official code saves, and were not read: {error}. Remove the file: "
+            "the same shots are drawn by the official rule."
+        ) from error
+
+
+def _item(row: Any, folder: str, images: str | Path) -> Item:
+    state = vars(row)
+    parts = Path(str(state["_impath"]).replace("\\", "/")).parts
+    place = len(parts) - 1 - parts[::-1].index(folder)
+    if ".." in parts:
+        raise ValueError("a path leads out of its folder")
+    return Item(str(Path(images, *parts[place + 1 :])), int(state["_label"]), str(state["_classname"]))

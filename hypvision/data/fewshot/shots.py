@@ -1,0 +1,65 @@
+"""Which images a few-shot cell sees: the official draw of shots, and the base and new halves of the classes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from hypvision.data.fewshot.splits import Item, Split
+from hypvision.errors import HypvisionError
+
+__all__ = ["SUBSETS", "draw_shots", "take_subset"]
+
+SUBSETS = ("all", "base", "new")
+_MOST_VAL = 4
+
+
+def draw_shots(split: Split, shots: int, seed: int, val: bool = True) -> Split:
+    """K images of each class for training and up to 4 for validation, as the official code draws them.
+
+    Its generator is seeded with ``seed`` (1, 2, 3); classes come in the order of their first image, and one stream of
+    random numbers serves training and then validation images. A class with fewer images gives all it has.
+
+    Args:
+        split: all images; test images stay.
+        shots: K.
+        seed: of the draw.
+        val: draw validation images, too (not for ImageNet, whose validation images are the test).
+
+    Raises:
+        HypvisionError: no shots.
+    """
+    if shots < 1:
+        raise HypvisionError(f"shots must be at least 1, got {shots}.")
+    generator = random.Random(seed)
+    train = _draw(split.train, shots, generator)
+    return Split(train, _draw(split.val, min(shots, _MOST_VAL), generator) if val else split.val, split.test)
+
+
+def _draw(items: Sequence[Item], shots: int, generator: random.Random) -> list[Item]:
+    by_class: dict[int, list[Item]] = {}
+    for item in items:
+        by_class.setdefault(item.label, []).append(item)
+    drawn = [generator.sample(own, shots) if len(own) >= shots else own for own in by_class.values()]
+    return [item for own in drawn for item in own]
+
+
+def take_subset(split: Split, subset: str) -> Split:
+    """The images of the first half of the classes (``"base"``), of the rest (``"new"``), or of all, relabelled from 0.
+
+    Of n classes, by the labels among the training images in order, the first ``ceil(n / 2)`` are base classes.
+
+    Raises:
+        HypvisionError: unknown subset, or one without classes.
+    """
+    if subset not in SUBSETS:
+        raise HypvisionError(f"The classes are 'all', 'base' or 'new', not '{subset}'.")
+    labels = sorted({item.label for item in split.train})
+    half = (len(labels) + 1) // 2
+    kept = {"all": labels, "base": labels[:half], "new": labels[half:]}[subset]
+    if not kept:
+        raise HypvisionError(f"A data set of {len(labels)} classes has no '{subset}' classes.")
+    place = {label: i for i, label in enumerate(kept)}
+    return Split(*(
+        [item._replace(label=place[item.label]) for item in part if item.label in place] for part in split
+    ))  # fmt: skip

@@ -1,0 +1,148 @@
+"""Lists of images with their labels and class names: the split files of the benchmark, and those made from folders."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from hypvision.errors import HypvisionError
+from hypvision.files import write_text
+from hypvision.images import SUFFIXES
+
+__all__ = [
+    "Item",
+    "Split",
+    "class_folders",
+    "class_names",
+    "read_lines",
+    "read_split",
+    "split_at_random",
+    "write_split",
+]
+
+PARTS = ("train", "val", "test")
+
+
+class Item(NamedTuple):
+    """An image: its path, its label and the name of its class."""
+
+    path: str
+    label: int
+    name: str
+
+
+class Split(NamedTuple):
+    """The images of a data set, by part."""
+
+    train: list[Item]
+    val: list[Item]
+    test: list[Item]
+
+    def part(self, name: str) -> list[Item]:
+        """Of ``"train"``, ``"val"`` or ``"test"``."""
+        return getattr(self, name)
+
+
+def class_names(items: Sequence[Item]) -> list[str]:
+    """Class names in the order of their labels."""
+    names = {item.label: item.name for item in items}
+    return [names[label] for label in sorted(names)]
+
+
+def read_split(path: str | Path, images: str | Path) -> Split:
+    """A split file: ``{"train": [[path, label, class name], ...], "val": ..., "test": ...}``.
+
+    Args:
+        path: the file.
+        images: the folder that its paths start from.
+
+    Raises:
+        HypvisionError: the file is missing, no such file, or has a part without images.
+    """
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        parts = {
+            part: [Item(str(Path(images, str(row[0]))), int(row[1]), str(row[2])) for row in content.get(part, [])]
+            for part in PARTS
+        }
+    except OSError as error:
+        raise HypvisionError(f"The split file '{path}' cannot be read: {error.strerror}.") from error
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise HypvisionError(
+            f"The split file '{path}' is damaged or of another form ({type(error).__name__}: {error}). Expected: "
+            '{"train": [["PATH", LABEL, "CLASS NAME"], ...], "val": [...], "test": [...]}.'
+        ) from error
+    for part in ("train", "test"):
+        if not parts[part]:
+            raise HypvisionError(f"The split file '{path}' lists no images for '{part}'. Replace it by an intact copy.")
+    return Split(**parts)
+
+
+def write_split(path: str | Path, split: Split, images: str | Path) -> None:
+    """Write a split in the form of :func:`read_split`."""
+    rows = {
+        part: [[Path(item.path).relative_to(images).as_posix(), item.label, item.name] for item in split.part(part)]
+        for part in PARTS
+    }
+    write_text(path, json.dumps(rows) + "\n")
+
+
+def read_lines(path: Path, what: str) -> list[str]:
+    """The lines of a text file that are not empty.
+
+    Raises:
+        HypvisionError: it is missing or no text; ``what`` says what it is.
+    """
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except FileNotFoundError as error:
+        raise HypvisionError(f"There is no '{path}', {what}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise HypvisionError(f"'{path}', {what}, cannot be read: {error}.") from error
+
+
+def class_folders(folder: Path, ignored: Sequence[str] = ()) -> dict[str, list[str]]:
+    """The images of each sub-folder, both sorted.
+
+    Raises:
+        HypvisionError: there is no such folder, no sub-folder, or one without images.
+    """
+    if not folder.is_dir():
+        raise HypvisionError(f"There is no folder '{folder}'. Expected: one folder a class with its images.")
+    found = {}
+    for entry in sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in ignored):
+        found[entry.name] = sorted(str(path) for path in entry.iterdir() if path.suffix.lower() in SUFFIXES)
+        if not found[entry.name]:
+            raise HypvisionError(f"The class folder '{entry}' has no images. Add some, or remove the folder.")
+    if not found:
+        raise HypvisionError(f"The folder '{folder}' has no class folders. Expected: one folder a class.")
+    return found
+
+
+def split_at_random(
+    folder: Path, name_of: Callable[[str], str] = str, ignored: Sequence[str] = (), seed: int = 1
+) -> Split:
+    """Half of each class for training, a fifth for validation, the rest for test: the benchmark's rule for folders.
+
+    The published split files were drawn once, from a list in directory order; this draws from a sorted one, so it has
+    their sizes and not their images.
+
+    Args:
+        folder: of class folders.
+        name_of: the class name of a folder.
+        ignored: folders that are no classes.
+        seed: of the draw.
+    """
+    generator, parts = random.Random(seed), Split([], [], [])
+    for label, (name, paths) in enumerate(class_folders(folder, ignored).items()):
+        generator.shuffle(paths)
+        train, val = round(len(paths) * 0.5), round(len(paths) * 0.2)
+        items = [Item(path, label, name_of(name)) for path in paths]
+        parts.train.extend(items[:train])
+        parts.val.extend(items[train : train + val])
+        parts.test.extend(items[train + val :])
+    return parts

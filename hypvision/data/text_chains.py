@@ -1,0 +1,68 @@
+"""Chains of texts as a data set of the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mmengine.registry import DATASETS
+from torch.utils.data import Dataset
+
+from hypvision.data.chains import Chain, emoji_chains, read_chains, shape_chains, with_negatives
+from hypvision.errors import HypvisionError
+
+__all__ = ["TextChains"]
+
+
+@DATASETS.register_module()
+class TextChains(Dataset):
+    """Chains with negatives, for radial tuning.
+
+    Args:
+        source: a csv or csv.gz file of :func:`~hypvision.data.chains.read_chains`; ``"shapes"``: chains of drawn
+            scenes; ``"emoji"``: those of a folder of emoji.
+        root, split: of ``"emoji"``; the split of ``"shapes"``, too.
+        length: chains of ``"shapes"``.
+        seed: of negatives that are drawn from siblings, where the file has none.
+        share: first and last chain as shares of all: ``(0.95, 1.0)`` are the last 5 %, for validation.
+
+    Raises:
+        HypvisionError: as the readers; no chain in the share.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        root: str | Path = "data/emoji",
+        split: str = "train",
+        length: int = 1000,
+        seed: int = 0,
+        share: tuple[float, float] = (0.0, 1.0),
+    ):
+        if source == "shapes":
+            chains = shape_chains(length, split)
+        elif source == "emoji":
+            chains = emoji_chains(root, split, seed=seed)
+        else:
+            chains = read_chains(source)
+        if not all(chain.negatives for chain in chains):
+            chains = with_negatives(chains, seed)
+        first, last = (round(part * len(chains)) for part in share)
+        self.chains: list[Chain] = chains[first:last]
+        if not self.chains:
+            raise HypvisionError(f"share={tuple(share)} leaves none of the {len(chains)} chains of '{source}'.")
+        self.metainfo = dict(classes=())
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts, each once."""
+        return list(dict.fromkeys(text for chain in self.chains for text in (*chain.texts, *chain.negatives)))
+
+    def __len__(self) -> int:
+        return len(self.chains)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """``positive``, ``negative``: lists of texts, one a level. PyTorch's collation turns those of a batch into a
+        list of levels."""
+        chain = self.chains[index]
+        return dict(positive=list(chain.texts), negative=list(chain.negatives))

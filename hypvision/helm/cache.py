@@ -1,0 +1,69 @@
+"""A cache for generating without the transformers library, whose caches serve as well."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["LatentCache"]
+
+
+class _Layer:
+    """Keys and values ``(B, H, all, d)``, in memory that doubles when it is full."""
+
+    def __init__(self, keys: Tensor, values: Tensor):
+        self._stored, self.length = [keys, values], keys.shape[-2]
+
+    @property
+    def keys(self) -> Tensor:
+        return self._stored[0].narrow(-2, 0, self.length)
+
+    @property
+    def values(self) -> Tensor:
+        return self._stored[1].narrow(-2, 0, self.length)
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        count = keys.shape[-2]
+        for i, new in enumerate((keys, values)):
+            stored = self._stored[i]
+            if stored.shape[-2] < self.length + count:
+                room = stored.new_empty(*stored.shape[:-2], 2 * (self.length + count), stored.shape[-1])
+                room.narrow(-2, 0, self.length).copy_(stored.narrow(-2, 0, self.length))
+                self._stored[i] = stored = room
+            stored.narrow(-2, self.length, count).copy_(new)
+        self.length += count
+
+
+class LatentCache:
+    """What attention remembers of earlier tokens.
+
+    Example:
+        >>> cache = LatentCache()
+        >>> logits = model(prompt, cache=cache, logits_to_keep=1).logits
+        >>> logits = model(next_token, cache=cache).logits
+    """
+
+    def __init__(self) -> None:
+        self.layers: list[_Layer] = []
+
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Add tokens ``(B, H, L, d)`` of a layer; returns those of all tokens."""
+        if layer == len(self.layers):
+            self.layers.append(_Layer(keys, values))
+        else:
+            self.layers[layer].append(keys, values)
+        return self.layers[layer].keys, self.layers[layer].values
+
+    def get_seq_length(self) -> int:
+        """Tokens in the cache."""
+        return self.layers[0].length if self.layers else 0
+
+    def crop(self, length: int) -> None:
+        """Forget all but the first tokens."""
+        for layer in self.layers:
+            layer.length = min(layer.length, length)
+
+    def reorder(self, index: Tensor) -> None:
+        """Take other rows of the batch, as beams do."""
+        for layer in self.layers:
+            layer._stored = [torch.index_select(stored, 0, index) for stored in layer._stored]

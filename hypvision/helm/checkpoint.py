@@ -1,0 +1,353 @@
+"""Official HELM checkpoints to :class:`hypvision.helm.Helm`'s names, and back.
+
+The published state dict repeats the number of every manifold under each layer that uses it, and holds an (L, L) mask;
+ours has one entry a tensor, matrices that read the same rows in one, and rows filled with zeros.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hypvision.checkpoints.match import unknown_name
+from hypvision.errors import HypvisionError
+
+from .config import PRESETS, Architecture, preset
+from .layers import RowLinear, RowNorm, pack, unpack
+from .model import Helm
+
+__all__ = ["helm_from_official", "helm_to_official", "helm_variant", "is_official_helm", "official_architecture"]
+
+_ALIAS = re.compile(r"(?:^|\.)(?:c|k)$")
+_BUFFERS = ("attn_mask", "freqs_complex", "freqs_cis")
+
+
+class _Entry(NamedTuple):
+    """One of our tensors, or module with ``weight`` and ``bias``, and the published ones that it is made of."""
+
+    ours: str
+    official: tuple[str, ...]
+
+
+def _entries(config: Architecture) -> Iterator[_Entry]:
+    """What a model of these sizes consists of."""
+    if config.mixed or config.attention == "latent":
+        yield _Entry("embed.weight", ("embed.weight" if config.project_emb else "embed.embedding",))
+        yield from (_Entry("norm", ("norm",)), _Entry("head", ("head",)), _Entry("final_proj", ("final_proj.linear",)))
+        layer, names = "layers", ("attn_norm", "ffn_norm", "attn_res", "ffn_res", "ffn")
+    else:
+        yield _Entry("embed.weight", ("token_embed.embedding",))
+        yield from (_Entry("norm", ("ln_final",)), _Entry("head", ("mapping",)))
+        yield _Entry("final_proj", ("final_proj.linear",))
+        layer, names = "resblocks", ("ln_1", "ln_2", "res1", "res2", "mlp")
+    for i in range(config.n_layers):
+        theirs, ours = f"{layer}.{i}.", f"layers.{i}."
+        yield _Entry("first_norm" if i == 0 else f"layers.{i - 1}.next_norm", (f"{theirs}{names[0]}",))
+        yield _Entry(f"{ours}ffn_norm", (f"{theirs}{names[1]}",))
+        yield _Entry(f"{ours}attn_w_y", (f"{theirs}{names[2]}.w_y",))
+        yield _Entry(f"{ours}ffn_w_y", (f"{theirs}{names[3]}.w_y",))
+        yield from _attention(config, f"{ours}attn.", f"{theirs}attn.")
+        if not config.mixed or i < config.n_dense_layers:
+            yield from _feed_forward(f"{ours}ffn.", f"{theirs}{names[4]}.")
+        else:
+            yield from _experts(config, f"{ours}ffn.", f"{theirs}ffn.")
+
+
+def _attention(config: Architecture, ours: str, theirs: str) -> Iterator[_Entry]:
+    yield _Entry(f"{ours}bias", (f"{theirs}bias",))
+    if config.attention == "full":
+        yield _Entry(f"{ours}scale", (f"{theirs}scale",))
+        yield _Entry(f"{ours}qkv", tuple(f"{theirs}{name}" for name in ("Wq", "Wk", "Wv")))
+        yield _Entry(f"{ours}out", (f"{theirs}final_linear",))
+        return
+    yield _Entry(f"{ours}scale", (f"{theirs}softmax_scale",))
+    first = "wq_a" if config.q_lora_rank else "wq"
+    yield _Entry(f"{ours}down", (f"{theirs}{first}.linear", f"{theirs}wkv_a.linear"))
+    yield _Entry(f"{ours}kv_norm", (f"{theirs}kv_norm",))
+    yield _Entry(f"{ours}up", (f"{theirs}wkv_b.linear",))
+    yield _Entry(f"{ours}out", (f"{theirs}wo.linear",))
+    if config.q_lora_rank:
+        yield _Entry(f"{ours}q_norm", (f"{theirs}q_norm",))
+        yield _Entry(f"{ours}q_up", (f"{theirs}wq_b.linear",))
+
+
+def _feed_forward(ours: str, theirs: str) -> Iterator[_Entry]:
+    yield _Entry(f"{ours}gate_up", (f"{theirs}w1.linear", f"{theirs}w3.linear"))
+    yield _Entry(f"{ours}down", (f"{theirs}w2.linear",))
+
+
+def _experts(config: Architecture, ours: str, theirs: str) -> Iterator[_Entry]:
+    yield from (_Entry(f"{ours}gate.{name}", (f"{theirs}gate.{name}",)) for name in ("weight", "bias"))
+    for i in range(config.n_routed_experts):
+        yield from _feed_forward(f"{ours}experts.{i}.", f"{theirs}experts.{i}.")
+        yield _Entry(f"{ours}experts.{i}.c", (f"{theirs}experts.{i}.expert_manifold.k",))
+    if config.n_shared_experts:
+        yield from _feed_forward(f"{ours}shared.", f"{theirs}shared_experts.")
+        for name in ("w_y", "scale") if config.moe_combine == "released" else ():
+            yield _Entry(f"{ours}{name}", (f"{theirs}add_experts.{name}",))
+
+
+def _skeleton(config: Architecture) -> dict[str, nn.Module]:
+    """The modules of a model without data."""
+    with torch.device("meta"):
+        return dict(Helm(config).named_modules())
+
+
+def is_official_helm(state_dict: Mapping[str, Tensor]) -> bool:
+    """Whether names are those of the published code."""
+    names = {name.removeprefix("module.") for name in state_dict}
+    return any(name.startswith("resblocks.0.attn.Wq") for name in names) or any(
+        name.startswith("layers.0.attn.wkv_a.linear") for name in names
+    )
+
+
+def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights: no wrapper's prefix, no buffers, no repeated manifolds, which are checked.
+
+    Raises:
+        HypvisionError: manifolds that the published code does not have.
+    """
+    kept: dict[str, Tensor] = {}
+    manifolds: dict[str, Tensor] = {}
+    for name, value in state_dict.items():
+        name = name.removeprefix("module.")
+        if _ALIAS.search(name):
+            manifolds[name] = value
+        elif name.rpartition(".")[2] not in _BUFFERS and ".add_pos." not in name:
+            kept[name] = value
+    for name, value in manifolds.items():
+        expert = re.match(r"(layers\.\d+\.ffn\.experts\.\d+)\.", name)
+        own = manifolds.get(f"{expert[1]}.expert_manifold.k") if expert else None
+        if not bool((value == 1).all()) and (own is None or not torch.equal(value, own)):
+            raise HypvisionError(
+                f"The manifold '{name}' of the checkpoint has c = {value.flatten()[0].item():g}, but all but those of "
+                "experts must have 1, and an expert one everywhere. No published model is so; check the file."
+            )
+        if name.endswith(".expert_manifold.k"):
+            kept[name] = value
+    return kept
+
+
+def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> Architecture:
+    """The sizes of an official checkpoint.
+
+    What no weight shows is as published (two active experts, a softmax, no groups) unless ``changes`` say otherwise.
+
+    Raises:
+        HypvisionError: weights of another model.
+    """
+    mask = next((v for name, v in state_dict.items() if name.endswith("attn_mask")), None)
+    context = {} if mask is None else {"max_seq_len": mask.shape[-1]}
+    weights = _clean(state_dict)
+
+    def rows_of(name: str) -> int:
+        if name not in weights:
+            raise HypvisionError(f"The checkpoint has no entry '{name}', which every HELM checkpoint of its kind has.")
+        return weights[name].shape[0]
+
+    def count(pattern: str) -> int:
+        return 1 + max((int(m[1]) for m in (re.match(pattern, name) for name in weights) if m), default=-1)
+
+    if "resblocks.0.attn.Wq.weight" in weights:
+        dim = weights["token_embed.embedding"].shape[1]
+        found = dict(
+            dim=dim, vocab_size=rows_of("token_embed.embedding"), n_layers=count(r"resblocks\.(\d+)\."),
+            n_heads=dim - rows_of("resblocks.0.attn.Wq.weight"),
+            inter_dim=rows_of("resblocks.0.mlp.w1.linear.bias") + 1,
+        )  # fmt: skip
+        return Architecture(**{**found, **context, **changes})
+    space = "embed.weight" in weights
+    attn = "layers.0.attn."
+    rank, dim = rows_of(f"{attn}kv_norm.weight"), rows_of("norm.weight") + 1
+    r = rows_of(f"{attn}wkv_a.linear.bias") - rank
+    latent = weights[f"{attn}wq_a.linear.bias"].shape[0] if f"{attn}wq_a.linear.bias" in weights else 0
+    queries = rows_of(f"{attn}wq_b.linear.bias" if latent else f"{attn}wq.linear.bias")
+    pairs, values = rows_of(f"{attn}wkv_b.linear.bias"), weights[f"{attn}wo.linear.weight"].shape[1]
+    heads = (values - pairs + queries) // (1 + r)
+    mixed = [i for i in range(count(r"layers\.(\d+)\.")) if f"layers.{i}.ffn.gate.weight" in weights]
+    found = dict(
+        attention="latent", dim=dim, vocab_size=rows_of("head.weight"), n_layers=count(r"layers\.(\d+)\."),
+        n_heads=heads, kv_lora_rank=rank, q_lora_rank=latent, qk_rope_head_dim=r + 1,
+        qk_nope_head_dim=queries // heads - r, v_head_dim=values // heads, project_emb=space,
+    )  # fmt: skip
+    if "layers.0.ffn.w1.linear.bias" in weights:
+        found["inter_dim"] = rows_of("layers.0.ffn.w1.linear.bias") + 1
+    if mixed:
+        ffn = f"layers.{mixed[0]}.ffn."
+        inter = rows_of(f"{ffn}experts.0.w1.linear.bias") + 1
+        shared = weights.get(f"{ffn}shared_experts.w1.linear.bias")
+        found |= dict(
+            n_dense_layers=mixed[0], n_routed_experts=rows_of(f"{ffn}gate.weight"), mice_inter_dim=inter,
+            n_shared_experts=0 if shared is None else (shared.shape[0] + 1) // inter,
+        )  # fmt: skip
+    return Architecture(**{**found, **context, **changes})
+
+
+def helm_from_official(state_dict: Mapping[str, Tensor], config: Architecture | None = None) -> dict[str, Tensor]:
+    """An official state dict as ours.
+
+    Args:
+        state_dict: the published names; a wrapper's ``module.``, repeated manifolds and buffers do not matter.
+        config: the sizes; by default those that the weights show.
+
+    Raises:
+        HypvisionError: entries that no HELM checkpoint has, missing ones, or other shapes.
+    """
+    config = official_architecture(state_dict) if config is None else config
+    weights, modules, ours = _clean(state_dict), _skeleton(config), {}
+    for entry in _entries(config):
+        module = modules.get(entry.ours)
+        for part in ("weight", "bias") if module is not None else (None,):
+            if part is not None and getattr(module, part, None) is None:
+                continue
+            names = [name if part is None else f"{name}.{part}" for name in entry.official]
+            missing = [name for name in names if name not in weights]
+            if missing:
+                raise HypvisionError(
+                    f"The checkpoint has no entry '{missing[0]}', which a HELM model of its sizes has. Check that the "
+                    "file is complete."
+                )
+            value = torch.cat([weights.pop(name) for name in names]) if part else weights.pop(names[0])
+            ours[entry.ours if part is None else f"{entry.ours}.{part}"] = _packed(
+                entry.ours, module, part, value, modules
+            )
+    for name in weights:
+        if ".add_experts." in name and config.moe_combine == "centroid":
+            continue
+        raise HypvisionError(unknown_name(name, "HELM"))
+    return ours
+
+
+def _packed(name: str, module: nn.Module | None, part: str | None, value: Tensor, modules: dict) -> Tensor:
+    if isinstance(module, RowLinear):
+        shape = (module.out_features, module.in_features)
+        if part == "weight":
+            return pack(value, module.live_out, module.live_in, shape)
+        return pack(value, module.live_out, None, shape[:1])
+    if isinstance(module, RowNorm):
+        return pack(value, module.layout.space, None, (module.layout.width,))
+    if name.endswith("gate.weight"):
+        layout = modules[name.rpartition(".")[0]].layout
+        return pack(value, range(len(value)), layout.space, (len(value), layout.width))
+    scalar = name.rpartition(".")[2] in ("attn_w_y", "ffn_w_y", "w_y", "scale", "c")
+    return value.reshape(1) if scalar else value.clone()
+
+
+def helm_to_official(state_dict: Mapping[str, Tensor], config: Architecture | None = None) -> dict[str, Tensor]:
+    """The inverse of :func:`helm_from_official`; the published code loads it with ``strict=False``.
+
+    Raises:
+        HypvisionError: missing entries.
+    """
+    config = helm_architecture(state_dict) if config is None else config
+    modules, official = _skeleton(config), {}
+    for entry in _entries(config):
+        module = modules.get(entry.ours)
+        for part in ("weight", "bias") if module is not None else (None,):
+            if part is not None and getattr(module, part, None) is None:
+                continue
+            name = entry.ours if part is None else f"{entry.ours}.{part}"
+            if name not in state_dict:
+                raise HypvisionError(f"The checkpoint has no entry '{name}', which a HELM model of its sizes has.")
+            value = _unpacked(entry.ours, module, part, state_dict[name], modules)
+            sizes = _parts(config, entry, value.shape[0] if value.dim() else 1)
+            for target, piece in zip(entry.official, value.split(sizes) if len(sizes) > 1 else [value]):
+                official[target if part is None else f"{target}.{part}"] = piece.clone()
+    embedding = next((name for name in official if name.endswith(".embedding")), None)
+    if embedding is not None:  # never used, but expected
+        prefix = embedding.removesuffix("embedding")
+        official |= {f"{prefix}add_pos.w_y": torch.ones(()), f"{prefix}add_pos.scale": torch.zeros(())}
+    return official
+
+
+def _unpacked(name: str, module: nn.Module | None, part: str | None, value: Tensor, modules: dict) -> Tensor:
+    if isinstance(module, RowLinear):
+        return unpack(value, module.live_out, module.live_in if part == "weight" else None)
+    if isinstance(module, RowNorm):
+        return unpack(value, module.layout.space, None)
+    if name.endswith("gate.weight"):
+        return value[:, : modules[name.rpartition(".")[0]].layout.size]
+    last = name.rpartition(".")[2]
+    return value.reshape(()) if last in ("attn_w_y", "ffn_w_y", "w_y", "c") or ".ffn.scale" in name else value
+
+
+def _parts(config: Architecture, entry: _Entry, rows: int) -> list[int]:
+    """Rows of the published matrices in one of ours."""
+    if len(entry.official) == 1:
+        return [rows]
+    if entry.ours.endswith(".attn.down"):
+        second = config.kv_lora_rank + config.qk_rope_head_dim - 1
+        return [rows - second, second]
+    return [rows // len(entry.official)] * len(entry.official)
+
+
+def _live(weight: Tensor, dim: int) -> int:
+    """Rows (0) or columns (1) that are not zero."""
+    return int((weight != 0).any(1 - dim).sum())
+
+
+def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
+    """The sizes of weights with our names, by the zeros that fill their rows.
+
+    Raises:
+        HypvisionError: no such weights, or those of a Euclidean twin, of which there is no official form.
+    """
+    try:
+        weights = dict(state_dict)
+        dim = _live(weights["final_proj.weight"], 0) + 1
+        layers = 1 + max(int(m[1]) for m in (re.match(r"layers\.(\d+)\.", name) for name in weights) if m)
+        found: dict[str, Any] = dict(
+            dim=dim, n_layers=layers, vocab_size=weights["head.weight"].shape[0],
+            project_emb=weights["embed.weight"].shape[1] == dim - 1,
+        )  # fmt: skip
+        attn = "layers.0.attn."
+        if f"{attn}qkv.weight" in weights:
+            found["n_heads"] = dim - _live(weights[f"{attn}qkv.weight"], 0) // 3
+        else:
+            up = (weights[f"{attn}up.weight"] != 0).any(1).tolist()
+            nope = up.index(False)
+            r = up.index(True, nope) - nope - 1
+            rank = _live(weights[f"{attn}up.weight"], 1) - 1
+            latent = f"{attn}q_up.weight" in weights
+            queries = _live(weights[f"{attn}q_up.weight" if latent else f"{attn}down.weight"], 0)
+            heads = (queries if latent else queries - rank - r) // (nope + r)
+            found |= dict(
+                attention="latent", kv_lora_rank=rank, qk_nope_head_dim=nope, qk_rope_head_dim=r + 1, n_heads=heads,
+                v_head_dim=_live(weights[f"{attn}out.weight"], 1) // heads,
+                q_lora_rank=_live(weights[f"{attn}q_up.weight"], 1) - 1 if latent else 0,
+            )  # fmt: skip
+        if "layers.0.ffn.down.weight" in weights:
+            found["inter_dim"] = _live(weights["layers.0.ffn.down.weight"], 1)
+        mixed = [i for i in range(layers) if f"layers.{i}.ffn.gate.weight" in weights]
+        if mixed:
+            ffn = f"layers.{mixed[0]}.ffn."
+            inter, shared = _live(weights[f"{ffn}experts.0.down.weight"], 1), weights.get(f"{ffn}shared.down.weight")
+            found |= dict(
+                n_dense_layers=mixed[0], n_routed_experts=weights[f"{ffn}gate.weight"].shape[0], mice_inter_dim=inter,
+                n_shared_experts=0 if shared is None else _live(shared, 1) // inter,
+            )  # fmt: skip
+        return Architecture(**found)
+    except (KeyError, ValueError) as error:
+        raise HypvisionError(
+            f"These are no weights of a HELM model (what fails: {error}). Expected are those of hypvision.helm.Helm "
+            "with geometry='lorentz'."
+        ) from error
+
+
+def helm_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+    """The preset that converted weights belong to, and the options in which they differ from it."""
+    found = helm_architecture(state_dict).to_dict()
+    known = {name: preset(name).to_dict() for name in PRESETS}
+    hidden = ("max_seq_len",)  # no weight shows it
+    differences = {
+        name: {key: value for key, value in found.items() if key not in hidden and value != options[key]}
+        for name, options in known.items()
+    }
+    best = min(differences, key=lambda name: len(differences[name]))
+    unused = ("mice_inter_dim", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    dense = not found["n_routed_experts"]
+    return best, {k: v for k, v in differences[best].items() if not (dense and k in unused)}

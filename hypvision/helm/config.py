@@ -1,0 +1,243 @@
+"""The sizes and options of HELM's language models, and the published ones.
+
+*HELM: Hyperbolic Large Language Models via Mixture-of-Curvature Experts* (He et al., NeurIPS 2025). Sizes are called as
+in the official configs and mean what they mean there: ``dim``, ``inter_dim``, ``v_head_dim``, ``qk_rope_head_dim``
+and the size of a head of HELM-D count the time coordinate; ``kv_lora_rank`` and ``qk_nope_head_dim`` do not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from hypvision.errors import HypvisionError, did_you_mean
+
+__all__ = ["PRESETS", "Architecture", "preset"]
+
+
+@dataclasses.dataclass
+class Architecture:
+    """A decoder of the HELM family, or its Euclidean twin.
+
+    With ``n_routed_experts=0`` every layer is dense (HELM-D), else those after the first ``n_dense_layers`` have
+    experts (HELM-MiCE).
+
+    Attributes:
+        vocab_size: tokens.
+        dim: width of a token.
+        n_layers, n_heads: as they say.
+        inter_dim: width of the dense feed-forward layers.
+        max_seq_len: tokens of context.
+        geometry: ``"lorentz"``, or ``"euclidean"`` for the LLaMA-like or DeepSeek-like network of the same sizes.
+        attention: ``"full"`` (HELM-D) or ``"latent"`` (HELM-MiCE's HMLA).
+        project_emb: the embedding is a Euclidean table that is lifted, instead of points.
+        residual_scale: factor of the space part after each residual connection; 4 sqrt(dim) in HELM-D and sqrt(dim)
+            in HELM-MiCE, taken for dense and for mixed models if None.
+        rms_eps: below the root of RMSNorm; HELM's 1e-8, later code has 1e-4.
+        safe_clamp: Minkowski norms are cut at what means of points cannot fall below, which changes nothing but
+            round-off; False for the published floors (1e-4, 1e-6).
+        rope_theta: base of the rotary code.
+        original_seq_len, rope_factor, beta_fast, beta_slow, mscale: YaRN, used where max_seq_len > original_seq_len.
+        kv_lora_rank, q_lora_rank: sizes of the latent keys with values, and of latent queries (0: none).
+        qk_nope_head_dim, qk_rope_head_dim, v_head_dim: sizes of a head of latent attention.
+        n_dense_layers: dense layers at the beginning of a mixed model.
+        n_routed_experts, n_shared_experts, n_activated_experts, mice_inter_dim: the experts.
+        n_expert_groups, n_limited_groups: groups of experts, and how many of them a token may use.
+        score_func: ``"softmax"`` or ``"sigmoid"``.
+        route_scale: factor of the weights of the experts.
+        router: ``"linear"`` in the space part, or ``"lorentz"``, minus the squared distance from a learned point.
+        renorm_topk: whether the weights of the selected experts are made to sum to 1; None: for the sigmoid alone.
+        moe_combine: ``"released"``, one residual connection after the other, or ``"centroid"``, the paper's.
+        train_curv: learn the curvatures of the experts.
+        expert_c_init: initial ``c = -1/K`` of the experts, one for all or a list.
+        bias_rule: how the load bias of the router follows the loads: ``"proportional"`` or DeepSeek's ``"sign"``.
+        bias_rate: its step.
+        aux_alpha: weight of the loss on uneven loads.
+        pad: rows are stored in multiples of this many numbers: what matrix products like. 1 for none.
+        fused: whether row operations are functions with a backward written by hand, or plain ones.
+
+    Raises:
+        HypvisionError: sizes that do not go together.
+    """
+
+    vocab_size: int = 128256
+    dim: int = 390
+    n_layers: int = 6
+    n_heads: int = 6
+    inter_dim: int = 1560
+    max_seq_len: int = 2048
+    geometry: str = "lorentz"
+    attention: str = "full"
+    project_emb: bool = False
+    residual_scale: float | None = None
+    rms_eps: float = 1e-8
+    safe_clamp: bool = True
+    rope_theta: float = 10000.0
+    original_seq_len: int = 2048
+    rope_factor: float = 40.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float = 1.0
+    kv_lora_rank: int = 65
+    q_lora_rank: int = 0
+    qk_nope_head_dim: int = 33
+    qk_rope_head_dim: int = 17
+    v_head_dim: int = 33
+    n_dense_layers: int = 1
+    n_routed_experts: int = 0
+    n_shared_experts: int = 1
+    n_activated_experts: int = 2
+    mice_inter_dim: int = 780
+    n_expert_groups: int = 1
+    n_limited_groups: int = 1
+    score_func: str = "softmax"
+    route_scale: float = 1.0
+    router: str = "linear"
+    renorm_topk: bool | None = None
+    moe_combine: str = "released"
+    train_curv: bool = True
+    expert_c_init: float | Sequence[float] = 1.0
+    bias_rule: str = "proportional"
+    bias_rate: float = 0.005
+    aux_alpha: float = 1e-4
+    pad: int = 8
+    fused: bool = True
+
+    def __post_init__(self) -> None:
+        for name, known in {
+            "geometry": ("lorentz", "euclidean"),
+            "attention": ("full", "latent"),
+            "score_func": ("softmax", "sigmoid"),
+            "router": ("linear", "lorentz"),
+            "moe_combine": ("released", "centroid"),
+            "bias_rule": ("proportional", "sign"),
+        }.items():
+            if getattr(self, name) not in known:
+                raise HypvisionError(
+                    f"{name} must be {' or '.join(known)}, got {getattr(self, name)!r}."
+                    f"{did_you_mean(str(getattr(self, name)), known, 1)}"
+                )
+        least = dict(
+            vocab_size=1, dim=3, n_layers=1, n_heads=1, inter_dim=2, max_seq_len=1, pad=1, n_routed_experts=0,
+            n_shared_experts=0, n_dense_layers=0, q_lora_rank=0, kv_lora_rank=1, mice_inter_dim=2,
+        )  # fmt: skip
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise HypvisionError(f"{name} must be at least {value}, got {getattr(self, name)}.")
+        self._check_heads()
+        if self.mixed:
+            self._check_experts()
+
+    def _check_heads(self) -> None:
+        if self.attention == "full":
+            if self.dim % self.n_heads:
+                raise HypvisionError(f"n_heads must divide dim, got {self.n_heads} heads for {self.dim} coordinates.")
+            name, size = "dim / n_heads", self.dim // self.n_heads
+        else:
+            name, size = "qk_rope_head_dim", self.qk_rope_head_dim
+            if self.v_head_dim < 2 or self.qk_nope_head_dim < 1:
+                raise HypvisionError(
+                    "v_head_dim must be at least 2 and qk_nope_head_dim at least 1, got "
+                    f"{self.v_head_dim} and {self.qk_nope_head_dim}."
+                )
+            if self.v_head_dim > self.qk_nope_head_dim + self.qk_rope_head_dim - 1:
+                raise HypvisionError(
+                    "Values lie in the rows of keys: v_head_dim must be at most qk_nope_head_dim + qk_rope_head_dim - 1"
+                    f" = {self.qk_nope_head_dim + self.qk_rope_head_dim - 1}, got {self.v_head_dim}."
+                )
+        if size < 3 or size % 2 == 0:
+            raise HypvisionError(
+                f"The rotary code turns pairs of space coordinates, so {name} - 1 must be even and positive, got "
+                f"{name} = {size}. Take an odd one, such as {max(3, size + 1)}."
+            )
+
+    def _check_experts(self) -> None:
+        e, k, groups = self.n_routed_experts, self.n_activated_experts, self.n_expert_groups
+        if not 1 <= k <= e:
+            raise HypvisionError(f"n_activated_experts must be from 1 to n_routed_experts = {e}, got {k}.")
+        if groups < 1 or e % groups or not 1 <= self.n_limited_groups <= groups:
+            raise HypvisionError(
+                f"n_expert_groups must divide n_routed_experts = {e} and n_limited_groups lie within it, got {groups} "
+                f"and {self.n_limited_groups}."
+            )
+        if self.n_limited_groups * (e // groups) < k:
+            raise HypvisionError(
+                f"{self.n_limited_groups} groups of {e // groups} experts are fewer than the {k} that a token uses."
+            )
+        values = [self.expert_c_init] if isinstance(self.expert_c_init, (int, float)) else list(self.expert_c_init)
+        if len(values) not in (1, e) or not all(value > 0 for value in values):
+            raise HypvisionError(f"expert_c_init must be a positive number or {e} of them, got {self.expert_c_init}.")
+
+    @property
+    def mixed(self) -> bool:
+        """Whether there are experts."""
+        return self.n_routed_experts > 0
+
+    @property
+    def lorentz(self) -> bool:
+        return self.geometry == "lorentz"
+
+    @property
+    def scale(self) -> float:
+        """Factor of the space part after each residual connection."""
+        if self.residual_scale is not None:
+            return self.residual_scale
+        return (1.0 if self.mixed else 4.0) * self.dim**0.5
+
+    @property
+    def renormalize(self) -> bool:
+        return self.score_func == "sigmoid" if self.renorm_topk is None else self.renorm_topk
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by name."""
+        return dataclasses.asdict(self)
+
+
+_MICE = dict(attention="latent", n_routed_experts=4)
+_BIG = dict(n_heads=14, n_routed_experts=8, attention="latent", kv_lora_rank=257, qk_rope_head_dim=65)
+_TINY = dict(vocab_size=259, dim=66, n_layers=2, n_heads=2, inter_dim=264, max_seq_len=256)
+
+# The published sizes; the two of 1B disagree between the training script and the evaluation.
+PRESETS: dict[str, dict[str, Any]] = {
+    "helm_d_115m": dict(),
+    "helm_mice_120m": dict(_MICE),
+    "helm_mice_1b": dict(
+        _BIG, n_layers=16, dim=910, inter_dim=3640, mice_inter_dim=1820, qk_nope_head_dim=65, v_head_dim=65,
+        project_emb=True,
+    ),
+    "helm_mice_1b_eval": dict(
+        _BIG, n_layers=15, dim=896, inter_dim=3072, mice_inter_dim=1792, qk_nope_head_dim=129, v_head_dim=129,
+        project_emb=True,
+    ),
+    "helm_d_tiny": dict(_TINY),
+    "helm_mice_tiny": {
+        **_TINY, **_MICE, "n_layers": 3, "mice_inter_dim": 132, "kv_lora_rank": 21, "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 9, "v_head_dim": 17,
+    },
+}  # fmt: skip
+
+
+def preset(name: str, **changes: Any) -> Architecture:
+    """A published or tiny architecture, with changes.
+
+    Raises:
+        HypvisionError: there is no such preset or option, or the sizes do not go together.
+    """
+    if name not in PRESETS:
+        known = ", ".join(PRESETS)
+        raise HypvisionError(f"There is no preset '{name}'.{did_you_mean(name, PRESETS, 1)} There are: {known}.")
+    return architecture(PRESETS[name] | changes)
+
+
+def architecture(options: dict[str, Any]) -> Architecture:
+    """An architecture from options by name.
+
+    Raises:
+        HypvisionError: an unknown option, or sizes that do not go together.
+    """
+    fields = {field.name for field in dataclasses.fields(Architecture)}
+    for name in options:
+        if name not in fields:
+            raise HypvisionError(f"A HELM model has no option '{name}'.{did_you_mean(name, fields)}")
+    return Architecture(**options)

@@ -1,0 +1,137 @@
+"""Mixture of curvature experts: every expert works on a hyperboloid of its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from . import rows
+from .config import Architecture
+from .layers import FeedForward, Layout
+
+__all__ = ["Gate", "MixtureOfCurvatures", "Routing"]
+
+
+class Routing(NamedTuple):
+    """How the tokens of a layer went.
+
+    Attributes:
+        counts: tokens of each expert, ``(E,)``.
+        balance: the loss on uneven loads, :math:`\\sum_e f_e P_e`.
+    """
+
+    counts: Tensor
+    balance: Tensor
+
+
+class Gate(nn.Module):
+    """Which experts a token goes to, and with which weights."""
+
+    def __init__(self, config: Architecture):
+        super().__init__()
+        self.config = config
+        self.layout = Layout(config.dim, config)
+        self.weight = nn.Parameter(torch.empty(config.n_routed_experts, self.layout.width))
+        # added to the scores for the selection alone; follows the loads, not the gradient
+        self.register_buffer("bias", torch.zeros(config.n_routed_experts))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Xavier over the space part."""
+        if self.weight.is_meta:
+            return
+        dense = self.weight.new_empty(self.weight.shape[0], self.layout.size)
+        nn.init.xavier_uniform_(dense)
+        self.weight.zero_()
+        self.weight[:, : self.layout.size] = dense
+        self.bias.zero_()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Points ``(N, width)`` to weights ``(N, k)`` and experts ``(N, k)``, ascending, and all scores ``(N, E)``."""
+        config, x = self.config, rows.wide(x)
+        with torch.autocast(x.device.type, enabled=False):
+            weight = self.weight.to(x.dtype)
+            logits = x @ weight.T  # of the space parts: there is no weight in the slot of the time
+            if config.router == "lorentz" and config.lorentz:
+                time = torch.sqrt(weight.square().sum(-1) + 1)
+                logits = 2 + 2 * (logits - x[:, self.layout.n, None] * time)
+            scores = logits.softmax(-1) if config.score_func == "softmax" else logits.sigmoid()
+            chosen = self._select(scores.detach() + self.bias.to(scores.dtype))
+            weights = scores.gather(1, chosen)
+            if config.renormalize:
+                weights = weights / weights.sum(-1, keepdim=True)
+            return weights * config.route_scale, chosen, scores
+
+    def _select(self, scores: Tensor) -> Tensor:
+        config = self.config
+        if config.n_expert_groups > 1:
+            grouped = scores.unflatten(-1, (config.n_expert_groups, -1))
+            best = grouped.topk(min(2, grouped.shape[-1]), -1).values.sum(-1).topk(config.n_limited_groups, -1).indices
+            allowed = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=scores.device).scatter(1, best, True)
+            scores = grouped.masked_fill(~allowed[..., None], float("-inf")).flatten(1)
+        return scores.topk(config.n_activated_experts, -1).indices.sort(-1).values
+
+    @torch.no_grad()
+    def follow(self, counts: Tensor) -> None:
+        """Shift the bias towards even loads; ``counts`` ``(E,)`` of all tokens of an optimiser step."""
+        share = counts / counts.sum().clamp(min=1)
+        gap = share.mean() - share
+        self.bias += self.config.bias_rate * (gap.sign() if self.config.bias_rule == "sign" else gap)
+
+
+class MixtureOfCurvatures(nn.Module):
+    """Experts on hyperboloids of their own, and shared ones, to one point."""
+
+    def __init__(self, config: Architecture):
+        super().__init__()
+        self.config = config
+        e = config.n_routed_experts
+        given = config.expert_c_init
+        values = [given] * e if isinstance(given, (int, float)) else list(given) * (e // len(list(given)))
+        self.gate = Gate(config)
+        self.experts = nn.ModuleList(
+            FeedForward(config, config.mice_inter_dim, c if config.lorentz else None, config.train_curv) for c in values
+        )
+        self.shared = None
+        if config.n_shared_experts:
+            self.shared = FeedForward(config, config.n_shared_experts * config.mice_inter_dim)
+            if config.lorentz and config.moe_combine == "released":
+                self.w_y = nn.Parameter(torch.empty(1))
+                self.scale = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The connection with the shared experts."""
+        if hasattr(self, "w_y"):
+            nn.init.constant_(self.w_y, 1.0)
+            nn.init.constant_(self.scale, 0.6931471805599453)  # a factor of 2
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Routing]:
+        """Points ``(B, L, width)`` to rows without time, and where the tokens went."""
+        flat, config = x.flatten(0, -2), self.config
+        weights, chosen, scores = self.gate(flat)
+        count, k = chosen.shape
+        order = chosen.flatten().argsort(stable=True)
+        counts = torch.bincount(chosen.flatten(), minlength=config.n_routed_experts)
+        # one gather; an expert without tokens gets none, and so its weights a gradient of zero
+        parts = flat.index_select(0, order // k).split(counts.tolist())
+        done = torch.cat([expert(part) for expert, part in zip(self.experts, parts)])
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(count * k, device=order.device)).view(count, k)
+        routed = [rows.wide(done).index_select(0, back[:, i]) for i in range(k)]
+        shared = None if self.shared is None else rows.wide(self.shared(flat))
+        out = self._combine(shared, routed, weights).view_as(x)
+        share = scores / scores.sum(-1, keepdim=True)
+        load = counts * (config.n_routed_experts / (k * max(count, 1)))
+        return out, Routing(counts, (load * share.mean(0)).sum())
+
+    def _combine(self, shared: Tensor | None, routed: list[Tensor], weights: Tensor) -> Tensor:
+        config = self.config
+        if not config.lorentz:
+            out = sum(y * w for y, w in zip(routed, weights.split(1, -1)))
+            return out if shared is None else out + shared
+        released = config.moe_combine == "released"
+        w_y, scale = (rows.wide(self.w_y), rows.wide(self.scale)) if hasattr(self, "w_y") else (None, None)
+        return rows.combine(shared, routed, weights, w_y, scale, released, config.safe_clamp, config.fused)

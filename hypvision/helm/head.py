@@ -1,0 +1,87 @@
+"""The cross entropy of a large vocabulary, without a tensor of all logits.
+
+Rows with a label are taken in blocks; the gradient is made in the forward, from the same logits in place, so that the
+largest product is done three times a step and never four.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from hypvision.geometry.numerics import plain
+
+from . import rows
+from .layers import RowLinear, apply_linear
+
+__all__ = ["token_losses"]
+
+BLOCK = 256
+
+
+class _CrossEntropy(Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, target, dtype, block):
+        count, w = hidden.shape[0], weight.to(dtype)
+        total = hidden.new_zeros((), dtype=torch.promote_types(dtype, torch.float32))
+        by_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        by_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
+        by_weight = by_weight if ctx.needs_input_grad[1] else None
+        for begin in range(0, count, block):
+            part, label = hidden[begin : begin + block].to(dtype), target[begin : begin + block, None]
+            logits = rows.wide(part @ w.T)
+            highest = logits.amax(-1, keepdim=True)
+            chosen = logits.gather(1, label) - highest
+            p = logits.sub_(highest).exp_()
+            mass = p.sum(-1, keepdim=True)
+            total += (mass.log() - chosen).sum()
+            if by_hidden is None and by_weight is None:
+                continue
+            p.div_(mass.mul_(count))
+            p.scatter_add_(1, label, p.new_full(label.shape, -1.0 / count))
+            p = p.to(dtype)
+            if by_hidden is not None:
+                by_hidden[begin : begin + block] = p @ w
+            if by_weight is not None and p.dtype == by_weight.dtype:
+                by_weight.addmm_(p.T, part)
+            elif by_weight is not None:
+                by_weight += p.T @ part
+        ctx.save_for_backward(by_hidden, by_weight)
+        ctx.dtype = weight.dtype
+        return total / max(count, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        by_hidden, by_weight = ctx.saved_tensors
+        return (
+            None if by_hidden is None else by_hidden * grad.to(by_hidden.dtype),
+            None if by_weight is None else by_weight.mul_(grad).to(ctx.dtype),
+            None,
+            None,
+            None,
+        )
+
+
+def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = BLOCK) -> Tensor:
+    """Mean cross entropy of the labelled positions.
+
+    Args:
+        head: linear map to the vocabulary, or an adapter in its place.
+        hidden: ``(B, L, width)``.
+        target: ``(B, L)``, -100 for none.
+        block: rows at a time.
+    """
+    flat, target = hidden.flatten(0, -2), target.flatten()
+    if plain(hidden) or not isinstance(head, RowLinear):
+        return F.cross_entropy(rows.wide(apply_linear(head, flat)), target)
+    kept = (target != -100).nonzero().flatten()
+    if kept.numel() < target.numel():
+        flat, target = flat.index_select(0, kept), target[kept]
+    autocast = torch.is_autocast_enabled(hidden.device.type)
+    dtype = torch.get_autocast_dtype(hidden.device.type) if autocast else head.weight.dtype
+    with torch.autocast(hidden.device.type, enabled=False):
+        return _CrossEntropy.apply(flat, head.weight, target, dtype, block)

@@ -1,0 +1,196 @@
+"""Linear maps, norms, tables and feed-forward layers over the rows of :mod:`hypvision.helm.rows`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.geometry import Lorentz, ManifoldParameter
+
+from . import rows
+from .config import Architecture
+
+__all__ = ["FeedForward", "Layout", "PointEmbedding", "RowLinear", "RowNorm", "apply_linear"]
+
+
+class Layout:
+    """Where the coordinates of a row lie.
+
+    Args:
+        ambient: coordinates of a point with its time; all of them space if the geometry is Euclidean.
+        config: tells the geometry and the padding.
+
+    Attributes:
+        n: slot of the time, or None.
+        size: number of space coordinates.
+        width: of the row.
+        space: places of the space coordinates.
+        ambient: places of all coordinates in the published order, time first.
+    """
+
+    def __init__(self, ambient: int, config: Architecture):
+        self.size = ambient - 1 if config.lorentz else ambient
+        self.n = self.size if config.lorentz else None
+        self.width = -(-ambient // config.pad) * config.pad
+        self.space = list(range(self.size))
+        self.ambient = [*([] if self.n is None else [self.n]), *self.space]
+
+
+class RowLinear(nn.Linear):
+    """A linear map between rows, with zeros where a row has no coordinates.
+
+    Zero rows and columns of the weight get zero gradients, and so stay.
+
+    Args:
+        in_width, out_width: of the rows.
+        live_in, live_out: places of the coordinates in them, in the published order.
+        bias: whether there is one.
+        init: ``"xavier"``, uniform with gain sqrt(2) and zero bias, or ``"torch"``, that of ``nn.Linear``.
+    """
+
+    def __init__(
+        self,
+        in_width: int,
+        out_width: int,
+        live_in: Sequence[int],
+        live_out: Sequence[int],
+        bias: bool = True,
+        init: str = "xavier",
+    ):
+        self.live_in, self.live_out, self.init = list(live_in), list(live_out), init
+        super().__init__(in_width, out_width, bias)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Initialise as the published code."""
+        if self.weight.is_meta:
+            return
+        weight = self.weight.new_empty(len(self.live_out), len(self.live_in))
+        bias = None if self.bias is None else self.bias.new_zeros(len(self.live_out))
+        if self.init == "xavier":
+            nn.init.xavier_uniform_(weight, gain=math.sqrt(2))
+        else:
+            bound = len(self.live_in) ** -0.5
+            weight.uniform_(-bound, bound)
+            if bias is not None:
+                bias.uniform_(-bound, bound)
+        self.set_dense(weight, bias)
+
+    @torch.no_grad()
+    def set_dense(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Take a weight ``(out, in)`` and bias ``(out,)`` without zeros, in the published order."""
+        self.weight.copy_(pack(weight, self.live_out, self.live_in, self.weight.shape))
+        if self.bias is not None:
+            self.bias.copy_(pack(bias, self.live_out, None, self.bias.shape))
+
+
+def pack(value: Tensor, live_out: Sequence[int], live_in: Sequence[int] | None, shape: Sequence[int]) -> Tensor:
+    """A tensor of zeros with ``value`` in the given rows, and columns if there are."""
+    packed = value.new_zeros(*shape)
+    place = torch.as_tensor(live_out, device=value.device)
+    if live_in is None:
+        packed[place] = value
+    else:
+        packed[place[:, None], torch.as_tensor(live_in, device=value.device)] = value
+    return packed
+
+
+def unpack(packed: Tensor, live_out: Sequence[int], live_in: Sequence[int] | None) -> Tensor:
+    """The inverse of :func:`pack`."""
+    picked = packed[torch.as_tensor(live_out, device=packed.device)]
+    return picked if live_in is None else picked[:, torch.as_tensor(live_in, device=packed.device)]
+
+
+def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """A linear layer, or what an adapter has put in its place, on rows of at least float32."""
+    weight = layer.weight
+    return layer(x if torch.is_autocast_enabled(x.device.type) else x.to(weight.dtype))
+
+
+class RowNorm(nn.Module):
+    """The gain of an RMSNorm over space parts; the functions of :mod:`hypvision.helm.rows` apply it."""
+
+    def __init__(self, layout: Layout, eps: float):
+        super().__init__()
+        self.layout, self.eps = layout, eps
+        self.weight = nn.Parameter(torch.empty(layout.width))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Ones, and zeros where there is no space."""
+        self.weight.zero_()
+        self.weight[: self.layout.size] = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rows.norm(x, self.weight, self.layout.n, self.layout.size, self.eps)
+
+
+class PointEmbedding(nn.Embedding):
+    """A table of points of the unit hyperboloid, time first, as :mod:`hypvision.optim` takes them.
+
+    They start as published: directions evenly spread, the Euclidean length of a tangent vector at the origin 1.
+    """
+
+    manifold_parameters = ("weight",)
+
+    def __init__(self, num_embeddings: int, dim: int):
+        super().__init__(num_embeddings, dim)
+        self.manifold = Lorentz(1.0)
+        self.weight = ManifoldParameter(self.weight.data, self.manifold)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Gaussian vectors of length 1 in all coordinates through the exponential map at the origin."""
+        if self.weight.is_meta:
+            return
+        u = F.normalize(torch.randn_like(self.weight), dim=-1)
+        # the published map takes the Minkowski norm, which its time coordinate lowers, as the length
+        length = torch.sqrt((u[:, 1:].square().sum(-1, keepdim=True) - u[:, :1].square()).clamp(min=1e-8))
+        space = u[:, 1:] * (torch.sinh(length) / length)
+        self.weight[:, 1:] = space
+        self.weight[:, :1] = torch.sqrt(space.square().sum(-1, keepdim=True) + 1)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: ``down(silu(gate(x)) * up(x))``, of an expert on a hyperboloid of its own.
+
+    Args:
+        config: the architecture.
+        ambient: inner width.
+        c: ``-1/K`` of an expert; None for the model's 1.
+        learned: whether it is learned.
+    """
+
+    def __init__(self, config: Architecture, ambient: int, c: float | None = None, learned: bool = False):
+        super().__init__()
+        outer, inner = Layout(config.dim, config), Layout(ambient, config)
+        self.inner, self.fused = inner, config.fused
+        bias = config.lorentz
+        live = [*inner.space, *(inner.width + i for i in inner.space)]
+        self.gate_up = RowLinear(outer.width, 2 * inner.width, outer.ambient, live, bias)
+        self.down = RowLinear(inner.width, outer.width, inner.ambient, outer.space, bias)
+        self.initial_c = c
+        if c is not None:
+            value = torch.full((1,), float(c))
+            self.register_parameter("c", nn.Parameter(value, requires_grad=learned))
+
+    def reset_parameters(self) -> None:
+        """The curvature; the maps have their own."""
+        if self.initial_c is not None:
+            nn.init.constant_(self.c, self.initial_c)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Points to rows without time."""
+        if self.initial_c is None:
+            z = apply_linear(self.gate_up, x)
+            return apply_linear(self.down, rows.swiglu(z, self.inner.n, 1.0, self.fused))
+        # Published code has the bare number, which weight decay may take below zero.
+        c = rows.wide(self.c).clamp(min=1e-3)
+        root = torch.sqrt(c)
+        h = rows.swiglu(apply_linear(self.gate_up, x * root), self.inner.n, c, self.fused)
+        return rows.wide(apply_linear(self.down, h)) / root

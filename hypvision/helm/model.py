@@ -1,0 +1,292 @@
+"""HELM-D and HELM-MiCE in plain PyTorch, and their Euclidean twins."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.errors import HypvisionError
+
+from . import rows
+from .attention import Context, FullAttention, LatentAttention
+from .config import Architecture
+from .experts import MixtureOfCurvatures, Routing
+from .head import token_losses
+from .layers import FeedForward, Layout, PointEmbedding, RowLinear, RowNorm, apply_linear
+
+__all__ = ["Block", "Helm", "Output"]
+
+
+class Output(NamedTuple):
+    """What a model gives.
+
+    Attributes:
+        logits: ``(B, L or logits_to_keep, V)``; None where labels are given.
+        loss: mean cross entropy of the labels, with the loss on uneven loads; None without labels.
+        cross_entropy: the first part alone.
+        routing: of every layer with experts.
+        hidden: the points that the head reads, ``(B, L, width)``.
+    """
+
+    logits: Tensor | None
+    loss: Tensor | None
+    cross_entropy: Tensor | None
+    routing: tuple[Routing, ...]
+    hidden: Tensor
+
+
+class Block(nn.Module):
+    """Attention and feed-forward layer, each with its residual connection and the norm that follows it.
+
+    The norm before the attention is that behind the block before; published names count it to this one.
+    """
+
+    def __init__(self, config: Architecture, layer: int):
+        super().__init__()
+        self.config, self.layout = config, Layout(config.dim, config)
+        self.attn = (FullAttention if config.attention == "full" else LatentAttention)(config, layer)
+        dense = not config.mixed or layer < config.n_dense_layers
+        self.ffn = FeedForward(config, config.inter_dim) if dense else MixtureOfCurvatures(config)
+        self.ffn_norm = RowNorm(self.layout, config.rms_eps)
+        self.next_norm = RowNorm(self.layout, config.rms_eps) if layer + 1 < config.n_layers else None
+        if config.lorentz:
+            self.attn_w_y, self.ffn_w_y = nn.Parameter(torch.empty(1)), nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The weights of the residual connections."""
+        if self.config.lorentz:
+            nn.init.ones_(self.attn_w_y)
+            nn.init.ones_(self.ffn_w_y)
+
+    def forward(self, x: Tensor, h: Tensor, context: Context) -> tuple[Tensor, Tensor | None, Routing | None]:
+        """Points and normalised points ``(B, L, width)`` to those of the next block, and where tokens went."""
+        config = self.config
+        w_attn, w_ffn = (self.attn_w_y, self.ffn_w_y) if config.lorentz else (None, None)
+        x, h = self._residual(x, self.attn(h, context), w_attn, self.ffn_norm)
+        u, routing = self.ffn(h), None
+        if isinstance(u, tuple):
+            u, routing = u
+        x, h = self._residual(x, u, w_ffn, self.next_norm)
+        return x, h, routing
+
+    def _residual(self, x: Tensor, u: Tensor, w: Tensor | None, norm: RowNorm | None):
+        config, layout = self.config, self.layout
+        gain = None if norm is None else norm.weight
+        return rows.residual_norm(
+            x, u, w, gain, layout.n, layout.size, config.scale, config.rms_eps, config.safe_clamp, config.fused
+        )
+
+
+class Helm(nn.Module):
+    """A decoder: tokens in, next-token logits or a loss out.
+
+    Args:
+        config: its sizes and options.
+
+    Attributes:
+        gradient_checkpointing: whether blocks are computed again in the backward.
+
+    Example:
+        >>> model = Helm(preset("helm_d_tiny"))
+        >>> loss = model(tokens, labels=tokens).loss
+    """
+
+    def __init__(self, config: Architecture):
+        super().__init__()
+        self.config, self.layout = config, Layout(config.dim, config)
+        layout = self.layout
+        if config.lorentz and not config.project_emb:
+            self.embed = PointEmbedding(config.vocab_size, config.dim)
+        else:
+            self.embed = nn.Embedding(config.vocab_size, layout.size)
+        self.first_norm = RowNorm(layout, config.rms_eps)
+        self.layers = nn.ModuleList(Block(config, i) for i in range(config.n_layers))
+        self.final_proj = None
+        if config.lorentz:
+            self.final_proj = RowLinear(layout.width, layout.width, layout.ambient, layout.space)
+        self.norm = RowNorm(layout, config.rms_eps)
+        self.head = RowLinear(
+            layout.width, config.vocab_size, layout.ambient, range(config.vocab_size), bias=False, init="torch"
+        )
+        self.gradient_checkpointing = False
+        self._gradient_checkpointing_func = None
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters that weight decay is not for: the points."""
+        return {"embed.weight"}
+
+    def num_parameters(self) -> int:
+        """Learned numbers, without the zeros that fill rows."""
+        total = 0
+        for module in self.modules():
+            own = dict(module.named_parameters(recurse=False))
+            if isinstance(module, RowLinear):
+                total += len(module.live_out) * (len(module.live_in) + (module.bias is not None))
+            elif isinstance(module, RowNorm):
+                total += module.layout.size
+            elif hasattr(module, "layout") and "weight" in own:  # a gate
+                total += own["weight"].shape[0] * module.layout.size
+            else:
+                total += sum(p.numel() for p in own.values())
+        return total
+
+    def points(self, input_ids: Tensor) -> Tensor:
+        """Embeddings of tokens ``(B, L)`` as rows ``(B, L, width)``."""
+        e, layout = rows.wide(self.embed(input_ids)), self.layout
+        if layout.n is None:
+            return F.pad(e, (0, layout.width - layout.size))
+        if isinstance(self.embed, PointEmbedding) and self.embed.weight.dtype not in rows.HALF:
+            space = e[..., 1:]
+            return torch.cat([space, e[..., :1], e.new_zeros(*e.shape[:-1], layout.width - layout.size - 1)], -1)
+        if isinstance(self.embed, PointEmbedding):  # half precision has lost the time
+            e = e[..., 1:]
+        return rows.lift(F.pad(e, (0, layout.width - layout.size)), layout.n, fused=False)
+
+    def hidden(self, input_ids: Tensor, context: Context) -> tuple[Tensor, tuple[Routing, ...]]:
+        """The points that the head reads, ``(B, L, width)``, and where tokens went."""
+        x = self.points(input_ids)
+        h = self.first_norm(x)
+        routing = []
+        for block in self.layers:
+            if self.gradient_checkpointing and self.training:
+                x, h, way = self._checkpointed(block, x, h, context)
+            else:
+                x, h, way = block(x, h, context)
+            if way is not None:
+                routing.append(way)
+        if self.final_proj is not None:
+            x = apply_linear(self.final_proj, x)
+        return self.norm(x), tuple(routing)
+
+    def _checkpointed(self, block: Block, *args):
+        if self._gradient_checkpointing_func is not None:
+            return self._gradient_checkpointing_func(block.__call__, *args)
+        from torch.utils.checkpoint import checkpoint
+
+        return checkpoint(block, *args, use_reentrant=False)
+
+    def context(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        sequence_id: Tensor | None = None,
+        cache: object | None = None,
+    ) -> Context:
+        """What the tokens may see.
+
+        Raises:
+            HypvisionError: token numbers, masks or a cache that do not fit the model.
+        """
+        b, length = input_ids.shape
+        if input_ids.device.type == "cpu" and input_ids.numel():  # a GPU would have to be waited for
+            highest = int(input_ids.max())
+            if highest >= self.config.vocab_size or int(input_ids.min()) < 0:
+                raise HypvisionError(
+                    f"The tokens go up to {highest}, but the model knows {self.config.vocab_size}, from 0. Take the "
+                    "tokenizer that the model was trained with."
+                )
+        start = 0 if cache is None else int(cache.get_seq_length())
+        if start + length > self.config.max_seq_len:
+            raise HypvisionError(
+                f"{start + length} tokens are more than the context of {self.config.max_seq_len} that this model has. "
+                "Shorten the prompt, ask for fewer new tokens, or build the model with a longer max_seq_len."
+            )
+        if start:
+            _check_cache(cache, b)
+        if sequence_id is not None:
+            if start or sequence_id.shape != input_ids.shape:
+                raise HypvisionError(
+                    "sequence_id must have the shape of the tokens, and goes without a filled cache; got "
+                    f"{tuple(sequence_id.shape)} for {tuple(input_ids.shape)} and {start} tokens in the cache."
+                )
+            return Context(0, None, document_lengths(sequence_id), cache)
+        mask = None
+        if attention_mask is not None:
+            if attention_mask.shape != (b, start + length):
+                raise HypvisionError(
+                    f"attention_mask must be (batch, tokens) = ({b}, {start + length}), with the tokens in the cache, "
+                    f"got {tuple(attention_mask.shape)}. Packed documents are told apart by sequence_id."
+                )
+            if not bool(attention_mask.all()):
+                mask = _padding_mask(attention_mask.bool(), start)
+        if mask is None and start and length > 1:
+            mask = _padding_mask(torch.ones(b, start + length, dtype=torch.bool, device=input_ids.device), start)
+        return Context(start, mask, None, cache)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        labels: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        sequence_id: Tensor | None = None,
+        cache: object | None = None,
+        logits_to_keep: int = 0,
+    ) -> Output:
+        """One pass.
+
+        Args:
+            input_ids: tokens ``(B, L)``.
+            labels: ``(B, L)``, the tokens themselves: each is compared with what the one before it predicts; -100 for
+                none. With packed documents the first token of each is left out.
+            attention_mask: ``(B, L)``, or with a cache ``(B, all)``: 0 for padding.
+            sequence_id: ``(B, L)``, numbers of the documents in a row, -1 for padding: none sees another.
+            cache: keeps what later tokens need of these, with ``update`` and ``get_seq_length``.
+            logits_to_keep: how many of the last positions to compute logits of; 0: all.
+
+        Raises:
+            HypvisionError: more tokens than the context, or arguments that do not go together.
+        """
+        context = self.context(input_ids, attention_mask, sequence_id, cache)
+        hidden, routing = self.hidden(input_ids, context)
+        if labels is None:
+            kept = hidden[:, -logits_to_keep:] if logits_to_keep else hidden
+            return Output(rows.wide(apply_linear(self.head, kept)), None, None, routing, hidden)
+        target = shifted(labels, attention_mask, sequence_id)
+        cross_entropy = token_losses(self.head, hidden, target)
+        loss = cross_entropy
+        if routing and self.training and self.config.aux_alpha:
+            loss = loss + self.config.aux_alpha * sum(way.balance for way in routing)
+        return Output(None, loss, cross_entropy, routing, hidden)
+
+
+def shifted(labels: Tensor, attention_mask: Tensor | None, sequence_id: Tensor | None) -> Tensor:
+    """For each position the token behind it, -100 where there is none in its document."""
+    target = F.pad(labels[:, 1:], (0, 1), value=-100)
+    if sequence_id is not None:
+        following = F.pad(sequence_id[:, 1:], (0, 1), value=-1)
+        target = target.masked_fill((sequence_id != following) | (sequence_id < 0), -100)
+    if attention_mask is not None:
+        target = target.masked_fill(~attention_mask.bool(), -100)
+    return target
+
+
+def document_lengths(sequence_id: Tensor) -> list[int]:
+    """Lengths of the runs of equal numbers, row after row; a run ends with its row."""
+    change = torch.ones_like(sequence_id, dtype=torch.bool)
+    change[:, 1:] = sequence_id[:, 1:] != sequence_id[:, :-1]
+    begin = change.flatten().nonzero().flatten()
+    end = F.pad(begin[1:], (0, 1), value=sequence_id.numel())
+    return (end - begin).tolist()
+
+
+def _padding_mask(there: Tensor, start: int) -> Tensor:
+    """``(B, 1, L, all)`` from ``(B, all)``: the tokens before, without padding; padding sees itself, so that no row
+    is empty."""
+    total = there.shape[1]
+    place = torch.arange(total, device=there.device)
+    query = place[start:, None]
+    return ((place <= query) & there[:, None, :] | (place == query))[:, None]
+
+
+def _check_cache(cache: object, batch: int) -> None:
+    layers = getattr(cache, "layers", None)
+    keys = getattr(layers[0], "keys", None) if layers else None
+    if keys is not None and keys.shape[0] != batch:
+        raise HypvisionError(
+            f"The cache is of a batch of {keys.shape[0]}, the tokens are of {batch}. Give the cache that belongs to "
+            "these prompts, or none."
+        )

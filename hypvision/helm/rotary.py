@@ -1,0 +1,72 @@
+"""The rotary code, with YaRN for contexts longer than those of the training.
+
+The paper calls it HoPE: ordinary rotary code on the space part of a point, whose time it leaves as it is. (It is not
+the code of that name that boosts.)
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .config import Architecture
+
+__all__ = ["Rotary", "angles", "yarn"]
+
+
+def yarn(theta: Tensor, base: float, original: int, factor: float, beta_fast: float, beta_slow: float) -> Tensor:
+    """Frequencies ``(d/2,)`` for longer contexts (Peng et al., ICLR 2024): slow ones are divided by ``factor``."""
+    d = 2 * theta.shape[0]
+
+    def dimension(turns: float) -> float:
+        """The pair that turns so often within the original context."""
+        return d * math.log(original / (2 * math.pi * turns)) / (2 * math.log(base))
+
+    low, high = max(math.floor(dimension(beta_fast)), 0), min(math.ceil(dimension(beta_slow)), d - 1)
+    span = high - low if high != low else 0.001
+    ramp = ((torch.arange(d // 2, device=theta.device) - low) / span).clamp(0, 1)
+    return theta / factor * ramp + theta * (1 - ramp)
+
+
+def angles(config: Architecture, d: int, device: torch.device | None = None) -> Tensor:
+    """Frequencies of the pairs of ``d`` space coordinates, ``(d/2,)`` float32."""
+    theta = config.rope_theta ** (-torch.arange(0, d, 2, device=device, dtype=torch.float32) / d)
+    if config.max_seq_len > config.original_seq_len:
+        theta = yarn(
+            theta, config.rope_theta, config.original_seq_len, config.rope_factor, config.beta_fast, config.beta_slow
+        )
+    return theta
+
+
+class Rotary:
+    """Tables of cosines and sines, grown as they are needed; no part of any state dict."""
+
+    def __init__(self, config: Architecture, d: int):
+        self.config, self.d = config, d
+        self._tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def attention_factor(self) -> float:
+        """YaRN's factor of the logits."""
+        config = self.config
+        if config.max_seq_len <= config.original_seq_len or config.rope_factor <= 1:
+            return 1.0
+        return (0.1 * config.mscale * math.log(config.rope_factor) + 1.0) ** 2
+
+    def __call__(self, start: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Cosines and sines ``(length, d/2)`` of the positions from ``start``."""
+        table = self._tables.get(device)
+        if table is None or table[0].shape[0] < start + length:
+            # powers of two, so that generating token by token seldom makes a new one
+            count = 1 << max(start + length - 1, 1).bit_length()
+            with torch.no_grad():
+                position = torch.arange(count, device=device, dtype=torch.float32)
+                angle = torch.outer(position, angles(self.config, self.d, device))
+                table = (angle.cos(), angle.sin())
+            self._tables[device] = table
+        return table[0][start : start + length], table[1][start : start + length]
+
+    def __deepcopy__(self, memo: dict) -> Rotary:
+        return Rotary(self.config, self.d)

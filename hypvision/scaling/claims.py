@@ -1,0 +1,223 @@
+"""What the paper says of each figure, beside what a sweep found."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from hypvision.scaling import published
+from hypvision.scaling.fits import PowerLaw, power_law
+
+__all__ = ["Claim", "Exponent", "claims_of", "exponents"]
+
+Row = dict[str, Any]
+
+
+class Claim(NamedTuple):
+    """A statement of the paper, its number, ours, and whether it held; None if the points do not tell."""
+
+    statement: str
+    paper: str
+    ours: str
+    held: bool | None
+
+    def __str__(self) -> str:
+        verdict = {True: "held", False: "not held", None: "open"}[self.held]
+        return f"{verdict}: {self.statement} (paper: {self.paper}; here: {self.ours})"
+
+
+class Exponent(NamedTuple):
+    """The exponent of the loss in the width at one setting: of each replicate, their mean, and its error.
+
+    The error is the standard error of the mean over replicates; with one replicate that of the fit's slope.
+    """
+
+    fits: list[PowerLaw]
+    mean: float
+    error: float
+    r2: float
+
+
+def exponents(rows: Sequence[Row]) -> dict[tuple[str, float, float, float], Exponent]:
+    """Fits of ``loss ~ m^-exponent`` by (distribution, alpha, density, decay), where there are three widths or more."""
+    found: dict[tuple, dict[int, list[tuple[int, float]]]] = {}
+    for row in rows:
+        key = (row["distribution"], row["alpha"], row["density"], row["decay"])
+        found.setdefault(key, {}).setdefault(row["replicate"], []).append((row["m"], row["loss"]))
+    result = {}
+    for key, replicates in found.items():
+        fits = [power_law(*zip(*points)) for points in replicates.values() if len(points) >= 3]
+        if fits:
+            values = [fit.exponent for fit in fits]
+            several = len(values) > 1
+            error = statistics.stdev(values) / math.sqrt(len(values)) if several else fits[0].error
+            r2 = statistics.mean(fit.r2 for fit in fits)
+            result[key] = Exponent(fits, statistics.mean(values), error, r2)
+    return result
+
+
+def claims_of(figure: str, rows: Sequence[Row]) -> list[Claim]:
+    """The claims of a figure, as far as the points tell of them."""
+    return [claim for claim in CLAIMS[figure](rows) if claim is not None]
+
+
+def _show(value: Exponent) -> str:
+    return f"{value.mean:.2f} ± {value.error:.2f}"
+
+
+def _quick(rows: Sequence[Row]) -> list[Claim | None]:
+    found = {key[3]: value for key, value in exponents(rows).items()}
+    strong, weak = (next((found[d] for d in found if sign * d > 0), None) for sign in (-1, 1))
+    if strong is None or weak is None:
+        return []
+    half = {sign: [row["phi_half"] for row in rows if sign * row["decay"] > 0] for sign in (-1, 1)}
+    return [
+        Claim(
+            "growth represents all features, decay a share that grows with the width",
+            "phi_1/2 = 1, and about m/n or somewhat more",
+            f"phi_1/2 = {min(half[-1]):.2f} or more, and {min(half[1]):.2f} to {max(half[1]):.2f}",
+            min(half[-1]) > 0.95 and max(half[1]) < 0.6,
+        ),
+        Claim(
+            "the loss falls faster with the width in strong superposition",
+            "about 1 and more, against less",
+            f"{_show(strong)} against {_show(weak)}",
+            strong.mean > weak.mean,
+        ),
+    ]
+
+
+def _fig1(rows: Sequence[Row]) -> list[Claim | None]:
+    found = exponents(rows)
+    claims: list[Claim | None] = []
+    for (name, _, _, decay), value in found.items():
+        paper = published.LARGE_EXPONENTS.get((name, decay))
+        if decay < 0:
+            statement = f"strong superposition, {name} frequencies: the exponent is about 1"
+            claims.append(Claim(statement, f"{paper:.2f}", _show(value), abs(value.mean - 1) < 0.25))
+        else:
+            strong = found.get((name, _, 0.0, -1.0))
+            steeper = None if strong is None else strong.mean > value.mean
+            of = "no power law" if paper is None else f"{paper:.2f}"
+            claims.append(Claim(f"weak superposition, {name} frequencies: it falls slower", of, _show(value), steeper))
+    return claims
+
+
+def _fig3(rows: Sequence[Row]) -> list[Claim | None]:
+    rows = [row for row in rows if row["alpha"] == 1]
+    grown = [row["phi_half"] for row in rows if row["decay"] < -0.5]
+    cut = [row["phi_half"] / (row["m"] / 1000) for row in rows if row["decay"] > 0.5]
+    pairs = [
+        (row["phi_half"], published.REPRESENTED[row["m"], row["decay"]])
+        for row in rows
+        if (row["m"], row["decay"]) in published.REPRESENTED
+    ]
+    return [
+        Claim("growth of 0.556 or more represents all features", "phi_1/2 >= 0.99", f">= {min(grown):.3f}",
+              min(grown) >= 0.98) if grown else None,
+        Claim("decay of 0.556 or more leaves about m features", "phi_1/2 = 0.6 to 2.1 m/n",
+              f"{min(cut):.1f} to {max(cut):.1f} m/n", min(cut) > 0.5 and max(cut) < 3) if cut else None,
+        Claim("phi_1/2 at alpha = 1 by decay and width", f"{len(pairs)} values of Figure 3",
+              f"mean absolute difference {statistics.mean(abs(a - b) for a, b in pairs):.3f}",
+              statistics.mean(abs(a - b) for a, b in pairs) < 0.1) if pairs else None,
+    ]  # fmt: skip
+
+
+def _fig4(rows: Sequence[Row]) -> list[Claim | None]:
+    found = {(key[1], key[3]): value for key, value in exponents(rows).items() if key[2] == 0}
+    pairs = [(value.mean, published.EXPONENTS[key]) for key, value in found.items() if key in published.EXPONENTS]
+    flat = [value for (alpha, decay), value in found.items() if decay < -0.5 and alpha <= 1]
+    r2 = [value.r2 for (_, decay), value in found.items() if decay < -0.5]
+    steeper = [
+        found[alpha, -decay].mean > value.mean for (alpha, decay), value in found.items() if (alpha, -decay) in found
+        and decay > 0
+    ]  # fmt: skip
+    return [
+        Claim("strong superposition (decay < -0.5), alpha <= 1: the exponent is about 1", "0.83 to 1.24",
+              f"{min(v.mean for v in flat):.2f} to {max(v.mean for v in flat):.2f}",
+              all(0.7 < v.mean < 1.45 for v in flat)) if flat else None,
+        Claim("strong superposition: the loss is a power of the width", "R2 about 0.96 to 1",
+              f"R2 = {min(r2):.3f} to {max(r2):.3f}", min(r2) > 0.9) if r2 else None,
+        Claim("growth gives a steeper law than as much decay", "at every alpha",
+              f"at {sum(steeper)} of {len(steeper)} settings", all(steeper)) if steeper else None,
+        Claim("exponents by alpha and decay", f"{len(pairs)} values of Figure 4",
+              f"mean absolute difference {statistics.mean(abs(a - b) for a, b in pairs):.2f}",
+              statistics.mean(abs(a - b) for a, b in pairs) < 0.2) if pairs else None,
+    ]  # fmt: skip
+
+
+def cleanest(rows: Sequence[Row], count: int = 9) -> dict[tuple[float, float], Exponent]:
+    """The exponents nearest to ideal weak superposition, by (alpha, decay), alpha > 1.
+
+    Those whose largest ambiguity over widths and replicates is least, as the paper picks them.
+    """
+    worst: dict[tuple[float, float], float] = {}
+    for row in rows:
+        if row["alpha"] > 1 and row["decay"] > 0:
+            key = row["alpha"], row["decay"]
+            worst[key] = max(worst.get(key, 0.0), row["ambiguity"])
+    found = {(key[1], key[3]): value for key, value in exponents(rows).items()}
+    return {key: found[key] for key in sorted(worst, key=worst.__getitem__)[:count] if key in found}
+
+
+def _fig5(rows: Sequence[Row]) -> list[Claim | None]:
+    weak = [row for row in rows if row["decay"] > 0 and row["unlearned_loss"] > 0]
+    ratios = [row["loss"] / row["unlearned_loss"] for row in weak]
+    clean = cleanest(rows)
+    misses = [value.mean - (alpha - 1) for (alpha, _), value in clean.items()]
+    return [
+        Claim("weak superposition: the loss is that of the features not represented", "ratio about 1",
+              f"median ratio {statistics.median(ratios):.2f}", 0.8 < statistics.median(ratios) < 1.25)
+        if ratios else None,
+        Claim("weak superposition at its cleanest: the exponent is alpha - 1", "0.40 to 1.14 for 0.25 to 1",
+              f"off by {min(misses):+.2f} to {max(misses):+.2f} in {len(misses)} settings",
+              max(map(abs, misses)) < 0.3) if misses else None,
+    ]  # fmt: skip
+
+
+def _fig6(rows: Sequence[Row]) -> list[Claim | None]:
+    products = [row["overlap_mean"] * row["m"] for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"]]
+    narrow = [
+        row["overlap_variance"] / (2 * (row["m"] - 1) / (row["m"] ** 2 * (row["m"] + 2)))
+        for row in rows
+        if row["decay"] < -0.3 and row["strong_rows"] > row["m"]
+    ]
+    pairs = [
+        (row["phi_one"], published.NORM_ABOVE_ONE[row["alpha"], row["m"]])
+        for row in rows
+        if row["decay"] == -1 and (row["alpha"], row["m"]) in published.NORM_ABOVE_ONE
+    ]
+    return [
+        Claim("mean squared overlaps of strongly represented rows are about 1/m", "1/m",
+              f"{min(products):.2f} to {max(products):.2f} times 1/m, median {statistics.median(products):.2f}",
+              0.8 < statistics.median(products) < 1.1) if products else None,
+        Claim("they vary less than those of random vectors: the rows are spread out", "ratio below 1",
+              f"median ratio {statistics.median(narrow):.2f}", statistics.median(narrow) < 1) if narrow else None,
+        Claim("rows of norm above 1 at decay -1", f"{len(pairs)} values of Figure 6",
+              f"mean absolute difference {statistics.mean(abs(a - b) for a, b in pairs):.3f}",
+              statistics.mean(abs(a - b) for a, b in pairs) < 0.1) if pairs else None,
+    ]  # fmt: skip
+
+
+def _fig7(rows: Sequence[Row]) -> list[Claim | None]:
+    lines = {key[2]: value for key, value in exponents(rows).items() if key[1] == 1 and key[3] == -0.5556}
+    by_density = sorted((row["active"], row["loss"]) for row in rows if row["m"] == 63 and row["decay"] == -0.5556)
+    losses = [value for _, value in by_density]
+    paper = [published.DENSITY_LOSSES[k / 8, -0.5556] for k in (0, 8)]
+    rising = sum(a < b for a, b in zip(losses, losses[1:]))
+    return [
+        Claim("the loss grows with the density of active features", f"m = 63: {paper[0]:.2f} to {paper[1]:.2f}",
+              f"{losses[0]:.2f} to {losses[-1]:.2f}, {rising} of {len(losses) - 1} steps up",
+              rising == len(losses) - 1) if len(losses) > 1 else None,
+        Claim("the exponent does not depend on the density", "1.12, 1.12, 1.1",
+              ", ".join(f"{value.mean:.2f}" for _, value in sorted(lines.items())),
+              max(v.mean for v in lines.values()) - min(v.mean for v in lines.values()) < 0.3)
+        if len(lines) > 1 else None,
+    ]  # fmt: skip
+
+
+CLAIMS: dict[str, Callable[[Sequence[Row]], list[Claim | None]]] = {
+    "quick": _quick, "fig1": _fig1, "fig3": _fig3, "fig4": _fig4, "fig5": _fig5, "fig6": _fig6, "fig7": _fig7,
+}  # fmt: skip

@@ -1,0 +1,184 @@
+"""Sparse features: how often each occurs, and batches of them.
+
+Feature ``i`` of a sample is ``x_i = u_i v_i`` with ``u_i ~ Bernoulli(p_i)`` and ``v_i ~ U(0, 2)``, all independent. The
+frequencies sum to 1, so that about one feature of a sample is active: a batch of ``B`` samples is a list of about ``B``
+triplets (sample, feature, value), and that is how it is drawn here, from ``O(B)`` random numbers instead of ``2 B n``.
+Source: arXiv 2505.10465, Section 2 and Appendix B.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hypvision.errors import HypvisionError, did_you_mean
+
+__all__ = ["DISTRIBUTIONS", "Batch", "check_frequencies", "density_scan", "frequencies", "sample", "sample_dense",
+           "sparse", "stream"]  # fmt: skip
+
+DISTRIBUTIONS = ("power", "exponential1", "exponential", "linear")
+_HEAVY = 1 / 8  # from this frequency on a feature is drawn sample by sample
+
+
+def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
+    """Frequencies that sum to 1, most frequent first.
+
+    Args:
+        name: ``power`` (``i^-alpha``), ``exponential1`` (``exp(-(i-1)/400)``, the one of the paper's figures),
+            ``exponential`` (``exp(-(i-1)/1000)``) or ``linear`` (``n - i + 1``), before they are normalised.
+        n: number of features.
+        alpha: exponent of ``power``.
+
+    Returns:
+        float64 ``(n,)``.
+
+    Raises:
+        HypvisionError: no such distribution, or no feature.
+    """
+    if n < 1:
+        raise HypvisionError(f"There must be at least one feature, got {n}.")
+    i = torch.arange(n, dtype=torch.float64)
+    if name == "power":
+        p = (i + 1) ** -alpha
+    elif name == "exponential1":
+        p = torch.exp(-i / 400)
+    elif name == "exponential":
+        p = torch.exp(-i / 1000)
+    elif name == "linear":
+        p = n - i
+    else:
+        hint = did_you_mean(name, DISTRIBUTIONS, 1)
+        raise HypvisionError(f"There is no distribution '{name}'.{hint} There are: {', '.join(DISTRIBUTIONS)}.")
+    return p / p.sum()
+
+
+def density_scan(p: Tensor, s: float) -> Tensor:
+    """Frequencies with more active features: ``p (1 + s (1/p_1 - 1))``, so that ``p_1`` goes from itself to 1.
+
+    Args:
+        p: ``(n,)``, sums to 1, the largest first.
+        s: from 0 (``p`` itself) to 1.
+
+    Raises:
+        HypvisionError: ``p`` does not sum to 1, or ``s`` is outside [0, 1].
+    """
+    check_frequencies(p, density=1.0)
+    if not 0 <= s <= 1:
+        raise HypvisionError(f"The density goes from 0 to 1, got {s}.")
+    return p * (1 + s * (1 / p.max() - 1))
+
+
+def check_frequencies(p: Tensor, density: float | None = None) -> None:
+    """Refuse what cannot be frequencies: not in [0, 1], or of another sum than ``density``.
+
+    Raises:
+        HypvisionError: as said.
+    """
+    if p.dim() != 1 or not p.numel():
+        raise HypvisionError(f"Frequencies are a vector with one number a feature, got the shape {tuple(p.shape)}.")
+    if not bool(((p >= 0) & (p <= 1)).all()):
+        raise HypvisionError("Frequencies lie between 0 and 1. These do not, or are not numbers.")
+    total = float(p.double().sum())
+    if density is not None and abs(total - density) > 1e-4 * density:
+        raise HypvisionError(f"The frequencies sum to {total:.6g} instead of {density:g}. Divide them by their sum.")
+
+
+def stream(*words: object) -> torch.Generator:
+    """A generator on the CPU whose numbers depend on the words alone: a batch is the same for whoever asks for it."""
+    digest = hashlib.sha256("/".join(map(str, words)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+
+
+class Batch(NamedTuple):
+    """A sparse batch, its triplets ordered by sample and then by feature.
+
+    Attributes:
+        rows, columns: ``(K,)`` int64, the sample and the feature of a triplet.
+        values: ``(K,)``.
+        row_offsets: ``(B + 1,)``, where the triplets of each sample begin.
+        by_column: ``(K,)``, the order of the triplets by feature.
+        column_offsets: ``(n + 1,)``, where those of each feature begin in that order.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    values: Tensor
+    row_offsets: Tensor
+    by_column: Tensor
+    column_offsets: Tensor
+
+    @property
+    def size(self) -> int:
+        """Number of samples, ``B``."""
+        return len(self.row_offsets) - 1
+
+    @property
+    def features(self) -> int:
+        """Number of features, ``n``."""
+        return len(self.column_offsets) - 1
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
+        """The same on another device, its values in another type."""
+        moved = Batch(*(part.to(device, non_blocking=True) for part in self))
+        return moved._replace(values=moved.values.to(dtype))
+
+    def dense(self) -> Tensor:
+        """The matrix ``x``, ``(B, n)``."""
+        x = self.values.new_zeros(self.size, self.features)
+        x[self.rows, self.columns] = self.values
+        return x
+
+
+def _batch(rows: Tensor, columns: Tensor, values: Tensor, size: int, features: int) -> Batch:
+    by_column = torch.argsort(columns, stable=True)
+    ends = [torch.bincount(index, minlength=count).cumsum(0) for index, count in ((rows, size), (columns, features))]
+    row_offsets, column_offsets = (torch.cat([end.new_zeros(1), end]) for end in ends)
+    return Batch(rows, columns, values, row_offsets, by_column, column_offsets)
+
+
+def sparse(x: Tensor) -> Batch:
+    """The triplets of a dense batch ``(B, n)``."""
+    rows, columns = x.nonzero(as_tuple=True)
+    return _batch(rows, columns, x[rows, columns], *x.shape)
+
+
+def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
+    """Draw a batch.
+
+    How many samples have feature ``i`` is binomial; which ones is a draw without replacement, by repeating what came
+    twice. Frequent features, where much would be repeated, are drawn sample by sample.
+
+    Args:
+        p: frequencies ``(n,)`` on the CPU, in [0, 1].
+        size: number of samples.
+        generator: on the CPU; see :func:`stream`.
+
+    Returns:
+        A batch with float32 values, distributed as :func:`sample_dense`.
+    """
+    heavy = p > _HEAVY
+    often, rare = heavy.nonzero().flatten(), (~heavy).nonzero().flatten()
+    drawn = torch.rand(len(often), size, generator=generator) < p[often].float()[:, None]
+    which, rows = drawn.nonzero(as_tuple=True)
+    frequent = rows * len(p) + often[which]
+
+    counts = torch.binomial(torch.full((len(rare),), float(size), dtype=torch.float64), p[rare].double(), generator)
+    left = counts.long()
+    entries = rare.new_empty(0)
+    while total := int(left.sum()):
+        features = torch.repeat_interleave(torch.arange(len(rare)), left)
+        tried = features * size + torch.randint(size, (total,), generator=generator)
+        entries = torch.unique(torch.cat([entries, tried]))
+        left = counts.long() - torch.bincount(entries // size, minlength=len(rare))
+    flat, _ = torch.cat([frequent, entries % size * len(p) + rare[entries // size]]).sort()
+    values = torch.rand(len(flat), generator=generator) * 2
+    return _batch(flat // len(p), flat % len(p), values, size, len(p))
+
+
+def sample_dense(p: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Draw a batch as the release does, from two uniform matrices; float32 ``(size, n)``."""
+    active = torch.rand(size, len(p), generator=generator) < p.float()
+    return active * torch.rand(size, len(p), generator=generator) * 2

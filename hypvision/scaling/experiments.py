@@ -1,0 +1,159 @@
+"""The paper's experiments, by the figures of its repository, and a small one that shows both regimes in a minute.
+
+Figures 3 to 7 are read from one grid of small models (17 exponents of the frequencies, 10 decays, 6 widths, and a scan
+of the density of active features): run into one folder, they share their points. Figure 1 has models of its own, figure
+2 is a drawing, figure 8 is about language models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.scaling.sweep import Point, Settings
+
+__all__ = ["ALPHAS", "DECAYS", "DENSITIES", "EXPERIMENTS", "Experiment", "WIDTHS", "experiment", "groups", "narrowed"]
+
+WIDTHS = tuple(math.floor(math.exp(math.log(10) + k / 5 * math.log(10)) + 1e-9) for k in range(6))  # 10 ... 100
+DECAYS = tuple(round(-1 + 2 * k / 9, 4) for k in range(10))
+ALPHAS = tuple(k / 8 for k in range(17))
+DENSITIES = tuple(k / 8 for k in range(9))
+_LARGE_WIDTHS = tuple(2**k for k in range(3, 11))
+_LARGE_DECAYS = (-1.0, 0.1)
+
+_SMALL = Settings()
+_LARGE = Settings(n=10240, warmup=1000, rates="large", loss_scale=100.0)
+_LARGE_ON_CPU = replace(_LARGE, n=2048, shortened="n 2048 (paper: 10240), m up to 128 (paper: 1024)")
+# As many samples a feature and step as in the paper.
+_TINY = Settings(
+    n=200,
+    batch=512,
+    steps=4000,
+    warmup=400,
+    shortened="n 200 (paper: 1000), batch 512 (2048), steps 4000 (20000), m 8 to 40 (10 to 100)",
+)
+_TINY_WIDTHS = (8, 12, 18, 27, 40)
+
+
+class Experiment(NamedTuple):
+    """A figure: what its points share, which they are, and what it shows."""
+
+    settings: Settings
+    points: list[Point]
+    shows: str
+
+
+def _grid(
+    alphas: Sequence[float], decays: Sequence[float], widths: Sequence[int], densities: Sequence[float] = (0.0,)
+) -> list[Point]:
+    return [Point("power", a, s, g, m) for a in alphas for s in densities for g in decays for m in widths]
+
+
+def _large(widths: Sequence[int]) -> list[Point]:
+    kinds = (("exponential1", 0.0), ("power", 1.2), ("linear", 0.0))
+    return [Point(name, alpha, 0.0, g, m) for name, alpha in kinds for g in _LARGE_DECAYS for m in widths]
+
+
+EXPERIMENTS = {
+    "quick": "both regimes, in small: loss against width with growth and with decay",
+    "fig1": "loss against width for three kinds of frequencies, in both regimes",
+    "fig3": "the share of represented features by decay, width and exponent of the frequencies",
+    "fig4": "how well the loss is a power of the width, and its exponent, by decay and exponent of the frequencies",
+    "fig5": "weak superposition: the loss is that of the features that are not represented",
+    "fig6": "strong superposition: norms, overlaps and exponents",
+    "fig7": "the density of active features",
+    "fig8": "language models: overlaps of their heads, and the fit of their losses",
+}
+
+
+def experiment(name: str, gpu: bool = False, tiny: bool = False) -> Experiment:
+    """A figure by its name.
+
+    Args:
+        name: one of :data:`EXPERIMENTS` but ``fig8``, which trains nothing.
+        gpu: whether there is one; without, ``fig1`` has smaller models.
+        tiny: figures 3 to 7 with the models of ``quick``, a fiftieth of the work; marked as shortened.
+
+    Raises:
+        HypvisionError: no such figure, or one without training.
+    """
+    if name in ("fig2", "fig8"):
+        what = "a drawing" if name == "fig2" else "about language models; see: hypvision scaling lm and fit"
+        raise HypvisionError(f"'{name}' has no training: it is {what}.")
+    if name not in EXPERIMENTS:
+        hint = did_you_mean(name, EXPERIMENTS, 1)
+        raise HypvisionError(f"There is no figure '{name}'.{hint} There are: {', '.join(EXPERIMENTS)}.")
+    if name == "fig1":
+        if tiny:
+            raise HypvisionError("fig1 has no tiny form. Choose some of its points with --widths and --decays.")
+        points = _large([m for m in _LARGE_WIDTHS if gpu or m <= 128])
+        return Experiment(_LARGE if gpu else _LARGE_ON_CPU, points, EXPERIMENTS[name])
+    tiny = tiny or name == "quick"
+    settings, widths, middle, large = (_TINY, _TINY_WIDTHS, 18, 27) if tiny else (_SMALL, WIDTHS, 39, 63)
+    points = _grid(ALPHAS, DECAYS, widths)
+    if name == "quick":
+        points = _grid([1.0], [DECAYS[0], DECAYS[6]], widths)
+    elif name == "fig3":
+        points = list(dict.fromkeys(_grid([1.0], DECAYS, widths) + _grid(ALPHAS, DECAYS, [middle])))
+    elif name == "fig6":
+        points = [point for point in points if point.decay < -0.3]
+    elif name == "fig7":
+        scan, lines = _grid([1.0], DECAYS, [large], DENSITIES), _grid([1.0], [DECAYS[2]], widths, DENSITIES)
+        points = list(dict.fromkeys(scan + lines))
+    return Experiment(settings, points, EXPERIMENTS[name])
+
+
+def narrowed(
+    chosen: Experiment,
+    alphas: Sequence[float] | None = None,
+    decays: Sequence[float] | None = None,
+    densities: Sequence[float] | None = None,
+    widths: Sequence[int] | None = None,
+    replicates: int = 1,
+    steps: int | None = None,
+    batch: int | None = None,
+    independent: bool = False,
+) -> Experiment:
+    """A part of a figure's points, several replicates of them, or with a shorter training, which is then marked.
+
+    Args:
+        chosen: the figure.
+        alphas, decays, densities, widths: only points with these values; each may be off by 0.005.
+        replicates: how many models a point.
+        steps, batch: instead of the figure's; the warm-up shrinks with the steps.
+        independent: batches of its own for every point.
+
+    Raises:
+        HypvisionError: the figure has no points with such a value.
+    """
+    points = chosen.points
+    for name, wanted in (("alpha", alphas), ("decay", decays), ("density", densities), ("m", widths)):
+        if wanted is not None:
+            there = sorted({getattr(point, name) for point in points})
+            for value in wanted:
+                if not any(abs(value - known) <= 0.005 for known in there):
+                    known = ", ".join(f"{known:g}" for known in there)
+                    raise HypvisionError(f"No point of this figure has {name} {value:g}. There are: {known}.")
+            points = [p for p in points if any(abs(getattr(p, name) - value) <= 0.005 for value in wanted)]
+    points = [replace(point, replicate=r) for r in range(replicates) for point in points]
+    settings, cut = chosen.settings, [chosen.settings.shortened] if chosen.settings.shortened else []
+    if steps is not None and steps != settings.steps:
+        cut.append(f"steps {steps} (paper: {settings.steps})")
+        warmup = round(settings.warmup * min(1.0, steps / settings.steps))
+        settings = replace(settings, steps=steps, warmup=warmup)
+    if batch is not None and batch != settings.batch:
+        cut.append(f"batch {batch} (paper: {settings.batch})")
+        settings = replace(settings, batch=batch)
+    settings = replace(settings, independent=independent, shortened=", ".join(cut))
+    return Experiment(settings, points, chosen.shows)
+
+
+def groups(points: Sequence[Point], gpu: bool = False) -> dict[str, list[Point]]:
+    """Points by what is trained together: those of the same batches, on a CPU also of the same decay."""
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.data if gpu else f"{point.data}-g{point.decay:+.4f}", []).append(point)
+    return found

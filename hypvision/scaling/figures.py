@@ -1,0 +1,391 @@
+"""The paper's figures from the rows of a sweep: what there are no points for is left out."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from hypvision.errors import require
+from hypvision.files import replacing
+from hypvision.scaling.claims import cleanest, exponents
+from hypvision.scaling.data import frequencies
+from hypvision.scaling.fits import JointFit
+from hypvision.scaling.measures import random_overlaps
+from hypvision.scaling.published import HEAD_OVERLAPS
+
+__all__ = ["draw", "draw_language_models"]
+
+Row = dict[str, Any]
+Weights = Callable[[Row], Tensor]
+_SIZE = (4.2, 3.4)
+_PAPER = dict(color="0.55", linestyle="--", linewidth=1)
+
+
+def draw(
+    name: str, rows: Sequence[Row], folder: str | Path, weights: Weights, formats: Iterable[str] = ("png", "pdf")
+) -> list[Path]:
+    """Draw a figure into a folder.
+
+    Args:
+        name: ``quick``, ``fig1`` or ``fig3`` to ``fig7``.
+        rows: of the sweep, see :func:`hypvision.scaling.sweep.read_rows`.
+        folder: where to.
+        weights: ``W`` ``(n, m)`` of a row's point.
+        formats: one file each.
+
+    Returns:
+        The files.
+
+    Raises:
+        HypvisionError: matplotlib is missing, or a file cannot be written.
+    """
+    marks = sorted({row["shortened"] for row in rows} - {""})
+    panels = [partial(panel, rows=rows, weights=weights) for panel in _PANELS[name]]
+    return _figure(name, panels, f"shortened: {'; '.join(marks)}" if marks else "", folder, formats)
+
+
+def _figure(
+    name: str, panels: Sequence[Callable[..., bool | None]], title: str, folder: str | Path, formats: Iterable[str]
+) -> list[Path]:
+    pyplot = require("matplotlib.pyplot", "viz")
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(_SIZE[0] * len(panels), _SIZE[1]), squeeze=False)
+    try:
+        for panel, axis in zip(panels, axes[0]):
+            if panel(axis) is False:
+                axis.set_axis_off()
+                axis.text(0.5, 0.5, "no points", ha="center", va="center")
+        if title:
+            figure.suptitle(title, fontsize=8, color="firebrick")
+        figure.tight_layout()
+        paths = [Path(folder, f"{name}.{suffix}") for suffix in formats]
+        for path in paths:
+            with replacing(path) as temporary:
+                figure.savefig(temporary, dpi=110)
+    finally:
+        pyplot.close(figure)
+    return paths
+
+
+def _colors(values: Iterable[float], name: str = "coolwarm") -> dict[float, Any]:
+    """A colour for each value; decays by their sign."""
+    from matplotlib import colormaps
+
+    values = sorted(set(values))
+    largest = max(map(abs, values), default=1) or 1
+    if name == "coolwarm":
+        return {value: colormaps[name](0.5 + value / largest / 2) for value in values}
+    return {value: colormaps[name](i / max(1, len(values) - 1) * 0.9) for i, value in enumerate(values)}
+
+
+def _means(rows: Iterable[Row], x: str, y: str) -> tuple[list[float], list[float], list[float]]:
+    """Means of ``y`` over all rows with one ``x``, and their standard deviations."""
+    found: dict[float, list[float]] = {}
+    for row in rows:
+        if row[y] is not None:
+            found.setdefault(row[x], []).append(row[y])
+    xs = sorted(found)
+    spread = [statistics.stdev(found[v]) if len(found[v]) > 1 else 0.0 for v in xs]
+    return xs, [statistics.mean(found[v]) for v in xs], spread
+
+
+def _lines(axis, rows: Sequence[Row], by: str, x: str, y: str, colors: dict[float, Any], label: str) -> None:
+    for value in sorted({row[by] for row in rows}):
+        part = [row for row in rows if row[by] == value]
+        xs, ys, spread = _means(part, x, y)
+        axis.errorbar(xs, ys, spread, marker="o", markersize=3, linewidth=1, color=colors[value],
+                      label=f"{label} {value:.3g}")  # fmt: skip
+
+
+def _log(axis, xlabel: str, ylabel: str) -> None:
+    axis.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
+    axis.legend(fontsize=6)
+
+
+def _nearest(rows: Sequence[Row], **wanted: float) -> list[Row]:
+    """The rows whose values are nearest to those wanted, one name after the other."""
+    for name, value in wanted.items():
+        if rows:
+            best = min((row[name] for row in rows), key=lambda found: abs(found - value))
+            rows = [row for row in rows if row[name] == best]
+    return list(rows)
+
+
+def _most_common(rows: Sequence[Row]) -> int:
+    """The width that a map or scan is made at: the figure has more points of it than of others."""
+    return statistics.mode(row["m"] for row in sorted(rows, key=lambda row: row["m"])) if rows else 0
+
+
+def _grid(axis, values: dict[tuple[float, float], float], label: str, **limits: float) -> bool | None:
+    """A map over (alpha, decay)."""
+    import numpy as np
+
+    if not values:
+        return False
+    alphas, decays = (sorted({key[i] for key in values}) for i in (0, 1))
+    table = np.array([[values.get((a, d), math.nan) for d in decays] for a in alphas])
+    shown = axis.imshow(table, origin="lower", aspect="auto", cmap="viridis", **limits)
+    axis.set(xlabel="decay γ", ylabel="α", title=label)
+    axis.set_xticks(range(len(decays)), [f"{d:.2f}" for d in decays], fontsize=6, rotation=60)
+    axis.set_yticks(range(len(alphas)), [f"{a:g}" for a in alphas], fontsize=6)
+    if len(values) <= 60:
+        for i, row in enumerate(table):
+            for j, value in enumerate(row):
+                if not math.isnan(value):
+                    axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color="w")
+    axis.figure.colorbar(shown, ax=axis)
+    return None
+
+
+# quick and figure 1: loss against width
+
+
+def _loss_by_decay(axis, rows: Sequence[Row], weights: Weights) -> None:
+    colors = _colors(row["decay"] for row in rows)
+    fits = {key[3]: value for key, value in exponents(rows).items()}
+    _lines(axis, rows, "decay", "m", "loss", colors, "γ")
+    for value in fits.values():
+        for fit in value.fits[:1]:
+            xs = sorted({row["m"] for row in rows})
+            axis.plot(xs, [fit.factor * x**-fit.exponent for x in xs], **_PAPER)
+    handles, labels = axis.get_legend_handles_labels()
+    named = [f"{text}: {fits[d].mean:.2f}" if d in fits else text for text, d in zip(labels, sorted(colors))]
+    axis.set(xscale="log", yscale="log", xlabel="width m", ylabel="loss L")
+    axis.legend(handles, named, fontsize=6)
+
+
+def _represented_by_width(axis, rows: Sequence[Row], weights: Weights) -> None:
+    _lines(axis, rows, "decay", "m", "phi_half", _colors(row["decay"] for row in rows), "γ")
+    _log(axis, "width m", "represented φ(1/2)")
+
+
+def _large(strong: bool) -> Callable[[Any, Sequence[Row], Weights], bool | None]:
+    def panel(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+        rows = [row for row in rows if (row["decay"] < 0) == strong]
+        fits = {key[0]: value for key, value in exponents(rows).items()}
+        for name in sorted({row["distribution"] for row in rows}):
+            xs, ys, spread = _means((row for row in rows if row["distribution"] == name), "m", "loss")
+            text = f"{name}: {fits[name].mean:.2f}" if name in fits else name
+            axis.errorbar(xs, ys, spread, marker="o", markersize=3, linewidth=1, label=text)
+        _log(axis, "width m", "loss L")
+        axis.set_title("strong superposition" if strong else "weak superposition")
+        return None if rows else False
+
+    return panel
+
+
+# figure 3: what is represented
+
+
+def _represented_by_decay(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    rows = [row for row in rows if row["alpha"] == 1 and row["density"] == 0]
+    _lines(axis, rows, "m", "decay", "phi_half", _colors((row["m"] for row in rows), "viridis"), "m")
+    axis.set(xlabel="decay γ", ylabel="represented φ(1/2), α = 1", yscale="log")
+    if rows:
+        axis.legend(fontsize=6)
+    return None if rows else False
+
+
+def _represented_map(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    middle = _most_common(rows)
+    values: dict[tuple[float, float], list[float]] = {}
+    for row in rows:
+        if row["m"] == middle and row["density"] == 0:
+            values.setdefault((row["alpha"], row["decay"]), []).append(row["phi_half"])
+    means = {key: statistics.mean(found) for key, found in values.items()}
+    return _grid(axis, means, f"represented φ(1/2), m = {middle}", vmin=0, vmax=1)
+
+
+# figure 4: exponents
+
+
+def _r2_map(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    values = {(key[1], key[3]): value.r2 for key, value in exponents(rows).items() if key[2] == 0}
+    return _grid(axis, values, "R² of L ~ m^-α_m", vmin=0.5, vmax=1)
+
+
+def _exponent_map(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    values = {(key[1], key[3]): value.mean for key, value in exponents(rows).items() if key[2] == 0}
+    return _grid(axis, values, "model exponent α_m")
+
+
+# figure 5: weak superposition
+
+
+def _measured_against_unlearned(axis, rows: Sequence[Row], weights: Weights) -> None:
+    colors = _colors(row["decay"] for row in rows)
+    for decay, color in colors.items():
+        part = [row for row in rows if row["decay"] == decay and row["unlearned_approximation"] > 0]
+        axis.scatter([row["unlearned_approximation"] for row in part], [row["loss"] for row in part], s=6,
+                     color=color, label=f"γ {decay:.3g}")  # fmt: skip
+    axis.axline((0.1, 0.1), slope=1, **_PAPER)
+    _log(axis, "4/3 of the frequencies not represented", "loss L")
+
+
+def _weak_exponents(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    clean = cleanest(rows)
+    if not clean:
+        return False
+    colors = _colors((decay for _, decay in clean), "viridis")
+    for (alpha, decay), value in clean.items():
+        axis.errorbar(alpha, value.mean, value.error, marker="o", color=colors[decay], label=f"γ {decay:.3g}")
+    axis.axline((1, 0), slope=1, **_PAPER)
+    axis.set(xlabel="α of the frequencies", ylabel="model exponent α_m", title="cleanest weak cases, line α - 1")
+    handles, labels = axis.get_legend_handles_labels()
+    axis.legend(dict(zip(labels, handles)).values(), dict(zip(labels, handles)).keys(), fontsize=6)
+    return None
+
+
+# figure 6: strong superposition
+
+
+def _norms_by_rank(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    chosen = _nearest([row for row in rows if row["density"] == 0], alpha=1, decay=-0.7778, m=15, replicate=0)
+    if not chosen:
+        return False
+    row = chosen[0]
+    lengths = weights(row).norm(dim=1)
+    p = frequencies(row["distribution"], len(lengths), row["alpha"])
+    rank = range(1, len(lengths) + 1)
+    axis.scatter(rank, p.tolist(), s=4, c=["C3" if length > 1 else "C0" for length in lengths.tolist()])
+    axis.set(xscale="log", yscale="log", xlabel="rank of the feature", ylabel="frequency; red: norm > 1")
+    inset = axis.inset_axes([0.12, 0.12, 0.38, 0.35])
+    inset.hist(lengths.tolist(), bins=40)
+    inset.set_title(f"norms, m {row['m']}, γ {row['decay']:.2f}", fontsize=6)
+    inset.tick_params(labelsize=5)
+    return None
+
+
+def _strong_by_width(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    rows = [row for row in rows if row["decay"] == -1 and row["density"] == 0]
+    if not rows:
+        return False
+    _lines(axis, rows, "alpha", "m", "phi_one", _colors((row["alpha"] for row in rows), "viridis"), "α")
+    widths = sorted({row["m"] for row in rows})
+    n = rows[0]["strong_rows"] / rows[0]["phi_one"] if rows[0]["phi_one"] else 1000
+    axis.plot(widths, [m / n for m in widths], label="m/n", **_PAPER)
+    axis.plot(widths, [min(1, m * m / 2 / n) for m in widths], label="m²/2n", **(_PAPER | dict(linestyle=":")))
+    _log(axis, "width m", "norm above 1: φ(1), γ = -1")
+    return None
+
+
+def _overlap_means(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    rows = [row for row in rows if row["decay"] < 0 and row["strong_rows"] > row["m"]]
+    if not rows:
+        return False
+    _lines(axis, rows, "decay", "m", "overlap_mean", _colors(row["decay"] for row in rows), "γ")
+    widths = sorted({row["m"] for row in rows})
+    axis.plot(widths, [1 / m for m in widths], label="1/m", **_PAPER)
+    _log(axis, "width m", "mean squared overlap")
+    return None
+
+
+def _overlap_variances(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    rows = [row for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"]]
+    rows = _nearest(rows, decay=-0.5556)
+    if not rows:
+        return False
+    rows = [row | {"ratio": row["overlap_variance"] / random_overlaps(row["m"])[1]} for row in rows]
+    _lines(axis, rows, "alpha", "m", "ratio", _colors((row["alpha"] for row in rows), "viridis"), "α")
+    axis.axhline(1, **_PAPER)
+    axis.set(xscale="log", xlabel="width m", ylabel=f"variance / random, γ = {rows[0]['decay']:.2f}")
+    axis.legend(fontsize=6)
+    return None
+
+
+def _strong_exponents(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    found = {(key[3], key[1]): value for key, value in exponents(rows).items() if key[3] < -0.3 and key[2] == 0}
+    colors = _colors((decay for decay, _ in found), "viridis")
+    for decay in sorted(colors):
+        part = sorted((alpha, value) for (d, alpha), value in found.items() if d == decay)
+        axis.errorbar([a for a, _ in part], [v.mean for _, v in part], [v.error for _, v in part], marker="o",
+                      markersize=3, linewidth=1, color=colors[decay], label=f"γ {decay:.3g}")  # fmt: skip
+    axis.axhline(1, **_PAPER)
+    axis.axline((1.5, 1), slope=2, **_PAPER)
+    axis.set(xlabel="α of the frequencies", ylabel="model exponent α_m", title="lines 1 and 2(α - 1)", ylim=(0, 3))
+    axis.legend(fontsize=6)
+    return None if found else False
+
+
+# figure 7: density
+
+
+def _loss_by_density(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    rows = [row for row in rows if row["alpha"] == 1]
+    width = _most_common(rows)
+    rows = [row for row in rows if row["m"] == width]
+    _lines(axis, rows, "decay", "active", "loss", _colors(row["decay"] for row in rows), "γ")
+    axis.set(xlabel="active features E", ylabel=f"loss L, m = {width}")
+    axis.legend(fontsize=6)
+    return None if rows else False
+
+
+def _lines_by_density(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    rows = [row for row in rows if row["decay"] == -0.5556 and row["alpha"] == 1]
+    _lines(axis, rows, "active", "m", "loss", _colors((row["active"] for row in rows), "viridis"), "E")
+    _log(axis, "width m", "loss L, γ = -0.556")
+    return None if rows else False
+
+
+_PANELS: dict[str, list[Callable[[Any, Sequence[Row], Weights], bool | None]]] = {
+    "quick": [_loss_by_decay, _represented_by_width],
+    "fig1": [_large(False), _large(True)],
+    "fig3": [_represented_by_decay, _represented_map],
+    "fig4": [_r2_map, _exponent_map],
+    "fig5": [_measured_against_unlearned, _weak_exponents],
+    "fig6": [_norms_by_rank, _strong_by_width, _overlap_variances, _overlap_means, _strong_exponents],
+    "fig7": [_loss_by_density, _lines_by_density],
+}
+
+
+# figure 8: language models
+
+
+def draw_language_models(
+    heads: Sequence[Mapping[str, str]],
+    losses: Sequence[Mapping[str, str]],
+    fit: JointFit | None,
+    folder: str | Path,
+    formats: Iterable[str] = ("png", "pdf"),
+) -> list[Path]:
+    """Draw figure 8: overlaps of heads beside the paper's, and losses less their offsets with the fit.
+
+    Args:
+        heads: rows with ``m`` and ``overlap_mean``, see :func:`~hypvision.scaling.language_models.head_statistics`.
+        losses: rows with ``family``, ``dataset``, ``m`` and ``loss``.
+        fit: of the losses; None if there are none.
+        folder, formats: as for :func:`draw`.
+
+    Raises:
+        HypvisionError: as :func:`draw`.
+    """
+
+    def overlaps(axis) -> None:
+        for family, points in HEAD_OVERLAPS.items():
+            axis.scatter(*zip(*points), s=10, marker="x", alpha=0.6, label=f"{family} (paper)")
+        if heads:
+            points = [(float(row["m"]), float(row["overlap_mean"])) for row in heads]
+            axis.scatter(*zip(*points), s=16, color="k", label="measured here")
+        axis.plot([256, 16384], [1 / 256, 1 / 16384], label="1/m", **_PAPER)
+        _log(axis, "width m", "mean squared overlap of the head's rows")
+
+    def excess(axis) -> bool | None:
+        if fit is None:
+            return False
+        for family in dict.fromkeys(row["family"] for row in losses):
+            part = [row for row in losses if row["family"] == family]
+            points = [(float(r["m"]), float(r["loss"]) - fit.offsets[f"{family}/{r['dataset']}"]) for r in part]
+            axis.scatter(*zip(*points), s=8, label=family)
+        widths = sorted({float(row["m"]) for row in losses})
+        axis.plot(
+            widths, [fit.factor / m**fit.exponent for m in widths], label=f"exponent {fit.exponent:.2f}", **_PAPER
+        )
+        _log(axis, "width m", "loss less its offset")
+        return None
+
+    return _figure("fig8", [overlaps, excess], "", folder, formats)

@@ -1,0 +1,116 @@
+"""Exponents: straight lines through logarithms, and one joint fit of the losses of language models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hypvision.errors import HypvisionError
+
+__all__ = ["JointFit", "PowerLaw", "joint_fit", "power_law"]
+
+
+class PowerLaw(NamedTuple):
+    """``y = factor x^-exponent``, with the standard error of the exponent and the squared correlation."""
+
+    exponent: float
+    error: float
+    r2: float
+    factor: float
+    points: int
+
+
+def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
+    """Ordinary least squares of ``ln y`` on ``ln x``.
+
+    Raises:
+        HypvisionError: fewer than two different ``x``, or numbers that are not positive and finite.
+    """
+    if len(x) != len(y) or len(set(x)) < 2:
+        raise HypvisionError(f"A power law needs two points or more, got {len(x)} x and {len(y)} y.")
+    if not all(math.isfinite(value) and value > 0 for value in (*x, *y)):
+        raise HypvisionError("A power law needs positive, finite numbers; there are others, or NaN, among the points.")
+    a, b = (torch.tensor(values, dtype=torch.float64).log() for values in (x, y))
+    da, db = a - a.mean(), b - b.mean()
+    sxx, sxy, syy = (da @ da).item(), (da @ db).item(), (db @ db).item()
+    slope = sxy / sxx
+    rest = ((db - slope * da) ** 2).sum().item()
+    error = math.sqrt(rest / (len(x) - 2) / sxx) if len(x) > 2 else math.nan
+    r2 = sxy**2 / (sxx * syy) if syy > 0 else math.nan
+    return PowerLaw(-slope, error, r2, math.exp((b.mean() - slope * a.mean()).item()), len(x))
+
+
+class JointFit(NamedTuple):
+    """``L = factor / m^exponent + offset`` with one offset a group; see :func:`joint_fit`."""
+
+    exponent: float
+    error: float
+    factor: float
+    offsets: dict[str, float]
+    mse: float
+    points: int
+
+
+def joint_fit(
+    widths: Sequence[float], losses: Sequence[float], groups: Sequence[str], iterations: int = 500
+) -> JointFit:
+    """The fit of the losses of language models: one power of the width, and an offset for each family and data set.
+
+    Least squares of ``ln A``, ``alpha`` and the offsets by Levenberg and Marquardt's damped steps. The standard error
+    is the paper's: that of the slope of ``ln(L - B)`` on ``ln m`` with three degrees of freedom taken, where points
+    below their offset count as ``L - B = 1``.
+
+    Args:
+        widths, losses, groups: one of each a point.
+        iterations: at most so many steps.
+
+    Raises:
+        HypvisionError: lists of different lengths, numbers that are not positive, or no more points than unknowns.
+    """
+    if not len(widths) == len(losses) == len(groups):
+        raise HypvisionError(f"There are {len(widths)} widths, {len(losses)} losses and {len(groups)} groups.")
+    names = list(dict.fromkeys(groups))
+    if len(losses) <= len(names) + 2:
+        raise HypvisionError(f"{len(losses)} losses do not determine {len(names)} offsets, a factor and an exponent.")
+    if len(set(widths)) < 2 or not all(math.isfinite(value) and value > 0 for value in (*widths, *losses)):
+        raise HypvisionError("The fit needs positive, finite widths and losses, and more than one width.")
+    x = torch.tensor(widths, dtype=torch.float64).log()
+    y = torch.tensor(losses, dtype=torch.float64)
+    member = torch.tensor([[group == name for name in names] for group in groups], dtype=torch.float64)
+    # Powers go by the distance from the mean logarithm, or factor and exponent would be all but one unknown.
+    center = x.mean()
+
+    def residuals(unknown: Tensor) -> Tensor:
+        return unknown[0].exp() * torch.exp(-unknown[1] * (x - center)) + member @ unknown[2:] - y
+
+    least = torch.stack([y[member[:, k] > 0].min() for k in range(len(names))])
+    spread = (y - member @ least).mean().clamp_min(1e-3)
+    unknown = torch.cat([torch.stack([spread.log(), torch.ones((), dtype=torch.float64)]), least - spread / 2])
+    rest = residuals(unknown)
+    damping = 1e-3
+    for _ in range(iterations):
+        power = unknown[0].exp() * torch.exp(-unknown[1] * (x - center))
+        jacobian = torch.cat([power[:, None], -(power * (x - center))[:, None], member], dim=1)
+        normal, right = jacobian.T @ jacobian, -jacobian.T @ rest
+        step = torch.linalg.solve(normal + damping * torch.diag(normal.diagonal().clamp_min(1e-12)), right)
+        tried = residuals(unknown + step)
+        if tried @ tried <= rest @ rest:
+            unknown, rest, damping = unknown + step, tried, max(damping / 10, 1e-12)
+            if step.abs().max() < 1e-12:
+                break
+        elif damping > 1e12:
+            break
+        else:
+            damping *= 10
+    factor, exponent = (unknown[0] + unknown[1] * center).exp(), unknown[1]
+    above = y - member @ unknown[2:]
+    logs = torch.where(above > 0, above.clamp_min(torch.finfo(torch.float64).tiny).log(), 0)
+    misses = logs - (factor.log() - exponent * x)
+    error = ((misses @ misses) / ((x - center) @ (x - center)) / max(1, len(losses) - 3)).sqrt()
+    offsets = dict(zip(names, unknown[2:].tolist()))
+    mse = (rest @ rest / len(losses)).item()
+    return JointFit(exponent.item(), error.item(), factor.item(), offsets, mse, len(losses))

@@ -1,0 +1,202 @@
+"""Superposition in language models: overlaps and norms of the rows of their heads, token frequencies, tables.
+
+A head ``W`` ``(vocabulary, m)`` represents each token by a row; with far more tokens than dimensions and no row near
+zero, that is strong superposition, and the mean squared overlap of rows goes as ``1/m``. Source: arXiv 2505.10465,
+Section 4 and Appendix C.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hypvision.errors import HypvisionError
+from hypvision.scaling.fits import JointFit, joint_fit
+from hypvision.scaling.measures import norms, overlaps
+
+__all__ = ["HEADS", "MODELS", "LanguageModel", "frequency_exponent", "head_name", "head_statistics", "loss_fit",
+           "read_losses", "token_counts"]  # fmt: skip
+
+
+class LanguageModel(NamedTuple):
+    """One of the paper's 27 models: its family, name on the hub, the tensor of its head, and its width."""
+
+    family: str
+    name: str
+    head: str
+    width: int
+
+
+def _models() -> list[LanguageModel]:
+    found = []
+    sizes = dict(
+        zip(
+            ["125m", "350m", "1.3b", "2.7b", "6.7b", "13b", "30b", "66b"],
+            (768, 1024, 2048, 2560, 4096, 5120, 7168, 9216),
+        )
+    )
+    for size, width in sizes.items():
+        head = "lm_head.weight" if size == "66b" else "model.decoder.embed_tokens.weight"
+        found.append(LanguageModel("OPT", f"facebook/opt-{size}", head, width))
+    sizes = dict(zip(["0.5", "1.5", "3", "7", "14", "32", "72"], (896, 1536, 2048, 3584, 5120, 5120, 8192)))
+    for size, width in sizes.items():
+        head = "model.embed_tokens.weight" if float(size) <= 3 else "lm_head.weight"
+        found.append(LanguageModel("Qwen2.5", f"Qwen/Qwen2.5-{size}B", head, width))
+    for size, width in {"": 768, "-medium": 1024, "-large": 1280, "-xl": 1600}.items():
+        found.append(LanguageModel("GPT-2", f"openai-community/gpt2{size}", "wte.weight", width))
+    sizes = dict(
+        zip(
+            ["70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b", "12b"], (512, 768, 1024, 2048, 2048, 2560, 4096, 5120)
+        )
+    )
+    for size, width in sizes.items():
+        found.append(LanguageModel("Pythia", f"EleutherAI/pythia-{size}", "embed_out.weight", width))
+    return found
+
+
+# OPT-350M is 1024 wide, but its head is a matrix of width 512: the one counts for its loss, the other for overlaps.
+MODELS: tuple[LanguageModel, ...] = tuple(_models())
+
+# Names that heads have in checkpoints, the untied ones first.
+HEADS = (
+    "lm_head.weight",
+    "embed_out.weight",
+    "model.decoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight",
+    "model.embed_tokens.weight",
+    "transformer.wte.weight",
+    "wte.weight",
+)
+
+
+def head_name(names: Iterable[str], wanted: str | None = None) -> str:
+    """The name of the head among those of a checkpoint's tensors.
+
+    Args:
+        names: all of them.
+        wanted: the name to take, if it is there.
+
+    Raises:
+        HypvisionError: it is not there, or none of :data:`HEADS` is.
+    """
+    names = list(names)
+    if wanted is not None and wanted in names:
+        return wanted
+    found = [name for name in HEADS if name in names]
+    if wanted is None and found:
+        return found[0]
+    likely = [name for name in names if "emb" in name or "head" in name or "wte" in name][:6] or names[:6]
+    what = f"'{wanted}'" if wanted else f"none of {', '.join(HEADS)}"
+    raise HypvisionError(f"The checkpoint has {what}. It has: {', '.join(likely)}. Name the tensor with --tensor.")
+
+
+def head_statistics(head: Tensor, block: int = 8192) -> dict[str, float]:
+    """Overlaps and norms of the rows of a head ``(vocabulary, m)``, in float32 whatever its type.
+
+    Raises:
+        HypvisionError: it is no matrix with numbers, or has fewer than two rows.
+    """
+    if head.dim() != 2 or len(head) < 2 or not head.is_floating_point():
+        raise HypvisionError(f"A head is a matrix of two rows or more, got {head.dtype} {tuple(head.shape)}.")
+    head = head.float()
+    if not bool(head.isfinite().all()):
+        raise HypvisionError("The head has NaN or infinity among its numbers, so its overlaps mean nothing.")
+    found, lengths = overlaps(head, block), norms(head)
+    m = head.shape[1]
+    return {
+        "tokens": len(head),
+        "m": m,
+        "overlap_mean_absolute": found.mean_absolute,
+        "overlap_std_absolute": found.std_absolute,
+        "overlap_mean": found.mean,
+        "overlap_variance": found.variance,
+        "overlap_max": found.largest,
+        "overlap_times_m": found.mean * m,
+        "norm_mean": lengths.mean,
+        "norm_std": lengths.std,
+        "norm_min": lengths.least,
+        "norm_max": lengths.largest,
+    }
+
+
+def token_counts(texts: Iterable[str], encode: Callable[[str], Sequence[int]], most: int = 1_000_000) -> Tensor:
+    """How often each token comes in texts, by its id, until ``most`` tokens have been counted.
+
+    Args:
+        texts: read one by one.
+        encode: ids of the tokens of a text, without special tokens.
+        most: tokens to count.
+
+    Raises:
+        HypvisionError: there is no token.
+    """
+    counts = torch.zeros(0, dtype=torch.int64)
+    left = most
+    for text in texts:
+        ids = torch.as_tensor(encode(text)[:left], dtype=torch.int64)
+        found = torch.bincount(ids, minlength=len(counts))
+        found[: len(counts)] += counts
+        counts = found
+        left -= len(ids)
+        if left <= 0:
+            break
+    if not int(counts.sum()):
+        raise HypvisionError("The text has no tokens. Give a longer one.")
+    return counts
+
+
+def frequency_exponent(counts: Tensor, ranks: int = 1000) -> float:
+    """The exponent of frequencies in their rank: a line through ``ranks`` of them, uniform in the logarithm.
+
+    Raises:
+        HypvisionError: fewer than ten different tokens.
+    """
+    found = torch.sort(counts[counts > 0].double(), descending=True).values
+    if len(found) < 10:
+        raise HypvisionError(f"{len(found)} different tokens have no exponent. Give a longer text.")
+    logs = torch.linspace(0, math.log(len(found)), ranks, dtype=torch.float64)
+    rank = logs.exp().round().long().clamp(1, len(found))
+    x, y = rank.double().log(), found[rank - 1].log()
+    x, y = x - x.mean(), y - y.mean()
+    return -(x @ y / (x @ x)).item()
+
+
+def read_losses(path: str | Path) -> list[Mapping[str, str]]:
+    """The rows of a csv of losses, with the columns ``family``, ``dataset``, ``m`` and ``loss``.
+
+    ``model`` may stand for ``family`` and ``m``, if it is one of :data:`MODELS`.
+
+    Raises:
+        HypvisionError: a column is missing, or a number is none.
+    """
+    known = {model.name: model for model in MODELS}
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise HypvisionError(f"'{path}' is no csv file: {error}.") from error
+    found = []
+    for number, row in enumerate(rows, start=2):
+        if (model := known.get(row.get("model") or "")) is not None:
+            row = {"family": model.family, "m": str(model.width)} | {k: v for k, v in row.items() if v}
+        missing = [name for name in ("family", "dataset", "m", "loss") if not row.get(name)]
+        if missing:
+            raise HypvisionError(f"'{path}', line {number}: there is no {' and no '.join(missing)}.")
+        try:
+            float(row["m"]), float(row["loss"])
+        except ValueError as error:
+            raise HypvisionError(f"'{path}', line {number}: {error}.") from error
+        found.append(row)
+    return found
+
+
+def loss_fit(rows: Sequence[Mapping[str, str]]) -> JointFit:
+    """The joint fit ``L = A / m^alpha + B`` with an offset for each family and data set; see :func:`joint_fit`."""
+    groups = [f"{row['family']}/{row['dataset']}" for row in rows]
+    return joint_fit([float(row["m"]) for row in rows], [float(row["loss"]) for row in rows], groups)

@@ -1,0 +1,149 @@
+"""What is read from trained weights: which features are represented, and how much the others are in their way.
+
+Rows ``W_i`` of ``(n, m)`` matrices represent features; here they are those of the toy model or of a language model's
+head. Source: arXiv 2505.10465, Sections 2 and 3, Appendices B and D.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hypvision.errors import HypvisionError
+
+__all__ = ["Norms", "Overlaps", "ambiguity", "norms", "overlaps", "random_overlaps", "represented", "unlearned_loss",
+           "unlearned_share", "welch_bound"]  # fmt: skip
+
+_BLOCK = 8192
+
+
+class Norms(NamedTuple):
+    """Mean, standard deviation (unbiased), least and largest norm of the rows."""
+
+    mean: float
+    std: float
+    least: float
+    largest: float
+
+
+class Overlaps(NamedTuple):
+    """Overlaps ``w_i . w_j / (|w_i| |w_j|)`` of all pairs ``i < j`` of rows.
+
+    Attributes:
+        rows: how many rows there are.
+        mean_absolute, std_absolute: of the absolute overlaps.
+        mean, variance: of the squared overlaps.
+        largest: the largest absolute overlap.
+    """
+
+    rows: int
+    mean_absolute: float
+    std_absolute: float
+    mean: float
+    variance: float
+    largest: float
+
+
+def norms(weight: Tensor) -> Norms:
+    """Statistics of the row norms of ``(n, m)``."""
+    values = torch.linalg.vector_norm(weight.float(), dim=1).double()
+    spread = values.std().item() if len(values) > 1 else math.nan
+    return Norms(values.mean().item(), spread, values.min().item(), values.max().item())
+
+
+def represented(weight: Tensor, least: float = 0.5) -> float:
+    """The share of rows whose norm exceeds ``least``: phi_1/2 of the paper, or phi_1."""
+    return (torch.linalg.vector_norm(weight, dim=1) > least).double().mean().item()
+
+
+def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
+    """Overlaps of the rows, by blocks of them, with sums in float64; those of fewer than two rows are NaN.
+
+    Args:
+        weight: ``(n, m)``; what is half precision becomes float32. Rows of zeros overlap with nothing.
+        block: rows at a time; ``block^2`` overlaps are in memory.
+    """
+    weight = weight if weight.dtype == torch.float64 else weight.float()
+    n = len(weight)
+    pairs = n * (n - 1) // 2
+    if not pairs:
+        return Overlaps(n, *[math.nan] * 5)
+    unit = torch.nn.functional.normalize(weight, dim=1, eps=torch.finfo(weight.dtype).tiny)
+    first = second = fourth = largest = 0.0
+    for found in _blocks_above_diagonal(unit, block):
+        found = found.abs_()
+        largest = max(largest, found.max().item())
+        first += found.sum(dtype=torch.float64).item()
+        found = found.square_()
+        second += found.sum(dtype=torch.float64).item()
+        fourth += found.square_().sum(dtype=torch.float64).item()
+    mean_absolute, mean, squared = first / pairs, second / pairs, fourth / pairs
+    return Overlaps(
+        n, mean_absolute, max(0.0, mean - mean_absolute**2) ** 0.5, mean, max(0.0, squared - mean**2), largest
+    )
+
+
+def _blocks_above_diagonal(unit: Tensor, block: int) -> Iterator[Tensor]:
+    for i in range(0, len(unit), block):
+        for j in range(i, len(unit), block):
+            found = unit[i : i + block] @ unit[j : j + block].T
+            if i == j:
+                found = found.triu_(diagonal=1)  # the zeros below add to no sum, and to no maximum
+            yield found
+
+
+def random_overlaps(m: int) -> tuple[float, float]:
+    """Mean and variance of the squared overlap of random unit vectors in ``m`` dimensions."""
+    return 1 / m, 2 * (m - 1) / (m**2 * (m + 2))
+
+
+def welch_bound(count: int, m: int) -> float:
+    """The least that the largest absolute overlap of ``count`` unit vectors in ``m`` dimensions can be.
+
+    Equiangular tight frames reach it, all their overlaps being equal; real ones have no more than m (m + 1)/2 vectors.
+
+    Raises:
+        HypvisionError: fewer than two vectors, or no dimension.
+    """
+    if count < 2 or m < 1:
+        raise HypvisionError(f"The bound is for two vectors or more in a dimension or more, got {count} in {m}.")
+    return math.sqrt(max(0.0, count - m) / (m * (count - 1)))
+
+
+def unlearned_loss(p: Tensor, learned: float) -> tuple[float, float]:
+    """The loss ``L`` if the ``learned`` most frequent features are perfect and the others lost: weak superposition.
+
+    The best that a bias can do for a lost feature is ``b_i = p_i``.
+
+    Returns:
+        ``sum (4/3 p_i - p_i^2)`` over the lost features, and its approximation ``4/3 sum p_i``.
+    """
+    lost = p.double()[round(learned) :]
+    return (4 / 3 * lost - lost.square()).sum().item(), 4 / 3 * lost.sum().item()
+
+
+def unlearned_share(share: float, n: int, alpha: float) -> float:
+    """The sum of the frequencies of power ``alpha`` beyond the first ``share`` of ``n``: the paper's Eq. 14."""
+    if not 0 < share <= 1:
+        raise HypvisionError(f"A share lies between 0 and 1, got {share}.")
+    if alpha == 1:
+        return -math.log(share) / math.log(n)
+    return (share ** (1 - alpha) - 1) * n ** (1 - alpha) / (1 - n ** (1 - alpha))
+
+
+def ambiguity(weight: Tensor) -> float:
+    """How far weights are from ideal weak superposition, which keeps the first ``m`` features as they are.
+
+    The spectral norm of ``W W^T - diag(1, ..., 1, 0, ..., 0)`` with ``m`` ones, computed from the ``2 m`` vectors that
+    it acts on.
+    """
+    n, m = weight.shape
+    weight = weight.double()
+    # W W^T - E E^T = [W E] diag(1, -1) [W E]^T = Q (R diag(1, -1) R^T) Q^T with [W E] = Q R
+    _, r = torch.linalg.qr(torch.cat([weight, torch.eye(n, m, dtype=weight.dtype)], dim=1))
+    signs = torch.cat([weight.new_ones(m), -weight.new_ones(m)])
+    return torch.linalg.eigvalsh((r * signs) @ r.T).abs().max().item()

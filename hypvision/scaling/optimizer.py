@@ -1,0 +1,78 @@
+"""AdamW whose decay of the rows of ``W`` may be negative, which makes them grow to unit norm, and its schedules.
+
+The decay decides how many features share the hidden units: with ``gamma > 0`` rows shrink and only frequent features
+survive, with ``gamma < 0`` every row is drawn to the norm 1 (``W_i <- W_i - lr |gamma| (1 - 1/|W_i|) W_i``) and all are
+represented. Source: arXiv 2505.10465, Eq. 2 and Appendix B.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["AdamW", "learning_rate_factor"]
+
+_BETAS = (0.9, 0.999)
+_EPS = 1e-8
+
+
+def learning_rate_factor(step: int, steps: int, warmup: int, floor: float = 0.05) -> float:
+    """Linear warm-up to 1 and a cosine down to ``floor``.
+
+    Args:
+        step: from 0.
+        steps: of the whole training.
+        warmup: steps of the warm-up; if the training is no longer than that, there is none.
+        floor: what is left at the end.
+    """
+    if warmup >= steps:
+        warmup = 0
+    if step + 1 < warmup:
+        return (step + 1) / warmup
+    return floor + (1 - floor) * (1 + math.cos(math.pi * (step + 1 - warmup) / (steps - warmup))) / 2
+
+
+class AdamW:
+    """The optimiser of ``G`` models in one tensor, each with its own decay.
+
+    Args:
+        parameters: ``(G, M, n)``, see :func:`hypvision.scaling.model.joined`; changed in place.
+        decay: ``gamma`` of each model, ``(G,)``.
+
+    Attributes:
+        first, second: the moments, ``(G, M, n)``.
+        steps: how many have been made.
+    """
+
+    def __init__(self, parameters: Tensor, decay: Tensor):
+        self.parameters = parameters
+        self.decay = decay.to(parameters).view(-1, 1, 1)
+        self.grows = bool((decay < 0).any())
+        self.first, self.second = torch.zeros_like(parameters), torch.zeros_like(parameters)
+        self.steps = 0
+
+    def step(self, gradient: Tensor, weight_rate: Tensor, bias_rate: Tensor) -> None:
+        """One step: the decay of ``W``, then Adam.
+
+        Args:
+            gradient: ``(G, M, n)``, at the parameters before the decay; overwritten.
+            weight_rate, bias_rate: learning rates of ``W`` and ``b``, ``(G,)``.
+        """
+        self.steps += 1
+        weight = self.parameters[:, :-1]
+        amount = weight_rate.view(-1, 1, 1) * self.decay
+        if self.grows:
+            norms = torch.linalg.vector_norm(weight, dim=1, keepdim=True) + _EPS
+            weight *= torch.where(self.decay < 0, 1 + amount * (1 - 1 / norms), 1 - amount)
+        else:
+            weight *= 1 - amount
+
+        self.first.lerp_(gradient, 1 - _BETAS[0])
+        self.second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+        root = torch.sqrt(self.second, out=gradient).div_(math.sqrt(1 - _BETAS[1] ** self.steps)).add_(_EPS)
+        update = torch.div(self.first, root, out=root).div_(1 - _BETAS[0] ** self.steps)
+        update[:, :-1] *= weight_rate.view(-1, 1, 1)
+        update[:, -1] *= bias_rate.view(-1, 1)
+        self.parameters -= update

@@ -1,0 +1,415 @@
+"""Training the points of a grid, with checkpoints of every point and results that need no training again.
+
+A point is one model: width, decay, frequencies, replicate. Its first weights depend on its width and replicate, and the
+batch of a step on the frequencies and the replicate, through generators named after them; so points of the same
+frequencies see the same batches, and what becomes of a point depends neither on those that are trained beside it nor on
+how often the training was cut and resumed. (On one machine: sums of another order round differently.)
+
+On a CPU the models are trained one after the other on each batch, by chunks that stay in its cache. On a GPU they are
+one batched program, together wherever padding less than doubles a model.
+
+A folder of results has ``settings.json``, what all points share; ``points/KEY.json``, the measures of a finished point;
+``points/KEY.pt``, its weights, or where its training stands.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from hypvision.errors import HypvisionError
+from hypvision.files import check_output_folder, replacing, write_text
+from hypvision.scaling import measures
+from hypvision.scaling.data import Batch, density_scan, frequencies, sample, stream
+from hypvision.scaling.model import check_width, initial, joined, loss, loss_and_gradient, parts
+from hypvision.scaling.optimizer import AdamW, learning_rate_factor
+
+__all__ = ["Point", "Settings", "banks_of", "finished", "open_results", "read_rows", "train", "write_table"]
+
+_CHECK_STEPS = 200  # between looks at whether the losses are still numbers
+_SAVE_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the points of one folder share.
+
+    Attributes:
+        n: number of features.
+        batch: samples a step.
+        steps, warmup: of the training.
+        rates: ``small``: 0.01 for all; ``large``: ``0.02 (8/m)^(1/4)`` for ``W`` and ``2/m`` for ``b``.
+        loss_scale: factor of the mean squared error that is minimised; Adam's eps makes it matter. 1, or 100 in the
+            paper's large runs.
+        independent: whether every point draws batches of its own instead of sharing those of its frequencies.
+        test_batches: fresh batches on which the final loss is measured.
+        shortened: what was cut from the paper's setting, in words; empty if nothing was.
+    """
+
+    n: int = 1000
+    batch: int = 2048
+    steps: int = 20000
+    warmup: int = 2000
+    rates: str = "small"
+    loss_scale: float = 1.0
+    independent: bool = False
+    test_batches: int = 100
+    shortened: str = ""
+
+    def peaks(self, m: int) -> tuple[float, float]:
+        """The highest learning rates of ``W`` and ``b``."""
+        return (0.01, 0.01) if self.rates == "small" else (0.02 * (8 / m) ** 0.25, 2 / m)
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """One model of a grid.
+
+    Attributes:
+        distribution, alpha, density: its frequencies, see :func:`hypvision.scaling.data.frequencies` and
+            :func:`~hypvision.scaling.data.density_scan`.
+        decay: ``gamma``.
+        m: its width.
+        replicate: which of several models that differ by chance alone.
+    """
+
+    distribution: str
+    alpha: float
+    density: float
+    decay: float
+    m: int
+    replicate: int = 0
+
+    @property
+    def key(self) -> str:
+        """A name for files."""
+        return f"{self.data}-g{self.decay:+.4f}-m{self.m}"
+
+    @property
+    def data(self) -> str:
+        """What names the stream of batches: points with the same see the same."""
+        return f"{self.distribution}-a{self.alpha:.4f}-s{self.density:.4f}-r{self.replicate}"
+
+    def frequencies(self, n: int) -> Tensor:
+        """Of its features, float64 ``(n,)``."""
+        return density_scan(frequencies(self.distribution, n, self.alpha), self.density)
+
+
+# Folders of results
+
+
+def open_results(folder: str | Path, settings: Settings) -> Path:
+    """Make a folder of results, or take up one of the same settings.
+
+    Raises:
+        HypvisionError: the folder has results of other settings, or ``settings.json`` is damaged.
+    """
+    folder = check_output_folder(folder)
+    path = folder / "settings.json"
+    now = asdict(settings)
+    if not path.exists():
+        write_text(path, json.dumps(now, indent=2) + "\n")
+        return folder
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise HypvisionError(f"'{path}' is damaged ({error}). Remove it, or choose another folder.") from error
+    other = [f"{name} {before.get(name)} (now {now[name]})" for name in now if before.get(name) != now[name]]
+    if other:
+        raise HypvisionError(
+            f"'{folder}' has results of another grid: {', '.join(other)}. Choose another folder, or the same settings."
+        )
+    return folder
+
+
+def finished(folder: str | Path, points: Iterable[Point]) -> bool:
+    """Whether all of the points have their results in the folder."""
+    return all(Path(folder, "points", f"{point.key}.json").exists() for point in points)
+
+
+def read_rows(folder: str | Path, points: Iterable[Point]) -> list[dict[str, Any]]:
+    """The results of points, in their order; those that have none are left out.
+
+    Raises:
+        HypvisionError: a file is damaged.
+    """
+    rows = []
+    for point in points:
+        path = Path(folder, "points", f"{point.key}.json")
+        if path.exists():
+            try:
+                rows.append(json.loads(path.read_text(encoding="utf-8")))
+            except ValueError as error:
+                raise HypvisionError(f"'{path}' is damaged ({error}). Remove it and run the command again.") from error
+    return rows
+
+
+def write_table(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows of the same columns as csv."""
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else ["empty"])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+# Training
+
+
+class _Bank:
+    """Models that are trained as one tensor, all at the same step."""
+
+    def __init__(self, points: Sequence[Point], settings: Settings, device: str, dtype: torch.dtype):
+        self.points, self.settings = list(points), settings
+        models = [
+            initial(settings.n, point.m, stream("initial", point.m, point.replicate), dtype) for point in self.points
+        ]
+        decay = torch.tensor([point.decay for point in self.points], dtype=dtype)
+        self.optimizer = AdamW(joined(models).to(device), decay.to(device))
+        peaks = torch.tensor([settings.peaks(point.m) for point in self.points], dtype=torch.float64).to(device, dtype)
+        self.weight_peaks, self.bias_peaks = peaks[:, 0], peaks[:, 1]
+        self.losses = torch.zeros(settings.steps, len(self.points), device=device)
+
+    @property
+    def parameters(self) -> Tensor:
+        return self.optimizer.parameters
+
+    @property
+    def done(self) -> bool:
+        return self.optimizer.steps >= self.settings.steps
+
+    def step(self, batch: Batch) -> None:
+        """One step of all models on a batch; the losses recorded are those before it."""
+        settings, now = self.settings, self.optimizer.steps
+        found, gradient = loss_and_gradient(self.parameters, batch)
+        if settings.loss_scale != 1:
+            gradient *= settings.loss_scale
+        self.losses[now] = found
+        factor = learning_rate_factor(now, settings.steps, settings.warmup)
+        self.optimizer.step(gradient, factor * self.weight_peaks, factor * self.bias_peaks)
+
+    def check(self) -> None:
+        """Raises HypvisionError if a loss is no number."""
+        wrong = (~self.losses.isfinite()).any(0)
+        if wrong.any():
+            index = int(wrong.nonzero()[0])
+            step = int((~self.losses[:, index].isfinite()).nonzero()[0])
+            raise HypvisionError(
+                f"The training of {self.points[index].key} gave NaN or infinity at step {step}. Its learning rate is "
+                "too high for this setting: take more features, larger batches or a longer warm-up."
+            )
+
+    def save(self, folder: Path) -> None:
+        for index, point in enumerate(self.points):
+            rows = [*range(point.m), self.parameters.shape[1] - 1]
+            state = {
+                "step": self.optimizer.steps,
+                "losses": self.losses[: self.optimizer.steps, index].cpu().clone(),
+                "state": torch.stack([t[index, rows].cpu() for t in self._tensors()]),
+            }
+            with replacing(_state_path(folder, point)) as temporary:
+                torch.save(state, temporary)
+
+    def load(self, states: Sequence[dict[str, Any]]) -> None:
+        for index, (point, state) in enumerate(zip(self.points, states)):
+            rows = [*range(point.m), self.parameters.shape[1] - 1]
+            for tensor, stored in zip(self._tensors(), state["state"]):
+                tensor[index, rows] = stored.to(tensor)
+            self.losses[: state["step"], index] = state["losses"].to(self.losses)
+            self.optimizer.steps = state["step"]
+
+    def _tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.parameters, self.optimizer.first, self.optimizer.second
+
+
+def banks_of(points: Sequence[Point], device: str) -> list[list[Point]]:
+    """Which points are trained as one tensor: one each on a CPU; on a GPU all that padding less than doubles."""
+    if not str(device).startswith("cuda"):
+        return [[point] for point in points]
+    banks: list[list[Point]] = []
+    for point in sorted(points, key=lambda point: -point.m):
+        if banks and 2 * point.m > banks[-1][0].m:
+            banks[-1].append(point)
+        else:
+            banks.append([point])
+    return banks
+
+
+@torch.no_grad()
+def train(
+    folder: str,
+    points: Sequence[Point],
+    settings: Settings,
+    device: str = "cpu",
+    banks: Sequence[Sequence[Point]] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Train points that share their frequencies, measure them, and write their results into a folder.
+
+    Points that have results are left alone, those that have been cut go on from their last checkpoint.
+
+    Args:
+        folder: of results, see :func:`open_results`.
+        points: of the same ``data``.
+        settings: of the folder.
+        device: where.
+        banks: which points are one tensor; default: :func:`banks_of`.
+        dtype: float32, or float64 for checks.
+
+    Raises:
+        HypvisionError: a width above the number of features, a loss that is no number, or a damaged checkpoint.
+        ValueError: points of different ``data``.
+    """
+    place = Path(folder)
+    if len({point.data for point in points}) > 1:
+        raise ValueError("the points have different frequencies or replicates")
+    for point in points:
+        check_width(point.m, settings.n)
+    left = [point for point in points if not finished(place, [point])]
+    if not left:
+        return
+    states = {point: _read_state(place, point, settings) for point in left}
+    trained = []
+    for group in banks_of(left, device) if banks is None else banks:
+        by_step: dict[int, list[Point]] = {}
+        for point in group:
+            if point in states:
+                by_step.setdefault((states[point] or {"step": 0})["step"], []).append(point)
+        for step, members in by_step.items():
+            trained.append(_Bank(members, settings, device, dtype))
+            if step:
+                trained[-1].load([states[point] for point in members])
+    del states
+    p = left[0].frequencies(settings.n)
+    first = min(bank.optimizer.steps for bank in trained)
+    with tqdm(total=settings.steps, initial=first, desc=left[0].data, unit="step", leave=False, disable=None) as bar:
+        _run(trained, p, settings, place, device, dtype, bar)
+    for bank in trained:
+        bank.check()
+        for point, row in zip(bank.points, _measure(bank, p, device, dtype)):
+            bank.save(place)
+            write_text(place / "points" / f"{point.key}.json", json.dumps(row, indent=2) + "\n")
+
+
+def _run(banks: list[_Bank], p: Tensor, settings: Settings, folder: Path, device: str, dtype: torch.dtype, bar: tqdm):
+    saved = time.monotonic()
+    for step in range(bar.n, settings.steps):
+        batches: dict[str, Batch] = {}
+        for bank in banks:
+            if bank.optimizer.steps == step:
+                owner = bank.points[0].key if settings.independent else bank.points[0].data
+                if owner not in batches:
+                    drawn = sample(p, settings.batch, stream("train", owner, step))
+                    batches[owner] = drawn.to(device, dtype)
+                bank.step(batches[owner])
+        bar.update()
+        if (step + 1) % _CHECK_STEPS == 0:
+            for bank in banks:
+                bank.check()
+            if time.monotonic() - saved > _SAVE_SECONDS:
+                for bank in banks:
+                    bank.save(folder)
+                saved = time.monotonic()
+
+
+def _state_path(folder: Path, point: Point) -> Path:
+    return folder / "points" / f"{point.key}.pt"
+
+
+def _read_state(folder: Path, point: Point, settings: Settings) -> dict[str, Any] | None:
+    path = _state_path(folder, point)
+    if not path.exists():
+        return None
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        whole = state["state"].shape == (3, point.m + 1, settings.n) and len(state["losses"]) == state["step"]
+        if not whole or not 0 < state["step"] <= settings.steps:
+            raise ValueError("its parts do not fit the point")
+    except Exception as error:  # the reader raises whatever the bytes make it stumble over
+        raise HypvisionError(f"The checkpoint '{path}' is damaged ({error}). Remove it to train anew.") from error
+    return state
+
+
+# Measuring
+
+
+def weights_of(folder: str | Path, point: Point, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
+    """``W`` ``(n, m)``, ``b`` ``(n,)`` and the loss of every training step of a point.
+
+    Raises:
+        HypvisionError: there is none, or it is damaged.
+    """
+    state = _read_state(Path(folder), point, settings)
+    if state is None:
+        raise HypvisionError(f"'{folder}' has no weights of {point.key}. Run the sweep again without its result.")
+    return *parts(state["state"][:1], 0, point.m), state["losses"]
+
+
+def _measure(bank: _Bank, p: Tensor, device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
+    settings = bank.settings
+    tests = [
+        loss(bank.parameters, sample(p, settings.batch, stream("test", bank.points[0].data, k)).to(device, dtype)).cpu()
+        for k in range(settings.test_batches)
+    ]
+    tested = torch.stack(tests) * settings.n
+    last = bank.losses[-100:].double().cpu() * settings.n
+    rows = []
+    for index, point in enumerate(bank.points):
+        weight = parts(bank.parameters, index, point.m)[0].cpu()
+        rows.append(
+            asdict(point)
+            | {
+                "active": p.sum().item(),
+                "loss": tested[:, index].mean().item(),
+                "loss_std": tested[:, index].std().item(),
+                "train_loss": last[:, index].mean().item(),
+                "train_loss_std": last[:, index].std().item(),
+            }
+            | measures_of(weight, p)
+            | {"steps": settings.steps, "shortened": settings.shortened}
+        )
+    return rows
+
+
+def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
+    """All measures of trained weights ``(n, m)`` of the toy model with frequencies ``p``; see ``measures``."""
+    n, m = weight.shape
+    half = measures.represented(weight)
+    lengths = torch.linalg.vector_norm(weight, dim=1)
+    strong, every = measures.overlaps(weight[lengths > 1]), measures.overlaps(weight)
+    return {
+        "phi_half": half,
+        "phi_one": measures.represented(weight, 1.0),
+        "strong_rows": strong.rows,
+        "overlap_mean": _known(strong.mean),
+        "overlap_variance": _known(strong.variance),
+        "overlap_max": _known(strong.largest),
+        "overlap_mean_all": every.mean,
+        "overlap_max_all": every.largest,
+        "welch": measures.welch_bound(strong.rows, m) if strong.rows > 1 else None,
+        "unlearned_loss": measures.unlearned_loss(p, half * n)[0],
+        "unlearned_approximation": measures.unlearned_loss(p, half * n)[1],
+        "ambiguity": measures.ambiguity(weight),
+        "norm_mean": lengths.mean().item(),
+        "norm_min": lengths.min().item(),
+        "norm_max": lengths.max().item(),
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def settings_from(values: dict[str, Any]) -> Settings:
+    """Settings from what ``settings.json`` holds, what it does not know left out."""
+    known = {field.name for field in fields(Settings)}
+    return Settings(**{name: value for name, value in values.items() if name in known})

@@ -1,0 +1,360 @@
+"""Few-shot recognition with a frozen CLIP under mmengine's Runner: any host with any feature adapter.
+
+>>> model = dict(type="FewShotCLIP", clip=dict(name="ViT-B-16", pretrained="openai"), host=dict(name="promptsrc"),
+...              adapter=dict(type="lathadapter", classes=100))
+
+Classes come from the data (:class:`ClassNamesHook`), so a model that was trained on base classes is tested on new ones
+by exchanging the data set. Checkpoints hold what was learned and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel
+from mmengine.optim.scheduler.lr_scheduler import LRSchedulerMixin
+from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
+from mmengine.registry import DATA_SAMPLERS, HOOKS, MODELS, PARAM_SCHEDULERS
+from mmengine.runner import Runner
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from hypvision.clip import adapters
+from hypvision.clip.adapters.lathadapter import LatentHierarchy
+from hypvision.clip.models import CLIPBundle, create_clip
+from hypvision.clip.prompting import HostOutput, build_host, feature_size
+from hypvision.clip.prompting.features import FeatureCache
+from hypvision.clip.prompting.promptsrc import GaussianAverage
+from hypvision.data.fewshot import FewShotDataset
+from hypvision.errors import HypvisionError
+
+__all__ = [
+    "ClassNamesHook",
+    "CoOpCosineLR",
+    "FeatureCacheHook",
+    "FewShotCLIP",
+    "FixedLengthSampler",
+    "GaussianAverageHook",
+    "accuracy",
+]
+
+
+@MODELS.register_module()
+class FewShotCLIP(BaseModel):
+    """A host, and maybe LatHAdapter on its features.
+
+    The losses are the host's. With the adapter its classification loss becomes that of the cosines with refined classes
+    (``loss_ecls``), to which come that of the hyperbolic distances (``loss_hcls``) and those of the two hierarchies
+    (``loss_va``, ``loss_at``); the host's other losses stay, on features that are not refined.
+
+    Args:
+        clip: arguments of :func:`hypvision.clip.models.create_clip`, or what it returns.
+        host: ``name`` and options of :func:`hypvision.clip.prompting.build_host`.
+        adapter: ``dict(type="lathadapter", ...)``, see
+            :class:`~hypvision.clip.adapters.lathadapter.LatHAdapterConfig`; None for none.
+        data_preprocessor, init_cfg: of mmengine.
+
+    Raises:
+        HypvisionError: unknown method or options, or a model that does not fit.
+    """
+
+    def __init__(
+        self,
+        clip: dict[str, Any] | CLIPBundle,
+        host: dict[str, Any],
+        adapter: dict[str, Any] | None = None,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+    ):
+        super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
+        options = dict(host)
+        bundle = clip if isinstance(clip, CLIPBundle) else create_clip(**clip)
+        self.host = build_host(bundle, options.pop("name", "promptsrc"), **options)
+        if adapter is not None:
+            if adapter.get("type") != "lathadapter":
+                raise HypvisionError(f"A few-shot method takes the adapter 'lathadapter', not {adapter.get('type')!r}.")
+            adapters.inject(self.host.clip, {"dim": feature_size(self.host), **adapter})
+
+    @property
+    def hierarchy(self) -> LatentHierarchy | None:
+        """The module of the adapter; None without one."""
+        return getattr(self.host.clip, "lathadapter", None)
+
+    def set_classes(self, names: Sequence[str], template: str | None = None) -> None:
+        """Change the classes, see :meth:`hypvision.clip.prompting.Host.set_classes`."""
+        self.host.set_classes(names, template)
+
+    def learned(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and parameters of what trains."""
+        return ((name, value) for name, value in self.named_parameters() if value.requires_grad)
+
+    def train(self, mode: bool = True) -> FewShotCLIP:
+        super().train(mode)
+        if self.hierarchy is not None:
+            self.hierarchy.train(mode)  # the frozen CLIP, whose child it is, stays in evaluation mode
+        return self
+
+    def forward(
+        self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
+    ) -> Any:
+        """mmengine's modes.
+
+        Args:
+            inputs: uint8 (B, 3, H, W); or features (B, d) of the frozen image tower, where the host takes them.
+            label: (B,); needed by ``"loss"`` of supervised hosts.
+            index: numbers of the images, passed on by ``"predict"``.
+            mode: ``"tensor"``: logits (B, C); ``"loss"``: a dict; ``"predict"``: for each image a dict with ``scores``
+                over the classes, ``label`` and ``index``.
+        """
+        if mode not in ("tensor", "loss", "predict"):
+            raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got '{mode}'.")
+        out = self.host(inputs, label)
+        if mode == "loss":
+            return self._loss(out, label)
+        logits = self._logits(out)
+        if mode == "tensor":
+            return logits
+        scores = logits.softmax(-1).cpu()
+        labels = [None] * len(scores) if label is None else label.tolist()
+        indices = [None] * len(scores) if index is None else index.tolist()
+        return [dict(scores=s, label=y, index=i) for s, y, i in zip(scores, labels, indices)]
+
+    def _logits(self, out: HostOutput) -> Tensor:
+        if self.hierarchy is None:
+            return out.logits()
+        found = self.hierarchy(out.image, self._text(out), out.scale, losses=False).logits
+        return found if out.extra is None else found + out.extra
+
+    def _loss(self, out: HostOutput, label: Tensor | None) -> dict[str, Tensor]:
+        if self.hierarchy is None:
+            return dict(loss_ce=out.fit(out.logits(), label), **out.losses)
+        neighbours = label if out.teacher is None else out.teacher.argmax(-1)
+        found = self.hierarchy(out.image, self._text(out), out.scale, neighbours)
+        cosine = found.cosine if out.extra is None else found.cosine + out.extra
+        losses = dict(loss_ecls=out.fit(cosine, label), **found.losses, **out.losses)
+        if found.distance is not None:
+            if out.teacher is None:
+                losses["loss_hcls"] = F.cross_entropy(-found.distance, label)
+            else:
+                target = out.teacher.log_softmax(-1)
+                losses["loss_hcls"] = F.kl_div(
+                    (-found.distance).log_softmax(-1), target, reduction="batchmean", log_target=True
+                )
+        return losses
+
+    @staticmethod
+    def _text(out: HostOutput) -> Tensor:
+        if out.text is None:
+            raise HypvisionError("LatHAdapter refines class features, which a linear probe does not have.")
+        return out.text
+
+
+def _dataset(loader: Any) -> FewShotDataset | None:
+    dataset = getattr(loader, "dataset", None)
+    return dataset if hasattr(dataset, "metainfo") else None
+
+
+def _plain(runner: Runner) -> FewShotCLIP:
+    return getattr(runner.model, "module", runner.model)
+
+
+@HOOKS.register_module()
+class ClassNamesHook(Hook):
+    """Gives the model the class names and the sentence of the data that it meets next."""
+
+    priority = "VERY_HIGH"
+
+    def before_train(self, runner: Runner) -> None:
+        self._set(runner, runner.train_dataloader)
+        model = _plain(runner)
+        if model.hierarchy is not None and runner.iter == 0:
+            with torch.no_grad():
+                model.hierarchy.begin(model.host.texts())
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        self._set(runner, runner.train_dataloader)
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        self._set(runner, runner.val_dataloader)
+
+    def before_test_epoch(self, runner: Runner) -> None:
+        self._set(runner, runner.test_dataloader)
+
+    @staticmethod
+    def _set(runner: Runner, loader: DataLoader) -> None:
+        meta = loader.dataset.metainfo
+        _plain(runner).set_classes(meta["classes"], meta.get("template"))
+
+
+@HOOKS.register_module()
+class GaussianAverageHook(Hook):
+    """PromptSRC's average over the weights after each epoch, which takes their place after the last.
+
+    What is in it so far is part of every checkpoint, so a resumed training ends as an uninterrupted one.
+
+    Args:
+        mean, std: of the weights over the epochs, see :func:`hypvision.clip.prompting.promptsrc.gaussian_weights`.
+    """
+
+    key = "gaussian_average"
+
+    def __init__(self, mean: float, std: float):
+        self.mean, self.std = mean, std
+        self.average: GaussianAverage | None = None
+        self._resumed: dict[str, Any] | None = None
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        self._resumed = checkpoint.get(self.key)
+
+    def before_train(self, runner: Runner) -> None:
+        self.average = GaussianAverage(runner.max_epochs, self.mean, self.std)
+        if self._resumed is not None and runner.epoch:
+            device = next(_plain(runner).parameters()).device
+            total = {name: value.to(device) for name, value in self._resumed["total"].items()}
+            self.average.load_state_dict(dict(self._resumed, total=total))
+        if self.average.seen != runner.epoch:
+            raise HypvisionError(
+                f"The checkpoint is of epoch {runner.epoch}, but its average has {self.average.seen} epochs, so the "
+                "training cannot go on from it. Start it again without --resume."
+            )
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        model = _plain(runner)
+        self.average.update(model.learned())
+        if self.average.complete:
+            self.average.copy_to(model.learned())
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        if self.average is not None and not self.average.complete:
+            checkpoint[self.key] = self.average.state_dict()
+
+
+@HOOKS.register_module()
+class FeatureCacheHook(Hook):
+    """Trains a method behind the frozen image tower on features that are computed once, and fills the cache of a
+    Tip-Adapter.
+
+    Args:
+        views: augmented views of each training image, of which every sample takes one by chance; 0 for the centre crop.
+            The official codes augment anew in each epoch: that is training without this hook.
+        folder: where features are kept, by the content of the images and of the model; None: in memory alone.
+    """
+
+    priority = "HIGH"
+
+    def __init__(self, views: int = 0, folder: str | Path | None = None):
+        self.cache, self.views = FeatureCache(folder), views
+
+    def before_train(self, runner: Runner) -> None:
+        model, dataset = _plain(runner), runner.train_dataloader.dataset
+        if not model.host.feature_inputs:
+            raise HypvisionError(
+                f"{type(model.host).__name__} changes the image tower, so it cannot train on kept features. Leave out "
+                "FeatureCacheHook."
+            )
+        dataset.use_features(self.cache.features(model.host, dataset, self.views))
+        prepare_tip_adapter(model, dataset, self.cache)
+
+
+def prepare_tip_adapter(model: FewShotCLIP, dataset: FewShotDataset, cache: FeatureCache, views: int = 10) -> None:
+    """Fill a Tip-Adapter with the mean features of augmented views of its training images; others are left alone."""
+    if hasattr(model.host, "fill"):
+        features = cache.features(model.host, dataset, views).mean(0)
+        device = next(model.parameters()).device
+        model.host.fill(features.to(device), torch.tensor(dataset.labels, device=device))
+
+
+@PARAM_SCHEDULERS.register_module()
+class CoOpCosineLR(LRSchedulerMixin, _ParamScheduler):
+    """The schedule of CoOp's code and all that follow it, once an epoch e = 0, 1, ...: 1e-5 in the first, then
+    ``lr (1 + cos(pi (e - 1) / E)) / 2``, which never reaches 0.
+
+    Args:
+        optimizer: the optimiser.
+        epochs: E.
+        first: rate of the first epoch.
+        kwargs: of mmengine's schedulers.
+    """
+
+    def __init__(self, optimizer: Any, epochs: int, first: float = 1e-5, **kwargs: Any):
+        self.epochs, self.first = epochs, first
+        super().__init__(optimizer, **kwargs)
+
+    def _get_value(self) -> list[float]:
+        if self.last_step == 0:
+            return [self.first] * len(self.base_values)
+        share = (1 + math.cos(math.pi * (self.last_step - 1) / self.epochs)) / 2
+        return [base * share for base in self.base_values]
+
+
+@DATA_SAMPLERS.register_module()
+class FixedLengthSampler(Sampler):
+    """So many images an epoch, one random order of the data after the other.
+
+    Args:
+        dataset: the data.
+        length: images of an epoch, over all processes.
+        shuffle, seed: as for mmengine's ``DefaultSampler``; None: a seed that all processes share.
+    """
+
+    def __init__(self, dataset: Any, length: int, shuffle: bool = True, seed: int | None = None):
+        from mmengine.dist import get_dist_info, sync_random_seed
+
+        self.rank, self.world_size = get_dist_info()
+        self.size, self.length, self.shuffle, self.epoch = len(dataset), length, shuffle, 0
+        self.seed = sync_random_seed() if seed is None else seed
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        order: list[int] = []
+        while len(order) < self.length:
+            turn = torch.randperm(self.size, generator=generator) if self.shuffle else torch.arange(self.size)
+            order += turn.tolist()
+        return iter(order[self.rank : self.length : self.world_size])
+
+    def __len__(self) -> int:
+        return len(range(self.rank, self.length, self.world_size))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Another order in each epoch."""
+        self.epoch = epoch
+
+
+@torch.no_grad()
+def accuracy(
+    model: FewShotCLIP,
+    dataset: FewShotDataset,
+    batch: int = 100,
+    workers: int = 0,
+    amp: torch.dtype | None = None,
+    features: Tensor | None = None,
+) -> float:
+    """Top-1 accuracy in percent over a data set, among its classes.
+
+    Args:
+        model: the classes are set to those of the data.
+        dataset: the images.
+        batch, workers: of the data loader.
+        amp: dtype of autocast; None for none.
+        features: (N, d) of the images, instead of reading them.
+    """
+    device = next(model.parameters()).device
+    model.eval()
+    model.set_classes(dataset.metainfo["classes"], dataset.metainfo["template"])
+    right = 0
+    with torch.autocast(device.type, dtype=amp or torch.bfloat16, enabled=amp is not None):
+        if features is not None:
+            labels = torch.tensor(dataset.labels)
+            batches = zip(features.split(batch), labels.split(batch))
+        else:
+            loader = DataLoader(dataset, batch, num_workers=workers)
+            batches = ((sample["inputs"], sample["label"]) for sample in loader)
+        for inputs, labels in batches:
+            right += int((model(inputs.to(device)).argmax(-1).cpu() == labels).sum())
+    return 100.0 * right / len(dataset)

@@ -1,0 +1,255 @@
+"""The published recipes of the few-shot methods, and the config of a training that follows one.
+
+Rates are SGD's with momentum 0.9 and weight decay 5e-4, but for Tip-Adapter-F; the schedule is
+:class:`hypvision.tasks.few_shot.CoOpCosineLR`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hypvision.clip.prompting import HOSTS
+from hypvision.errors import HypvisionError, did_you_mean
+
+__all__ = ["METHODS", "PROTOCOLS", "Recipe", "few_shot_config", "recipe", "split_method"]
+
+PROTOCOLS = ("base2new", "shots", "cross", "dg")
+# Few-shot averages of PromptSRC: (mean, std) of the weights over 50 epochs.
+_LATE = ("stanford_cars", "oxford_flowers", "fgvc_aircraft", "dtd", "eurosat")
+_LIGHT = ("fgvc_aircraft", "oxford_flowers", "dtd")  # where PromptKD's loss weighs less
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a method is trained.
+
+    Attributes:
+        host: its ``name`` and options.
+        lr: largest rate.
+        epochs: 0 for what does not train.
+        batch: images.
+        average: mean and deviation of PromptSRC's average over epochs, or None.
+        features: whether it works behind the frozen image tower, so that features can be kept.
+        optimizer: other arguments of the optimiser than those above.
+        unlabelled: train on all images of all classes, without labels.
+    """
+
+    host: dict[str, Any]
+    lr: float = 0.002
+    epochs: int = 0
+    batch: int = 32
+    average: tuple[float, float] | None = None
+    features: bool = False
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    unlabelled: bool = False
+
+
+METHODS = (*sorted(HOSTS), "tip-adapter-f")
+"""Names that the command line takes; each also with ``+lath``."""
+
+
+def split_method(method: str) -> tuple[str, bool]:
+    """The host's name, and whether LatHAdapter is on it.
+
+    Raises:
+        HypvisionError: there is no such method.
+    """
+    name, plus, adapter = method.partition("+")
+    if name not in METHODS or (plus and adapter != "lath"):
+        raise HypvisionError(
+            f"There is no few-shot method '{method}'.{did_you_mean(name, METHODS)} There are: {', '.join(METHODS)}, "
+            "each also with +lath."
+        )
+    if plus and name == "linear-probe":
+        raise HypvisionError("LatHAdapter refines class features, which a linear probe does not have.")
+    return name, bool(plus)
+
+
+def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes: int, images: int) -> Recipe:
+    """The published recipe; where none is published, that of the nearest method.
+
+    Args:
+        method: a name of :data:`METHODS`, without ``+lath``.
+        protocol: one of :data:`PROTOCOLS`.
+        dataset: name of the training data.
+        shots: images of a class; None for all.
+        classes: of the training data.
+        images: training images.
+    """
+    few, wide = protocol == "shots", protocol in ("cross", "dg")
+    coop = 50 if shots == 1 or dataset == "imagenet" else 100 if shots in (2, 4) else 200
+    if method in ("maple", "promptsrc", "promptkd"):
+        depth = 3 if wide else 9
+        if method == "maple":
+            lr, epochs = (0.0026, 2) if wide else (0.0035, 50 if few else 5)
+            return Recipe(dict(name="maple", depth=depth), lr, epochs, 4)
+        if method == "promptkd":
+            weight = 200.0 if dataset in _LIGHT else 1000.0
+            return Recipe(dict(name="promptkd", depth=depth, weight=weight), 0.005, 20, 8, unlabelled=True)
+        average = (6.0, 10.0) if wide else (15.0, 1.0)
+        if few:
+            average = (45.0, 5.0) if dataset in _LATE else (30.0, 30.0)
+        return Recipe(dict(name="promptsrc", depth=depth), 0.0025, 50 if few else 20, 4, average)
+    if method == "linear-probe":
+        return Recipe(dict(name=method, classes=classes), 10.0, coop, 32, features=True, optimizer=dict(weight_decay=0))
+    if method in ("tip-adapter", "tip-adapter-f"):
+        host = dict(name="tip-adapter", keys=images, classes=classes, tune=method == "tip-adapter-f")
+        if not host["tune"]:
+            return Recipe(host, features=True)
+        optimizer = dict(type="AdamW", eps=1e-4, weight_decay=0.01)
+        return Recipe(host, 1e-3, 100 if dataset == "eurosat" else 20, 256, features=True, optimizer=optimizer)
+    return {
+        "zeroshot": Recipe(dict(name="zeroshot"), features=True),
+        "coop": Recipe(dict(name="coop"), 0.002, coop, 32),
+        "cocoop": Recipe(dict(name="cocoop"), 0.002, 10, 1),
+        "clip-adapter": Recipe(dict(name="clip-adapter"), 0.002, coop, 32, features=True),
+        "deep-vision": Recipe(dict(name="deep-vision"), 0.0035, 5, 4),
+        "deep-language": Recipe(dict(name="deep-language"), 0.0035, 5, 4),
+        "ivlp": Recipe(dict(name="ivlp"), 0.0025, 20, 4),
+    }[method]
+
+
+def with_steps(found: Recipe, steps: int | None, epochs: int | None) -> tuple[Recipe, int | None]:
+    """The recipe with other epochs, and images of an epoch such that all epochs together have so many steps."""
+    if epochs is not None and found.epochs:
+        found = replace(found, epochs=epochs)
+        if found.average is not None:  # at the same share of the training
+            share = epochs / recipe_epochs(found)
+            found = replace(found, average=(found.average[0] * share, max(found.average[1] * share, 1e-3)))
+    if steps is None or not found.epochs:
+        return found, None
+    if steps < found.epochs:
+        found, _ = with_steps(found, None, steps)
+    return found, max(1, round(steps / found.epochs)) * found.batch
+
+
+def recipe_epochs(found: Recipe) -> int:
+    """Over how many epochs the published average of a recipe goes."""
+    return 20 if found.average in ((15.0, 1.0), (6.0, 10.0)) else 50
+
+
+def few_shot_config(
+    method: str,
+    protocol: str = "base2new",
+    root: str = "data",
+    dataset: str = "caltech101",
+    shots: int | None = 16,
+    seed: int = 1,
+    clip: dict[str, Any] | None = None,
+    size: int = 224,
+    subset: str | None = None,
+    classes: int = 100,
+    images: int = 800,
+    total_classes: int | None = None,
+    adapter: dict[str, Any] | None = None,
+    host: dict[str, Any] | None = None,
+    amp: str | None = None,
+    workers: int = 0,
+    steps: int | None = None,
+    epochs: int | None = None,
+    batch: int | None = None,
+    views: int | None = None,
+    cache: str | None = None,
+    skip_broken: bool = False,
+    pickles: str | None = None,
+    best_val: bool = False,
+) -> dict[str, Any]:
+    """A config that ``hypvision train`` runs.
+
+    Args:
+        method: a name of :data:`METHODS`, maybe with ``+lath``.
+        protocol: one of :data:`PROTOCOLS`.
+        root, dataset, shots, seed, pickles, skip_broken: see :class:`~hypvision.data.fewshot.FewShotDataset`.
+        clip: arguments of :func:`hypvision.clip.models.create_clip`; default OpenAI's ViT-B/16.
+        size: side of the images.
+        subset: of the training classes; default that of the protocol.
+        classes, images: of the training data, for methods whose size depends on them.
+        total_classes: of the data set, by which LatHAdapter chooses its number of attributes; default ``classes``.
+        adapter, host: further options of LatHAdapter and of the host.
+        amp: ``"bf16"``, ``"fp16"`` or None.
+        workers: of the data loaders.
+        steps: of the whole training, instead of the recipe's number.
+        epochs, batch: instead of the recipe's.
+        views: augmented views that are kept as features, 0 for the centre crop; None: images are augmented anew.
+        cache: folder of kept features.
+        best_val: keep the checkpoint of the best accuracy on the test images of the training classes, as PromptKD's
+            code does; it chooses on test data.
+    """
+    name, lath = split_method(method)
+    if protocol not in PROTOCOLS:
+        raise HypvisionError(f"There is no protocol '{protocol}'. There are: {', '.join(PROTOCOLS)}.")
+    published = recipe(name, protocol, dataset, shots, classes, images)
+    if lath and not published.epochs:  # the attributes alone, as PromptSRC trains them
+        published = replace(published, lr=0.0025, epochs=20, batch=4)
+    if batch is not None:
+        published = replace(published, batch=batch)
+    found, length = with_steps(published, steps, epochs)
+    subset = subset or ("base" if protocol == "base2new" and not found.unlabelled else "all")
+    data = dict(type="FewShotDataset", root=root, name=dataset, seed=seed, size=size, skip_broken=skip_broken)
+    train = dict(data, part="train", shots=None if found.unlabelled else shots, subset=subset, pickles=pickles)
+    test = dict(data, part="test", subset="base" if protocol == "base2new" else "all")
+    loader = dict(num_workers=workers, collate_fn=dict(type="default_collate"))
+    sampler = dict(type="DefaultSampler", shuffle=True, round_up=False)
+    if length is not None:
+        sampler = dict(type="FixedLengthSampler", length=length)
+    total = max(found.epochs, 1)
+    optimizer = dict(type="SGD", lr=found.lr, momentum=0.9, weight_decay=5e-4)
+    if found.optimizer.get("type", "SGD") != "SGD":
+        optimizer = dict(lr=found.lr)
+    optimizer.update(found.optimizer)
+    hooks: list[dict[str, Any]] = [dict(type="ClassNamesHook")]
+    if found.average is not None:
+        hooks.append(dict(type="GaussianAverageHook", mean=found.average[0], std=found.average[1]))
+    if found.features and (views is not None or name.startswith("tip-adapter")):
+        hooks.append(dict(type="FeatureCacheHook", views=views or 0, folder=cache))
+    config = dict(
+        custom_imports=dict(imports=["hypvision.tasks", "hypvision.tasks.few_shot", "hypvision.data.fewshot"]),
+        default_scope="mmengine",
+        data_root=root,
+        model=dict(
+            type="FewShotCLIP",
+            clip=clip or dict(name="ViT-B-16", pretrained="openai"),
+            host={**found.host, **(host or {})},
+            adapter=dict(type="lathadapter", classes=total_classes or classes, **(adapter or {})) if lath else None,
+        ),
+        train_dataloader=dict(
+            batch_size=found.batch,
+            sampler=sampler,
+            dataset=train,
+            drop_last=length is None and images >= found.batch,
+            **loader,
+        ),
+        test_dataloader=dict(
+            batch_size=100, sampler=dict(type="DefaultSampler", shuffle=False), dataset=test, **loader
+        ),
+        test_evaluator=dict(type="TopKAccuracy", topk=(1,)),
+        test_cfg=dict(),
+        train_cfg=dict(by_epoch=True, max_epochs=total),
+        optim_wrapper=dict(optimizer=optimizer, **_precision(amp)),
+        param_scheduler=[dict(type="CoOpCosineLR", epochs=total)],
+        custom_hooks=hooks,
+        default_hooks=dict(
+            logger=dict(type="LoggerHook", interval=50),
+            checkpoint=dict(type="CheckpointHook", interval=max(1, total // 10), max_keep_ckpts=1),
+        ),
+        randomness=dict(seed=seed),
+        experiment_name=f"{protocol}-{method}-{dataset}-{shots}-{seed}-{uuid.uuid4().hex[:8]}",
+        log_level="WARNING",
+        env_cfg=dict(dist_cfg=dict(backend="nccl")),
+    )
+    if best_val:
+        config |= dict(val_dataloader=config["test_dataloader"], val_evaluator=config["test_evaluator"], val_cfg=dict())
+        config["default_hooks"]["checkpoint"].update(save_best="top1", rule="greater")
+    return config
+
+
+def _precision(amp: str | None) -> dict[str, Any]:
+    if amp is None:
+        return dict(type="OptimWrapper")
+    if amp not in ("bf16", "fp16"):
+        raise HypvisionError(f"Mixed precision is 'bf16' or 'fp16', not '{amp}'.")
+    if amp == "bf16":
+        return dict(type="BFloat16OptimWrapper")
+    return dict(type="AmpOptimWrapper", dtype="float16", loss_scale="dynamic")

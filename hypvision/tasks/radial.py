@@ -1,0 +1,171 @@
+"""Radial tuning (Alper and Averbuch-Elor, 2024): CLIP's text tower learns the order of chains, general to specific.
+
+>>> model = dict(type="RadialTuning", clip=dict(name="ViT-B-32", pretrained="openai"))
+
+The published training runs a second, frozen text tower, and the empty text by itself, at every step, all padded alike.
+Here the frozen embeddings are computed once and kept on disk (:class:`FrozenTextsHook`); a step encodes each distinct
+text of its batch once, the root among them, in groups of like length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.evaluator import BaseMetric
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel, is_model_wrapper
+from mmengine.registry import HOOKS, METRICS, MODELS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hypvision.clip.models import CLIPBundle, create_clip
+from hypvision.clip.open_vocabulary import set_tuning
+from hypvision.clip.radial.metrics import kendall_tau
+from hypvision.clip.radial.reference import FrozenTexts, frozen_texts
+from hypvision.clip.radial.texts import distinct, embed_texts, encode_by_length
+from hypvision.clip.towers import find_towers
+from hypvision.data.text_chains import TextChains
+from hypvision.errors import HypvisionError
+from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples
+
+__all__ = ["ChainOrder", "FrozenTextsHook", "RadialTuning", "TextChains"]
+
+_LOSSES = dict(RadialLoss=RadialLoss, EntailmentConeLoss=EntailmentConeLoss, MERUEntailmentLoss=MERUEntailmentLoss)
+_ROOTS = ("text", "frozen", "parameter")
+
+
+@MODELS.register_module()
+class RadialTuning(BaseModel):
+    """A text tower that learns chains. Its checkpoints hold the tower (and the root, if it is learned) alone; see
+    :func:`hypvision.clip.radial.weights.merge_tower`.
+
+    Args:
+        clip: arguments of :func:`hypvision.clip.models.create_clip`, or what it returns. The image tower is left out.
+        loss: ``dict(type=...)`` of :class:`~hypvision.losses.RadialLoss`, :class:`~hypvision.losses.EntailmentConeLoss`
+            or :class:`~hypvision.losses.MERUEntailmentLoss`, with its arguments.
+        root: ``"text"``: the embedding of the empty text, which learns with the tower (the official code's);
+            ``"frozen"``: that of the model as it was; ``"parameter"``: a vector that begins there and learns by itself.
+        transitive: a text is held more general than all that follow it in its chain, not than the next alone.
+        groups: largest number of groups of like length that a batch is encoded in, 1 to 3.
+        data_preprocessor, init_cfg: of mmengine.
+
+    Raises:
+        HypvisionError: an unknown root or loss, or a model without a text tower.
+    """
+
+    def __init__(
+        self,
+        clip: dict[str, Any] | CLIPBundle,
+        loss: dict[str, Any] | None = None,
+        root: str = "text",
+        transitive: bool = False,
+        groups: int = 3,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+    ):
+        super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
+        if root not in _ROOTS:
+            raise HypvisionError(f"There is no root '{root}'. Use {', '.join(_ROOTS)}.")
+        options = dict(loss or {})
+        name = options.pop("type", "RadialLoss")
+        if name not in _LOSSES:
+            raise HypvisionError(f"There is no loss on chains '{name}'. Use {', '.join(_LOSSES)}.")
+        bundle = create_clip(**clip) if isinstance(clip, dict) else clip
+        self.clip, self.tokenizer = bundle.model, bundle.tokenizer
+        if not any(tower.kind == "text" for tower in find_towers(self.clip)):
+            raise HypvisionError(f"The model ({type(self.clip).__name__}) has no text transformer to be tuned.")
+        set_tuning(self.clip, "text")
+        for unused in ("visual", "logit_scale", "logit_bias"):
+            if hasattr(self.clip, unused):
+                delattr(self.clip, unused)
+        self.loss = _LOSSES[name](**options)
+        self.root_kind, self.transitive, self.groups = root, transitive, groups
+        self.reference: FrozenTexts | None = None
+        if root != "text":
+            start = embed_texts(self.clip, self.tokenizer, [""])[0].clone()
+            if root == "parameter":
+                self.root = nn.Parameter(start)
+            else:
+                self.register_buffer("root", start)
+
+    def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Unit embeddings ``(N, d)`` of distinct texts, and the root ``(d,)``."""
+        own = self.root_kind == "text" and "" not in texts
+        tokens = self.tokenizer([*texts, ""] if own else list(texts)).to(next(self.parameters()).device)
+        embeddings = encode_by_length(self.clip, tokens, self.groups)
+        if self.root_kind != "text":
+            return embeddings, F.normalize(self.root, dim=-1)
+        return embeddings[: len(texts)], embeddings[-1 if own else list(texts).index("")]
+
+    def forward(
+        self, positive: Sequence[Sequence[str]], negative: Sequence[Sequence[str]], mode: str = "tensor"
+    ) -> Any:
+        """mmengine's modes; ``positive`` and ``negative``: L levels of b texts.
+
+        Returns:
+            ``"tensor"``: unit embeddings (2 L, b, d), positives first; ``"loss"``: the parts of the loss;
+            ``"predict"``: for each chain a dict with the ``radii`` (L,) of its texts.
+        """
+        levels, chains = len(positive), len(positive[0])
+        every = [text for level in (*positive, *negative) for text in level]
+        texts, rows = distinct(every if mode != "predict" else every[: levels * chains])
+        embeddings, root = self.encode(texts)
+        if mode == "tensor":
+            return embeddings[rows].unflatten(0, (2 * levels, chains))
+        if mode == "predict":
+            radii = torch.linalg.vector_norm(embeddings - root, dim=-1)[rows].unflatten(0, (levels, chains))
+            return [dict(radii=chain) for chain in radii.T.cpu()]
+        if mode != "loss":
+            raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got '{mode}'.")
+        reference = None
+        if self.loss.prior:
+            if self.reference is None:
+                raise HypvisionError(
+                    "The frozen embeddings of the texts are not there. Add custom_hooks=[dict(type='FrozenTextsHook')] "
+                    "or set loss.prior=0."
+                )
+            reference = self.reference[texts].to(embeddings.device)
+        triples = rows[chain_triples(levels, chains, self.transitive)].to(embeddings.device)
+        counts = rows.bincount().to(embeddings.device)
+        return self.loss(embeddings, triples, root, reference, counts)
+
+
+@HOOKS.register_module()
+class FrozenTextsHook(Hook):
+    """Gives a :class:`RadialTuning` the embeddings of its training's texts by the model as it is before the training.
+
+    It runs before a checkpoint is resumed: what the model is made of (``clip``) is what it is held to.
+
+    Args:
+        folder, dtype: see :func:`hypvision.clip.radial.reference.frozen_texts`.
+    """
+
+    def __init__(self, folder: str | Path | None = None, dtype: str = "float16"):
+        self.folder, self.dtype = folder, getattr(torch, dtype)
+
+    def before_run(self, runner: Runner) -> None:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        if runner._train_loop is None or not model.loss.prior:
+            return
+        texts = runner.train_dataloader.dataset.texts
+        model.reference = frozen_texts(model.clip, model.tokenizer, texts, self.folder, self.dtype)
+        runner.logger.info(f"Frozen embeddings of {len(texts)} texts: {model.reference.path}")
+
+
+@METRICS.register_module()
+class ChainOrder(BaseMetric):
+    """Kendall's tau between the distances of a chain's texts from the root and their levels, the mean over chains."""
+
+    default_prefix = ""
+
+    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
+        """Keep the radii of each chain."""
+        self.results += [sample["radii"] for sample in data_samples]
+
+    def compute_metrics(self, results: list[Tensor]) -> dict[str, float]:
+        """The mean."""
+        return dict(d_corr=float(kendall_tau(torch.stack(results)).mean()))

@@ -1,0 +1,165 @@
+"""``hypvision scaling``: figures from sweeps that are taken up again, and the heads and losses of language models."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hypvision.cli import main
+
+pytest.importorskip("matplotlib")
+
+
+def call(capsys, *words):
+    status = main(["scaling", *map(str, words)])
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    return status, said.out, said.err
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+SHORT = ("--steps", 40, "--batch", 32, "--device", "cpu")
+
+
+def test_quick(tmp_path, capsys):
+    status, out, _ = call(capsys, "run", "quick", "--out", tmp_path, *SHORT)
+    assert status == 0 and "10 of 10 points" in out and "shortened: n 200" in out
+    assert out.count("held:") == 2  # held, or not held
+    assert len(rows(tmp_path / "quick.csv")) == 10 and len(rows(tmp_path / "quick_exponents.csv")) == 2
+    assert (tmp_path / "quick.png").read_bytes()[:4] == b"\x89PNG" and (tmp_path / "quick.pdf").read_bytes()[
+        :4
+    ] == b"%PDF"
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "points").iterdir()}
+    assert len(before) == 20
+    assert call(capsys, "run", "quick", "--out", tmp_path, *SHORT)[0] == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "points").iterdir()} == before
+
+    status, _, err = call(capsys, "run", "quick", "--out", tmp_path, "--steps", 41, "--batch", 32)
+    assert status == 2 and "results of another grid: steps 40 (now 41)" in err
+
+
+def test_every_figure_is_drawn_of_a_few_points(tmp_path, capsys):
+    few = ("--decays", -1, -0.7778, -0.556, 0.556, "--widths", 8, 18, 27, *SHORT, "--tiny", "--out", tmp_path)
+    for name, more in {"fig3": ("--alphas", 1), "fig4": ("--alphas", 1, 1.5), "fig5": ("--alphas", 1, 1.5),
+                       "fig6": ("--alphas", 1)}.items():  # fmt: skip
+        words = [word for word in (*few, *more) if name != "fig6" or word != 0.556]
+        status, out, err = call(capsys, "run", name, *words)
+        assert status == 0 and (tmp_path / f"{name}.png").exists() and "held:" in out, err
+    few = ("--decays", -0.556, "--densities", 0, 1, *SHORT, "--tiny", "--out", tmp_path)
+    status, out, _ = call(capsys, "run", "fig7", *few)
+    assert status == 0 and "10 of 10 points" in out and "does not depend on the density" in out
+
+
+def test_figure_1(tmp_path, capsys, monkeypatch):
+    from dataclasses import replace
+
+    from hypvision.scaling import experiments
+
+    monkeypatch.setattr(experiments, "_LARGE_ON_CPU", replace(experiments._LARGE_ON_CPU, n=128))
+    status, out, _ = call(capsys, "run", "fig1", "--widths", 8, 16, 32, *SHORT, "--out", tmp_path)
+    assert status == 0 and "18 of 18 points" in out and out.count("strong superposition, ") == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "fig44"], "There is no figure 'fig44'. Did you mean fig4"),
+        (["run", "fig2"], "it is a drawing"),
+        (["rnu", "fig4"], "no ACTION 'rnu'. Did you mean run?"),
+        (["run", "fig1", "--tiny"], "fig1 has no tiny form"),
+        (["run", "fig4", "--decays", "0.4"], "No point of this figure has decay 0.4"),
+        (["run", "quick", "--submit-options", "timeout_min=3"], "are for submitit"),
+        (["heads", "no_such"], "There is no checkpoint 'no_such'"),
+        (["tokens", "a.txt"], "Add --tokenizer tokenizer.json"),
+        (["tokens", "a.npy"], "is no array of NumPy"),
+        (["tokens", "real.npy"], "float64 numbers; ids of tokens are whole numbers"),
+        (["tokens", "few.npy"], "3 different tokens have no exponent"),
+        (["fit", "a.txt"], "there is no family and no dataset and no m and no loss"),
+        (["fit", "latin.csv"], "is no csv file"),
+        (["fit", "no_such.csv"], "A file is missing"),
+        (["run", "fig8", "--losses", "word.csv"], "line 3: could not convert"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "a.txt").write_text("hello\nworld\n")
+    (tmp_path / "a.npy").write_text("hello")
+    (tmp_path / "latin.csv").write_bytes(b"famille\ncaf\xe9\n")
+    (tmp_path / "word.csv").write_text("family,dataset,m,loss\na,b,1,2\na,b,many,2\n")
+    np.save(tmp_path / "real.npy", np.ones(3))
+    np.save(tmp_path / "few.npy", np.arange(3))
+    status, _, err = call(capsys, *words, "--out", "out")
+    assert status == 2 and said in err
+
+
+def test_heads_in_every_kind_of_checkpoint(tmp_path, capsys):
+    head = torch.randn(50, 8)
+    expected = None
+    (tmp_path / "sharded").mkdir()
+    save_file({"lm_head.weight": head}, tmp_path / "sharded" / "two.safetensors")
+    table = {"weight_map": {"lm_head.weight": "two.safetensors", "model.embed_tokens.weight": "one.safetensors"}}
+    (tmp_path / "sharded" / "model.safetensors.index.json").write_text(json.dumps(table))
+    (tmp_path / "bin").mkdir()
+    torch.save(
+        {"transformer.wte.weight": head, "transformer.h.0": torch.zeros(3)}, tmp_path / "bin" / "pytorch_model.bin"
+    )
+    save_file({"odd.name": head}, tmp_path / "odd.safetensors")
+    out = tmp_path / "out"
+    for source, more in (("sharded", ()), ("bin", ()), ("odd.safetensors", ("--tensor", "odd.name"))):
+        status, said, err = call(capsys, "heads", tmp_path / source, *more, "--out", out)
+        assert status == 0 and "50 tokens in 8 dimensions" in said, err
+    found = rows(out / "heads.csv")
+    assert [row["tensor"] for row in found] == ["lm_head.weight", "transformer.wte.weight", "odd.name"]
+    unit = torch.nn.functional.normalize(head.double(), dim=1)
+    expected = (unit @ unit.T)[torch.triu_indices(50, 50, 1).unbind()].square().mean().item()
+    assert [float(row["overlap_mean"]) for row in found] == pytest.approx([expected] * 3, rel=1e-5)
+
+    status, said, err = call(capsys, "heads", tmp_path / "odd.safetensors", tmp_path / "bin", "--out", tmp_path / "b")
+    assert status == 2 and "Name the tensor with --tensor" in err and "50 tokens" in said  # the other was measured
+    table["weight_map"]["lm_head.weight"] = "../two.safetensors"
+    (tmp_path / "sharded" / "model.safetensors.index.json").write_text(json.dumps(table))
+    status, _, err = call(capsys, "heads", tmp_path / "sharded", "--out", tmp_path / "b")
+    assert status == 2 and "leads out of the folder" in err
+
+
+def test_tokens_fit_and_figure_8(tmp_path, capsys):
+    ids = np.repeat(np.arange(200), [max(1, 20000 // (k + 1)) for k in range(200)])
+    np.save(tmp_path / "ids.npy", ids)
+    status, out, _ = call(capsys, "tokens", tmp_path / "ids.npy", "--out", tmp_path)
+    assert status == 0 and f"{len(ids)} tokens, 200 different" in out
+    assert float(out.split("rank^-")[1]) == pytest.approx(1, abs=0.02)
+    assert rows(tmp_path / "ids_tokens.csv")[0] == {"rank": "1", "token": "0", "frequency": str(20000 / len(ids))}
+
+    lines = ["model,family,dataset,m,loss"]
+    for m in (64, 128, 256, 512):
+        for family, data, offset in (("a", "x", 2.0), ("a", "y", 2.5), ("b", "x", 1.5)):
+            lines.append(f",{family},{data},{m},{100 / m**0.9 + offset}")
+    lines.append(f"openai-community/gpt2,,x,,{100 / 768**0.9 + 1}")
+    (tmp_path / "losses.csv").write_text("\n".join(lines))
+    status, out, err = call(capsys, "fit", tmp_path / "losses.csv", "--out", tmp_path)
+    assert status == 0 and "13 losses, L = 100 / m^0.9000 + B" in out and "B of GPT-2/x: 1.000" in out, err
+    assert len(rows(tmp_path / "loss_fit.csv")) == 4
+    status, out, err = call(capsys, "run", "fig8", "--losses", tmp_path / "losses.csv", "--out", tmp_path)
+    assert status == 0 and "The overlaps are the paper's" in out and (tmp_path / "fig8.pdf").exists(), err
+
+
+def test_text_needs_a_tokenizer(tmp_path, capsys):
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.models.WordLevel({word: i for i, word in enumerate("abcdefghijkl")}, unk_token="a")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "text.txt").write_text(
+        "\n".join(" ".join(c * 1 for c in "abcdefghijkl"[: k % 12 + 1]) for k in range(60))
+    )
+    words = ("tokens", tmp_path / "text.txt", "--tokenizer", tmp_path / "tokenizer.json", "--out", tmp_path)
+    status, out, err = call(capsys, *words)
+    assert status == 0 and "390 tokens, 12 different" in out, err

@@ -1,0 +1,190 @@
+"""LatHAdapter against the formulas written down literally, its invariants, and batches that have little in them."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import clip_models
+from references import fewshot as reference
+
+from hypvision.clip import adapters
+from hypvision.clip.adapters.lathadapter import LatentHierarchy, LatHAdapterConfig, attributes_for, refine
+from hypvision.errors import HypvisionError
+from hypvision.losses import lca_triplet_loss
+
+LABELS = torch.tensor([0, 2, 0, 1, 2, 4])
+
+
+def features(images=6, classes=5, dim=32, seed=0, common=0.0):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(images + classes, dim, generator=generator) + common
+    return F.normalize(rows[:images], dim=-1), F.normalize(rows[images:], dim=-1)
+
+
+def module(dim=32, seed=1, **options):
+    torch.manual_seed(seed)
+    return LatentHierarchy(dim, LatHAdapterConfig(**{"attributes": 7, **options}))
+
+
+def recorded(model, image, labels=LABELS):
+    """Triplets as it draws them, and Gumbel noise for them."""
+    torch.manual_seed(3)
+    attributes = model.lift(model.nodes())
+    triplets = model._draw(model.lift(image), labels, None), model._draw(attributes, None, None)
+    noise = [-torch.empty(2, len(rows), size).exponential_().log() for rows, size in zip(triplets, (7, 5))]
+    return triplets, tuple(noise)
+
+
+def test_it_is_the_composite_of_the_formulas():
+    image, text = (x.requires_grad_() for x in features())
+    model = module()
+    triplets, noise = recorded(model, image.detach())
+    assert all(len(rows) for rows in triplets)
+    out = model(image, text, 20.0, LABELS, triplets=triplets, gumbel=noise)
+    losses, logits = reference.lath(image, text, model.attributes, 20.0, LABELS, triplets, noise)
+    assert (out.logits - logits).abs().max() < 2e-5
+    found = dict(
+        loss_ecls=F.cross_entropy(out.cosine, LABELS), loss_hcls=F.cross_entropy(-out.distance, LABELS), **out.losses
+    )
+    assert found.keys() == losses.keys()
+    for name, expected in losses.items():
+        assert abs(found[name] - expected) < 1e-5, name
+        leaves = (image, text, model.attributes)
+        for a, b in zip(*(torch.autograd.grad(x, leaves, retain_graph=True, allow_unused=True)
+                          for x in (found[name], expected))):  # fmt: skip
+            if b is None:
+                assert a is None or not a.any()
+            else:
+                assert (a - b).abs().max() < 1e-4, name
+
+
+@pytest.mark.parametrize("degree", ["abs", "relu", "clamp"])
+@pytest.mark.parametrize("beta", [0.0, 0.1, 0.5])
+def test_refiner(degree, beta):
+    _, text = features(dim=8)
+    attributes = torch.randn(4, 8, generator=torch.Generator().manual_seed(5))
+    found = refine(text, attributes, beta, degree)
+    expected = reference.refine(text, attributes, beta, degree)
+    assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
+    many = refine(torch.stack([text, text.flip(0)]), attributes, beta, degree)
+    assert (many[0] - found).abs().max() < 1e-4 * found.abs().max() and many.shape == (2, 5, 8)
+    if beta == 0:
+        assert torch.equal(found, text)
+
+
+def test_degrees_agree_where_all_cosines_are_positive_and_stay_sane_elsewhere():
+    _, text = features(common=1.0)
+    attributes = torch.rand(4, 32) + 0.1
+    found = [refine(text, attributes, 0.1, degree) for degree in ("abs", "relu", "clamp")]
+    assert all((x - found[0]).abs().max() < 1e-6 for x in found)
+    # An attribute opposite to all classes has a negative degree, without a root; "abs" moves texts by beta at most.
+    opposite = -text.mean(0, keepdim=True).expand(3, -1)
+    assert (reference.unit(torch.cat([text, opposite])) @ reference.unit(opposite)[0]).sum() < 0
+    moved = refine(text, opposite, 0.1, "abs") - text
+    nodes = torch.cat([text, opposite])
+    assert moved.norm() <= 0.1 * nodes.norm() and moved.isfinite().all()
+
+
+def test_order_of_attributes_does_not_matter_and_beta_zero_leaves_the_host():
+    image, text = features()
+    model, other = module(), module()
+    with torch.no_grad():
+        other.attributes.copy_(model.attributes.flip(0))
+        assert (model(image, text, 20.0).logits - other(image, text, 20.0).logits).abs().max() < 1e-5
+        plain = module(beta=0.0)(image, text, 20.0)
+        assert (plain.logits + plain.distance - 20 * image @ text.T).abs().max() < 1e-5
+        alone = module(hierarchy=False).train()(image, text, 20.0, LABELS)
+        assert not alone.losses and torch.equal(alone.logits, alone.cosine)
+        # Unit features at c = 0.1: distance 2 from the origin, 2.5 from each other at cosine 0.25 or so.
+        ball = plain.distance
+        assert ball.min() > 1.5 and ball.max() < 3.9
+
+
+def test_each_image_with_its_own_classes():
+    image, text = features()
+    model = module()
+    own = text.expand(6, -1, -1)
+    triplets, noise = recorded(model, image)
+    one, many = (model(image, t, 20.0, LABELS, triplets=triplets, gumbel=noise) for t in (text, own))
+    assert (one.logits - many.logits).abs().max() < 1e-5
+    assert all(abs(one.losses[name] - many.losses[name]) < 1e-5 for name in one.losses)
+
+
+@pytest.mark.parametrize("images, classes, labels", [(1, 5, [0]), (6, 1, [0] * 6), (1, 1, [0]), (2, 3, [0, 1])])
+@pytest.mark.parametrize("attributes", [1, 2, 7])
+def test_batches_with_little_in_them(images, classes, labels, attributes):
+    image, text = features(images, classes)
+    image, text = image.requires_grad_(), text.requires_grad_()
+    model = module(attributes=attributes)
+    out = model(image, text, 20.0, torch.tensor(labels))
+    loss = F.cross_entropy(out.cosine, torch.tensor(labels)) + sum(out.losses.values())
+    loss.backward()
+    assert loss.isfinite() and all(x.grad.isfinite().all() for x in (image, text, model.attributes))
+    if images == 1:
+        assert out.losses["loss_va"] == 0  # no triplet
+
+
+def test_hostile_features_stay_finite():
+    for scale, norm in ((1e-20, "l2"), (1e4, "none"), (0.0, "none"), (0.0, "l2")):
+        image, text = features()
+        image, text = (scale * image).requires_grad_(), text.clone().requires_grad_()
+        model = module(feature_norm=norm)
+        out = model(image, text, 100.0, LABELS)
+        (F.cross_entropy(out.logits, LABELS) + sum(out.losses.values())).backward()
+        assert all(x.grad.isfinite().all() for x in (image, text, model.attributes))
+    with torch.autocast("cpu", torch.bfloat16):  # computed outside it
+        image, text = features()
+        assert torch.equal(module()(image, text, 9.0).logits, module()(image.float(), text, 9.0).logits)
+
+
+def test_gradient_factor_of_the_ball_is_an_option():
+    image, text = features()
+    found = []
+    for riemannian in (False, True):
+        model = module(riemannian=riemannian)
+        triplets, noise = recorded(model, image)
+        loss = model(image, text, 20.0, LABELS, triplets=triplets, gumbel=noise).losses["loss_va"]
+        found.append(torch.autograd.grad(loss, model.attributes)[0])
+        norm = model.lift(model.nodes())[0].square().sum()
+    assert torch.allclose(found[1], found[0] * (1 - 0.1 * norm) ** 2 / 4, atol=1e-6)
+
+
+def test_what_triplets_are_drawn():
+    image, _ = features()
+    model = module()
+    rows = model._draw(model.lift(image), LABELS, torch.Generator().manual_seed(0))
+    assert (rows[:, 0] != rows[:, 1]).all() and (rows[:, 0] != rows[:, 2]).all()  # an anchor is no negative of itself
+    same = LABELS[:, None] == LABELS
+    partner = same[rows[:, 0], rows[:, 1]]
+    assert (partner | (same.sum(1) == 1)[rows[:, 0]] | ~partner).all()
+    for anchor in (0, 2):  # the two images of class 0 are each other's nearest
+        assert partner[rows[:, 0] == anchor].any()
+    official = module(exclude_anchor=False, least=2)._draw(model.lift(image), LABELS, None)
+    assert len(official) == 0 or (official[:, 0] == official[:, 2]).any()
+    assert lca_triplet_loss(torch.rand(6, 7), rows).isfinite()
+
+
+def test_number_and_start_of_attributes():
+    assert [attributes_for(n) for n in (10, 37, 47, 100, 101, 102, 196, 397, 1000)] == [
+        4, 8, 8, 12, 12, 12, 16, 24, 20]  # fmt: skip
+    model = clip_models.openai_clip()
+    adapters.inject(model, "lathadapter", classes=397)
+    own = adapters.adapter_of(model).module
+    assert own.attributes.shape == (24, 64) and 0.8 < own.attributes.norm(dim=-1).mean() < 1.2
+    _, text = features(common=1.0)
+    start = module(start="text")
+    start.begin(text)
+    assert F.cosine_similarity(start.nodes(), text.mean(0), dim=-1).min() > 0.98
+    before = own.attributes.clone()
+    own.begin(text)
+    assert torch.equal(own.attributes, before)  # random ones stay
+
+
+def test_mistakes_are_explained():
+    for match, options in (
+        ("degree is 'sum'; use one of abs, relu, clamp", dict(degree="sum")),
+        ("c must be above 0", dict(c=0)),
+        ("neighbours must be at least 2", dict(neighbours=1)),
+        ("has no option betas. Did you mean beta", dict(betas=1)),
+    ):
+        with pytest.raises(HypvisionError, match=match):
+            adapters.inject(clip_models.openai_clip(), "lathadapter", **options)

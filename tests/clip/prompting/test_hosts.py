@@ -1,0 +1,428 @@
+"""Hosts against the official formulation, sequence by sequence, and their invariants."""
+
+import copy
+from unittest import mock
+
+import open_clip
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import clip_models
+from helpers.fewshot import NAMES, OTHERS, bundle, shaken, tokenize
+from references import fewshot as reference
+
+from hypvision.clip import prompting
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.prompting import HOSTS, build_host, load_learned
+from hypvision.clip.prompting import hosts as module
+from hypvision.clip.prompting.templates import imagenet_templates
+from hypvision.errors import HypvisionError
+
+PROMPTED = {
+    "coop": dict(tokens=3),
+    "cocoop": dict(tokens=2),
+    "deep-vision": dict(tokens=3, depth=3),
+    "deep-language": dict(tokens=2, depth=3),
+    "ivlp": dict(text=2, vision=3, depth=3),
+    "maple": dict(tokens=2, depth=3),
+    "promptsrc": dict(text=2, vision=3, depth=3, templates=4),
+}
+LABELS = torch.tensor([2, 0, 1])
+
+
+def make(name, clip=None, **options):
+    host = build_host(clip or bundle(), name, **{**PROMPTED.get(name, {}), **options})
+    host.set_classes(NAMES)
+    return shaken(host)
+
+
+def pictures(host, count=3):
+    return clip_models.pictures(host.clip, count)
+
+
+def close(a, b, tolerance=2e-5):
+    a, b = a.detach(), b.detach()
+    assert (a - b).abs().max() < tolerance * max(1.0, float(b.abs().max())), float((a - b).abs().max())
+
+
+def gradients(loss, host):
+    parameters = list(host.learner.parameters())
+    found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found)]
+
+
+def expected_maple(host, images, emulate=False):
+    learner = host.learner
+    pairs = [(p.weight, p.bias) for p in learner.projections]
+    return reference.maple(
+        host.clip, tokenize, NAMES, images, learner.ctx, list(learner.deep_text), pairs, emulate=emulate
+    )
+
+
+@pytest.mark.parametrize("emulate", [False, True])
+def test_maple(emulate):
+    host = make("maple", emulate_half=emulate)
+    images = pictures(host)
+    found, expected = host(images).logits(), expected_maple(host, images, emulate)
+    close(found, expected)
+    a, b = (gradients(F.cross_entropy(x, LABELS), host) for x in (found, expected))
+    for x, y in zip(a, b):
+        close(x, y, 1e-4)
+    if emulate:  # what rounding changes
+        host.learner.emulate_half = False
+        assert 1e-6 < (host(images).logits() - found).abs().max() < 1e-1
+
+
+def test_promptsrc():
+    host = make("promptsrc").train()
+    images, learner = pictures(host), host.learner
+    out = host(images, LABELS)
+    expected, prompted = reference.promptsrc(
+        host.clip, tokenize, NAMES, images, LABELS, learner.ctx, list(learner.deep_text),
+        [learner.visual, *learner.deep_visual], imagenet_templates(4),
+    )  # fmt: skip
+    found = dict(ce=out.fit(out.logits(), LABELS), **out.losses)
+    close(out.logits(), prompted)
+    for name, value in expected.items():
+        close(found[name], value, 1e-4)
+        for x, y in zip(gradients(found[name], host), gradients(value, host)):
+            close(x, y, 1e-4)
+    assert not host.eval()(images).losses
+
+
+@pytest.mark.parametrize("position", ["end", "middle", "front"])
+@pytest.mark.parametrize("per_class", [False, True])
+def test_coop(position, per_class):
+    host = make("coop", tokens=4, position=position, per_class=per_class, classes=len(NAMES))
+    images, prefix = pictures(host), "X X X X"
+    texts = reference.class_texts(host.clip, tokenize, prefix, NAMES, host.learner.ctx, position=position)
+    expected = reference.logits(host.clip, reference.image_features(host.clip, images), texts)
+    found = host(images).logits()
+    close(found, expected)
+    a, b = (gradients(F.cross_entropy(x, LABELS), host)[0] for x in (found, expected))
+    assert a.shape == ((4, 4, 32) if per_class else (4, 32))
+    close(a, b, 1e-4)
+
+
+def test_cocoop():
+    host = make("cocoop", tokens=4)
+    images = pictures(host)
+    expected = reference.cocoop(host.clip, tokenize, NAMES, images, host.learner.ctx, host.learner.meta)
+    found = host(images).logits()
+    close(found, expected)
+    for x, y in zip(*(gradients(F.cross_entropy(x, LABELS), host) for x in (found, expected))):
+        close(x, y, 1e-4)
+
+
+@pytest.mark.parametrize("name", ["deep-vision", "deep-language", "ivlp"])
+def test_prompts_of_one_tower_or_both(name):
+    host = make(name)
+    images, learner = pictures(host), host.learner
+    vision = [learner.visual, *learner.deep_visual] if hasattr(learner, "visual") else []
+    if learner.text_tokens:
+        texts = reference.class_texts(host.clip, tokenize, "a photo of a", NAMES, learner.ctx, list(learner.deep_text))
+    else:
+        texts = reference.plain_texts(host.clip, tokenize, "a photo of a {}.", NAMES)
+    expected = reference.logits(host.clip, reference.image_features(host.clip, images, vision), texts)
+    close(host(images).logits(), expected)
+
+
+def test_zero_shot_is_clip_and_its_ensemble_a_mean():
+    host = make("zeroshot")
+    images = pictures(host)
+    host.set_classes(NAMES, "{} texture.")
+    texts = host.clip.encode_text(tokenize([f"{name} texture." for name in NAMES]))
+    close(host(images).logits(), reference.logits(host.clip, host.clip.encode_image(images), texts))
+    many = make("zeroshot", ensemble=True)
+    many.set_classes(NAMES, "{} texture.")
+    templates = [*prompting.templates.SELECTED, "{} texture."]
+    each = [reference.unit(reference.plain_texts(host.clip, tokenize, t, NAMES)) for t in templates]
+    close(many.texts(), reference.unit(torch.stack(each).mean(0)))
+
+
+def kd(**options):
+    teacher = build_host(bundle(seed=5), "promptsrc", **PROMPTED["promptsrc"])
+    host = build_host(bundle(), "promptkd", teacher=shaken(teacher, seed=8), tokens=2, depth=3, **options)
+    host.set_classes(NAMES)
+    return shaken(host)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_promptkd(training, temperature):
+    host = kd(weight=200.0, temperature=temperature).train(training)
+    images, teacher, prompts = pictures(host, 4), host.teacher, host.learner["prompts"]
+    texts = reference.unit(reference.class_texts(teacher.clip, tokenize, "a photo of a", NAMES, teacher.learner.ctx,
+                                                 list(teacher.learner.deep_text)))  # fmt: skip
+    tuned = [teacher.learner.visual, *teacher.learner.deep_visual]
+    of_teacher = reference.unit(reference.image_features(teacher.clip, images, tuned))
+    x = reference.image_features(host.clip, images, [prompts.visual, *prompts.deep_visual])
+    first, norm, _, last = host.learner["projector"]
+    x = x @ first.weight.T + first.bias
+    mean, var = (x.mean(0), x.var(0, unbiased=False)) if training else (norm.running_mean, norm.running_var)
+    x = (x - mean) / (var + norm.eps).sqrt() * norm.weight + norm.bias
+    x = reference.unit(x.relu() @ last.weight.T + last.bias)
+    scales = teacher.clip.logit_scale.exp(), host.clip.logit_scale.exp()
+    loss, logits = reference.promptkd(of_teacher, texts, scales[0], x, scales[1], 200.0, temperature)
+    out = host(images)
+    close(out.logits(), logits, 1e-4)
+    assert (out.teacher is not None) == training and not host.supervised
+    if training:
+        found = out.fit(out.logits(), None)
+        close(found, loss, 1e-4)
+        for a, b in zip(gradients(found, host), gradients(loss, host)):
+            close(a, b, 1e-4)
+    assert not any(p.requires_grad for p in teacher.parameters())
+
+
+def test_clip_adapter():
+    host = make("clip-adapter")
+    x, (down, _, up, _) = host.clip.encode_image(pictures(host)), host.learner
+    adapted = 0.2 * ((x @ down.weight.T).relu() @ up.weight.T).relu() + 0.8 * x
+    texts = reference.plain_texts(host.clip, tokenize, "a photo of a {}.", NAMES)
+    close(host(pictures(host)).logits(), reference.logits(host.clip, adapted, texts))
+    assert torch.equal(host(x.detach()).logits(), host(pictures(host)).logits())  # from features that were kept
+
+
+def test_tip_adapter():
+    host = build_host(bundle(), "tip-adapter", keys=8, classes=4, alpha=1.7, beta=3.0)
+    host.set_classes(NAMES)
+    generator = torch.Generator().manual_seed(0)
+    features, labels = torch.randn(8, 64, generator=generator), torch.arange(8) % 4
+    host.fill(features, labels)
+    images = pictures(host)
+    image = reference.unit(host.clip.encode_image(images))
+    values = torch.eye(4)[labels]
+    host.clip.logit_scale.data.fill_(torch.tensor(100.0).log())
+    expected = reference.tip_adapter(image, host.texts(), reference.unit(features), values, 1.7, 3.0)
+    close(host(images).logits(), expected, 1e-4)
+    assert not [p for p in host.learner.parameters() if p.requires_grad]
+    # The grid: what it chooses is what a search by hand chooses, and no worse than any of its points.
+    held = torch.randn(40, 64, generator=generator)
+    truth = (reference.unit(held) @ reference.unit(features).T).argmax(1) % 4
+    best = host.search(held, truth, alphas=4, betas=5)
+
+    def accuracy(alpha, beta):
+        logits = reference.tip_adapter(
+            reference.unit(held), host.texts(), reference.unit(features), values, alpha, beta
+        )
+        return 100 * float((logits.argmax(1) == truth).float().mean())
+
+    grid = [accuracy(0.1 + 2.9 * a / 4, 0.1 + 6.9 * b / 5) for a in range(4) for b in range(5)]
+    assert (
+        best == pytest.approx(max(grid)) == pytest.approx(accuracy(float(host.learner.alpha), float(host.learner.beta)))
+    )
+    with pytest.raises(HypvisionError, match="made for 8 images of 4 classes, but the data has 7 of 4"):
+        host.fill(features[:7], torch.tensor([0, 1, 2, 3, 0, 1, 2]))
+    host.set_classes(OTHERS)
+    with pytest.raises(HypvisionError, match="cannot tell 2 others"):
+        host(images)
+
+
+def test_linear_probe():
+    host = build_host(bundle(), "linear-probe", classes=4)
+    host.set_classes(NAMES)
+    images = pictures(host)
+    assert not host(images).logits().any()
+    shaken(host)
+    image = reference.unit(host.clip.encode_image(images))
+    close(host(images).logits(), image @ host.learner.weight.T + host.learner.bias)
+    host.set_classes(OTHERS)
+    with pytest.raises(HypvisionError, match="tells 4 classes, so it cannot tell 2 others"):
+        host(images)
+
+
+def test_state_dicts_hold_what_was_learned(tmp_path):
+    for host, other in ((make("promptsrc"), build_host(bundle(), "promptsrc", **PROMPTED["promptsrc"])), (kd(), kd())):
+        state = host.state_dict()
+        assert state and all(name.startswith("learner.") for name in state)
+        torch.save(dict(state_dict={f"host.{name}": value for name, value in state.items()}), tmp_path / "a.pth")
+        with torch.no_grad():
+            for parameter in other.learner.parameters():
+                parameter.zero_()
+        load_learned(other, tmp_path / "a.pth")
+        other.set_classes(NAMES)
+        images = pictures(host)
+        assert torch.equal(host.eval()(images).logits(), other.eval()(images).logits())
+        found = other.load_state_dict(state)
+        assert not found.missing_keys and not found.unexpected_keys
+    with pytest.raises(HypvisionError, match="does not fit the few-shot method"):
+        load_learned(make("maple"), tmp_path / "a.pth")
+
+
+# Invariants -----------------------------------------------------------------------------------------------------------
+
+
+def test_depth_one_is_shallow():
+    """The tokens enter at the first layer and run on: the same as an independent set of them alone."""
+    host = make("ivlp", depth=1)
+    assert len(host.learner.deep_text) == len(host.learner.deep_visual) == 0
+    deep = make("ivlp", depth=2)
+    deep.learner.ctx.data.copy_(host.learner.ctx)
+    deep.learner.visual.data.copy_(host.learner.visual)
+    images = pictures(host)
+    assert (deep(images).logits() - host(images).logits()).abs().max() > 1e-3
+    coop = make("coop", tokens=2, words="a photo")
+    coop.learner.ctx.data.copy_(host.learner.ctx)
+    host.learner.words = "a photo"
+    close(coop.texts(), host.texts())
+
+
+@pytest.mark.parametrize("name", PROMPTED)
+def test_tokens_begin_as_words(name):
+    host = build_host(bundle(), name, **PROMPTED[name])
+    learner = host.learner
+    if learner.text_tokens and learner.words:
+        words = learner.words.split()[: learner.text_tokens]
+        rows = tokenize([" ".join(words)])[0, 1 : 1 + len(words)]
+        assert torch.equal(learner.ctx.data, host.clip.token_embedding.weight[rows])
+        host.set_classes(NAMES)
+        if len(learner.deep_text) == 0:  # then the texts are those of plain CLIP
+            close(host.texts(), reference.unit(reference.plain_texts(host.clip, tokenize, "a photo of a {}.", NAMES)))
+
+
+@pytest.mark.parametrize("name", PROMPTED)
+def test_new_classes_do_not_depend_on_old_ones(name):
+    host, fresh = make(name), make(name)
+    images = pictures(host)
+    host.eval(), fresh.eval()
+    with torch.no_grad():
+        host(images)
+        host.set_classes(OTHERS)
+        fresh.names = ()
+        fresh.set_classes(OTHERS)
+        assert torch.equal(host(images).logits(), fresh(images).logits())
+        host.set_classes(NAMES)
+        assert torch.equal(host(images).logits(), make(name).eval()(images).logits())
+
+
+@pytest.mark.parametrize("name", ["maple", "promptsrc", "coop", "zeroshot"])
+def test_texts_are_encoded_once_in_evaluation(name):
+    host = make(name).eval()
+    images = pictures(host)
+    with mock.patch.object(module, "encode_text", wraps=module.encode_text) as encode, torch.no_grad():
+        for _ in range(3):
+            host(images)
+        assert encode.call_count == 1
+        if name != "zeroshot":
+            next(host.learner.parameters()).add_(0.1)  # as an optimiser does
+            host(images)
+            assert encode.call_count == 2
+        other = copy.deepcopy(host)
+        other(images)
+    assert (other(images).logits() - host(images).logits()).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["maple", "cocoop", "coop"])
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_parts_of_the_classes_at_a_time(name, chunk):
+    images = None
+    found = []
+    for size in (None, chunk):
+        host = make(name, text_chunk=size).train()
+        images = pictures(host) if images is None else images
+        loss = F.cross_entropy(host(images).logits(), LABELS)
+        found.append([loss, *gradients(loss, host)])
+    for a, b in zip(*found):
+        close(a, b, 1e-4)
+
+
+def test_only_the_learner_trains():
+    for name in PROMPTED:
+        host = make(name).train()
+        trained = {n for n, p in host.named_parameters() if p.requires_grad}
+        assert trained and all(n.startswith("learner.") for n in trained)
+        out = host(pictures(host), LABELS)
+        (out.fit(out.logits(), LABELS) + sum(out.losses.values())).backward()
+        assert all(p.grad is not None and p.grad.abs().max() > 0 for p in host.learner.parameters())
+        assert not host.clip.training
+
+
+@pytest.mark.parametrize("name, options, count", [
+    ("maple", {}, 3_555_072), ("promptsrc", {}, 46_080), ("ivlp", {}, 46_080), ("coop", {}, 8192),
+])  # fmt: skip
+def test_numbers_of_parameters_on_vit_b16(name, options, count):
+    with torch.device("meta"):
+        config = open_clip.get_model_config("ViT-B-16-quickgelu")
+        model = open_clip.model.CLIP(**config)
+    model.token_embedding.to_empty(device="cpu")
+    tokens = open_clip.SimpleTokenizer()
+    host = build_host(CLIPBundle(model, tokens, (), ()), name, **options)
+    assert sum(p.numel() for p in host.learner.parameters()) == count
+
+
+def test_the_batched_reference_is_the_one_by_sequences():
+    host = make("ivlp")
+    images, learner, model = pictures(host), host.learner, host.clip
+    vision = [learner.visual, *learner.deep_visual]
+    tokens = tokenize([f"a photo of a {name}." for name in NAMES])
+    texts = reference.batched_texts(model, tokens, learner.ctx, list(learner.deep_text))
+    close(reference.logits(model, reference.batched_images(model, images, vision), texts), host(images).logits())
+
+
+@pytest.mark.parametrize("name", ["maple", "promptsrc", "clip-adapter"])
+def test_under_autocast_only_the_towers_are_rounded(name):
+    host = make(name).train()
+    images = pictures(host)
+    expected = host(images, LABELS).logits()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = host(images, LABELS)
+        assert out.logits().dtype == out.image.dtype == torch.float32
+        unrounded = out.scale * (out.image[:, None] * out.text).sum(-1)
+        assert (out.logits() - unrounded).abs().max() < 1e-4
+        (out.fit(out.logits(), LABELS) + sum(out.losses.values())).backward()
+    assert (out.logits() - expected).abs().max() < 0.5
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in host.learner.parameters())
+
+
+# Averaging ------------------------------------------------------------------------------------------------------------
+
+
+def test_gaussian_average():
+    weights = prompting.promptsrc.gaussian_weights(20, 15, 1)
+    assert abs(sum(weights) - 1) < 1e-12 and len(weights) == 20
+    assert abs(weights[14] - 0.3989422804) < 1e-4 and abs(weights[13] / weights[14] - 0.6065306597) < 1e-9
+    assert sum(weights[12:17]) > 0.98  # only a few epochs matter
+    average, values = prompting.promptsrc.GaussianAverage(20, 15, 1), torch.randn(20, 3)
+    for number, value in enumerate(values):
+        if number == 11:  # a resumed run goes on from what the checkpoint holds
+            state = copy.deepcopy(average.state_dict())
+            average = prompting.promptsrc.GaussianAverage(20, 15, 1)
+            average.load_state_dict(state)
+        average.update([("w", value)])
+    target = torch.zeros(3)
+    average.copy_to([("w", target)])
+    assert average.complete
+    close(target, (torch.tensor(weights)[:, None] * values).sum(0))
+    flat = prompting.promptsrc.gaussian_weights(3, 1e3, 1e-3)  # densities that underflow
+    assert flat == pytest.approx([0, 0, 1])
+
+
+# Mistakes -------------------------------------------------------------------------------------------------------------
+
+
+def test_mistakes_are_explained():
+    def fails(match, function, *args, **options):
+        with pytest.raises(HypvisionError, match=match) as caught:
+            function(*args, **options)
+        assert "\n" not in str(caught.value)
+
+    fails("no few-shot method 'mapple'. Did you mean maple", build_host, bundle(), "mapple")
+    fails("does not take these options.*'depths'", build_host, bundle(), "maple", depths=3)
+    fails("PromptKD needs a teacher", build_host, bundle(), "promptkd")
+    fails("depth of 4; the tower allows 1 to 3", build_host, bundle(), "maple", depth=4)
+    fails("6 text tokens cannot start from the 4 words", build_host, bundle(), "ivlp", text=6, depth=1)
+    fails("'end', in the 'middle'", build_host, bundle(), "coop", position="back")
+    fails("needs their number", build_host, bundle(), "coop", per_class=True)
+    fails("text_chunk must be at least 1", build_host, bundle(), "coop", text_chunk=0)
+    host = build_host(bundle(), "zeroshot")
+    fails("There are no classes", host.texts)
+    fails("class list is empty", host.set_classes, [])
+    fails("needs {}", host.set_classes, NAMES, "a photo")
+    own = make("coop", per_class=True, classes=4)
+    own.set_classes(OTHERS)
+    fails("cannot tell 2 others", own.texts)
+    resnet = bundle()
+    resnet.model.visual = torch.nn.Linear(1, 1)
+    fails("no prompts can enter it. Methods for it: zeroshot", build_host, resnet, "maple", depth=2)
+    assert set(PROMPTED) < set(HOSTS)

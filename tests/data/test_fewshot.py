@@ -1,0 +1,285 @@
+"""The few-shot benchmark's data: 15 layouts, official shots, base and new classes, pickles that run no code."""
+
+import json
+import pickle
+import random
+import sys
+import types
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.fewshot_layouts import NAMES, SPLIT_SETS, aircraft, coop, folders, imagenet, picture
+
+from hypvision.data.fewshot import LAYOUTS, FewShotDataset, Item, Split, draw_shots, load_split, take_subset
+from hypvision.data.fewshot.dataset import load_cell
+from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS, layout_of
+from hypvision.data.fewshot.pickles import read_pickled_shots
+from hypvision.data.fewshot.splits import class_names, write_split
+from hypvision.errors import HypvisionError
+
+
+def test_the_table_is_the_benchmarks():
+    assert len(LAYOUTS) == 15 and len(SETS) == 11 and len(CROSS) == 10 and len(DOMAINS) == 4
+    assert [LAYOUTS[name].classes for name in SETS] == [1000, 100, 37, 196, 102, 101, 100, 397, 47, 10, 101]
+    assert LAYOUTS["food101"].template == "a photo of {}, a type of food."
+    assert all(layout.template.count("{}") == 1 for layout in LAYOUTS.values())
+
+
+@pytest.mark.parametrize("name", SPLIT_SETS)
+def test_split_files(name, tmp_path):
+    split = load_split(name, coop(tmp_path, name))
+    assert [len(part) for part in split] == [30, 15, 10] and class_names(split.train) == NAMES
+    assert all(Path(item.path).is_file() for part in split for item in part)
+
+
+def test_imagenet_and_its_variants(tmp_path):
+    for name in ("imagenet", *DOMAINS):
+        imagenet(tmp_path, name)
+    split = load_split("imagenet", tmp_path)
+    assert [len(part) for part in split] == [15, 10, 10] and split.val == split.test
+    assert class_names(split.train) == ["great apple", "bird", "cup", "dice", "elk"]
+    for name in ("imagenetv2", "imagenet_sketch"):
+        split = load_split(name, tmp_path)
+        assert class_names(split.test)[0] == "great apple" and len(split.test) == 10
+    for name in ("imagenet_a", "imagenet_r"):  # numbered among their own classes
+        split = load_split(name, tmp_path)
+        assert class_names(split.test) == ["bird", "cup", "dice"] and {i.label for i in split.test} == {0, 1, 2}
+    drawn = draw_shots(load_split("imagenet", tmp_path), 1, 1, layout_of("imagenet", tmp_path).val_is_drawn)
+    assert len(drawn.train) == 5 and len(drawn.val) == 10
+    (tmp_path / "imagenet/classnames.txt").unlink()
+    with pytest.raises(HypvisionError, match=r"no '.*classnames.txt', the benchmark's list of class names"):
+        load_split("imagenet", tmp_path)
+
+
+def test_aircraft(tmp_path):
+    split = load_split("fgvc_aircraft", aircraft(tmp_path))
+    assert class_names(split.train) == ["707-320", "A380", "Cessna 172"] and [len(p) for p in split] == [6, 6, 6]
+
+
+def test_splits_drawn_from_folders(tmp_path):
+    """Sizes and names by the benchmark's rule; the second time the same, from the file that was written."""
+    folders(
+        tmp_path, "caltech-101/101_ObjectCategories", ["BACKGROUND_Google", "Faces", "Faces_easy", "Motorbikes", "ant"]
+    )
+    folders(tmp_path, "eurosat/2750", ["AnnualCrop", "SeaLake"])
+    split = load_split("caltech101", tmp_path)
+    assert class_names(split.train) == ["face", "motorbike", "ant"]
+    assert [len(part) for part in split] == [15, 6, 9]
+    assert len({item.path for part in split for item in part}) == 30
+    assert load_split("caltech101", tmp_path) == split
+    assert (tmp_path / "caltech-101/split_drawn_Caltech101.json").is_file()
+    assert class_names(load_split("eurosat", tmp_path).train) == ["Annual Crop Land", "Sea or Lake"]
+
+
+def test_data_of_ones_own(tmp_path):
+    for part in ("train", "test"):
+        folders(tmp_path, f"mine/{part}", ["c1", "c2", "big_dog"], 2)
+    (tmp_path / "mine/classnames.txt").write_text("c2 red car\nc1 tree\n")
+    (tmp_path / "mine/template.txt").write_text("a drawing of a {}.\n")
+    split = load_split("mine", tmp_path)
+    assert class_names(split.train) == ["red car", "tree", "big dog"] and not split.val
+    assert layout_of("mine", tmp_path).template == "a drawing of a {}."
+    coop(tmp_path, "other", classes=2)
+    assert class_names(load_split("other", tmp_path).train) == NAMES[:2]
+
+
+# Shots ----------------------------------------------------------------------------------------------------------------
+
+
+def official_shots(train, val, shots, seed):
+    """The official rule, on Python's own generator."""
+    random.seed(seed)
+
+    def draw(items, count):
+        tracker = defaultdict(list)
+        for item in items:
+            tracker[item.label].append(item)
+        found = []
+        for own in tracker.values():
+            found.extend(random.sample(own, count) if len(own) >= count else own)
+        return found
+
+    return draw(train, shots), draw(val, min(shots, 4))
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_official_shots(shuffled):
+    sizes = [3, 20, 17, 1, 40, 16, 9, 8, 25, 30, 5]  # 11 classes, some with fewer images than shots
+    items = [Item(f"{label}/{i}.jpg", label, str(label)) for label, size in enumerate(sizes) for i in range(size)]
+    val = [Item(f"v{label}/{i}.jpg", label, str(label)) for label in range(11) for i in range(label % 6)]
+    if shuffled:
+        random.Random(7).shuffle(items)
+    split, seen = Split(items, val, []), set()
+    for seed in (1, 2, 3):
+        for shots in (1, 2, 4, 8, 16):
+            found = draw_shots(split, shots, seed)
+            assert (found.train, found.val) == official_shots(items, val, shots, seed)
+            assert len(found.train) == sum(min(size, shots) for size in sizes)
+            seen.add(tuple(item.path for item in found.train))
+    assert len(seen) == 15
+    first = [item.path for item in draw_shots(Split([i for i in items if i.label == 1], [], []), 2, 1).train]
+    if not shuffled:  # a number of the generator itself: random.seed(1); random.sample(range(20), 2) is [4, 18]
+        assert first == ["1/4.jpg", "1/18.jpg"]
+    with pytest.raises(HypvisionError, match="shots must be at least 1"):
+        draw_shots(split, 0, 1)
+
+
+@pytest.mark.parametrize("classes, base", [(37, 19), (397, 199), (47, 24), (10, 5), (1, 1)])
+def test_base_and_new(classes, base):
+    items = [Item(str(label), label, f"c{label}") for label in reversed(range(classes))]
+    split = Split(items, items, items)
+    first = take_subset(split, "base")
+    assert sorted(i.label for i in first.train) == list(range(base)) and class_names(first.train)[0] == "c0"
+    if classes > 1:
+        second = take_subset(split, "new")
+        assert sorted(i.label for i in second.test) == list(range(classes - base))
+        assert class_names(second.test)[0] == f"c{base}"
+    else:
+        with pytest.raises(HypvisionError, match="no 'new' classes"):
+            take_subset(split, "new")
+    with pytest.raises(HypvisionError, match="'all', 'base' or 'new'"):
+        take_subset(split, "old")
+
+
+def test_base_and_all_see_the_same_shots(tmp_path):
+    coop(tmp_path)
+    every = load_cell(tmp_path, "caltech101", 2, 1).train
+    base = load_cell(tmp_path, "caltech101", 2, 1, "base").train
+    assert {i.path for i in base} == {i.path for i in every if i.label < 3} and len(base) == 6
+    assert load_cell(tmp_path, "caltech101", 2, 2).train != every
+
+
+# Pickles --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def official(tmp_path, monkeypatch):
+    """A pickle of the official record, made by a class of its name."""
+    name = "dassl.data.datasets.base_dataset"
+    module = types.ModuleType(name)
+
+    class Datum:
+        def __init__(self, impath, label, classname):
+            self._impath, self._label, self._domain, self._classname = impath, label, 0, classname
+
+    Datum.__module__, Datum.__qualname__ = name, "Datum"
+    module.Datum = Datum
+    for part in ("dassl", "dassl.data", "dassl.data.datasets"):
+        monkeypatch.setitem(sys.modules, part, types.ModuleType(part))
+    monkeypatch.setitem(sys.modules, name, module)
+
+    def write(rows, protocol=pickle.HIGHEST_PROTOCOL):
+        path = tmp_path / "shot_1-seed_1.pkl"
+        content = {part: [Datum(*row) for row in own] for part, own in rows.items()}
+        path.write_bytes(pickle.dumps(content, protocol))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_official_pickles(official, protocol, tmp_path):
+    root = "/data/someone/caltech-101/101_ObjectCategories"
+    path = official({"train": [(f"{root}/ant/7.jpg", 1, "ant")], "val": []}, protocol)
+    found = read_pickled_shots(path, "101_ObjectCategories", "here")
+    assert found == {"train": [Item("here/ant/7.jpg", 1, "ant")], "val": []}
+
+
+def test_a_cell_from_official_pickles(official, tmp_path):
+    coop(tmp_path)
+    path = official({"train": [("/x/101_ObjectCategories/cup/train1.png", 2, "cup"),
+                               ("/x/101_ObjectCategories/elk/train0.png", 4, "elk")], "val": []})  # fmt: skip
+    split = load_cell(tmp_path, "caltech101", 1, 1, pickles=str(path.parent))
+    assert [i.name for i in split.train] == ["cup", "elk"] and Path(split.train[0].path).is_file()
+
+
+def test_pickles_run_no_code(official, tmp_path):
+    path, mark = tmp_path / "evil.pkl", tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return Path.touch, (mark,)
+
+    for content in ({"train": [Evil()]}, Evil(), {"train": [types.SimpleNamespace(_impath="a")]}):
+        path.write_bytes(pickle.dumps(content))
+        with pytest.raises(HypvisionError, match="were not read: it asks for") as caught:
+            read_pickled_shots(path, "images", ".")
+        assert "\n" not in str(caught.value) and not mark.exists()
+    for content in (b"", b"\x80\x04", b"garbage", pickle.dumps([1]), pickle.dumps({"train": [1]})):
+        path.write_bytes(content)
+        with pytest.raises(HypvisionError, match="not what the official code saves|cannot be read"):
+            read_pickled_shots(path, "images", ".")
+    out = official({"train": [("/x/images/../../etc/passwd", 0, "a")]})
+    with pytest.raises(HypvisionError, match="leads out"):
+        read_pickled_shots(out, "images", ".")
+    with pytest.raises(HypvisionError, match="cannot be read: No such file"):
+        read_pickled_shots(tmp_path / "none.pkl", "images", ".")
+
+
+# The data set ---------------------------------------------------------------------------------------------------------
+
+
+def test_samples(tmp_path):
+    coop(tmp_path)
+    data = FewShotDataset(str(tmp_path), "caltech101", shots=2, subset="new", size=32)
+    assert (
+        len(data) == 4
+        and data.metainfo["classes"] == ("dice", "elk")
+        and data.metainfo["template"] == "a photo of a {}."
+    )
+    sample = data[3]
+    assert sample["inputs"].shape == (3, 32, 32) and sample["inputs"].dtype == torch.uint8 and sample["label"] == 1
+    assert not torch.equal(data[0]["inputs"], data[0]["inputs"])  # augmented
+    test = FewShotDataset(str(tmp_path), "caltech101", part="test", size=32)
+    assert len(test) == 10 and torch.equal(test[0]["inputs"], test[0]["inputs"])
+
+
+def test_broken_pictures_are_named_and_left_out_on_request(tmp_path):
+    coop(tmp_path)
+    bad = tmp_path / "caltech-101/101_ObjectCategories/bird/test1.png"
+    bad.write_bytes(b"no picture")
+    data = FewShotDataset(str(tmp_path), "caltech101", part="test")
+    with pytest.raises(HypvisionError, match=r"bird/test1.png' cannot be read.*--skip-broken"):
+        [data[i] for i in range(len(data))]
+    with pytest.warns(UserWarning, match="Left out.*bird/test1.png"):
+        data = FewShotDataset(str(tmp_path), "caltech101", part="test", skip_broken=True)
+    assert len(data) == 9 and [data[i]["label"] for i in range(9)].count(1) == 1
+
+
+def test_mistakes_are_explained(tmp_path):
+    def fails(match, function, *args, **options):
+        with pytest.raises(HypvisionError, match=match) as caught:
+            function(*args, **options)
+        assert "\n" not in str(caught.value)
+
+    fails("neither one of imagenet, caltech101", load_split, "flowers", tmp_path)
+    fails(r"'dtd' is not in '.*/dtd'. Put it there", load_split, "dtd", tmp_path)
+    (tmp_path / "sun397").mkdir()
+    fails(
+        "split_zhou_SUN397.json' is missing. CoOp's DATASETS.md|split_zhou_SUN397.json' is missing",
+        load_split,
+        "sun397",
+        tmp_path,
+    )
+    file = tmp_path / "sun397/split_zhou_SUN397.json"
+    for content in ("", "[]", '{"train": [["a"]]}', '{"train": [["a", "x", "b"]]}'):
+        file.write_text(content)
+        fails("damaged or of another form", load_split, "sun397", tmp_path)
+    file.write_text('{"train": [["a", 0, "b"]], "val": [], "test": []}')
+    fails("lists no images for 'test'", load_split, "sun397", tmp_path)
+    (tmp_path / "mine").mkdir()
+    fails("is no few-shot data set: expected there a split.json", load_split, "mine", tmp_path)
+    folders(tmp_path, "mine/train", ["a"], 1)
+    folders(tmp_path, "mine/test", ["a", "b"], 1)
+    fails("'b' of '.*' has no training images", load_split, "mine", tmp_path)
+    (tmp_path / "mine/train/b").mkdir()
+    fails("class folder '.*/b' has no images", load_split, "mine", tmp_path)
+    fails("A part of a data set is train, val, test", FewShotDataset, str(tmp_path), "mine", part="training")
+    coop(tmp_path)
+    split = load_split("caltech101", tmp_path)
+    images = tmp_path / "caltech-101/101_ObjectCategories"
+    write_split(tmp_path / "again.json", split, images)
+    assert json.loads((tmp_path / "again.json").read_text())["val"][0] == ["apple/val0.png", 0, "apple"]
+    picture(tmp_path / "x.png", 1)

@@ -1,0 +1,83 @@
+"""Official state dicts and ours, both ways."""
+
+import pytest
+import torch
+from helpers.helm import pair, tokens
+from references.helm import official_state
+
+from hypvision.errors import HypvisionError
+from hypvision.helm import Helm, preset
+from hypvision.helm.checkpoint import (
+    helm_architecture,
+    helm_from_official,
+    helm_to_official,
+    helm_variant,
+    is_official_helm,
+    official_architecture,
+)
+from hypvision.zoo.convert import convert_file
+
+KINDS = [
+    ("helm_d_tiny", {}),
+    ("helm_mice_tiny", {}),
+    ("helm_mice_tiny", dict(q_lora_rank=24, n_shared_experts=2)),
+    ("helm_mice_tiny", dict(project_emb=True, n_dense_layers=2, n_routed_experts=3)),
+]
+
+
+@pytest.mark.parametrize("name, options", KINDS)
+def test_there_and_back(name, options):
+    official, ours = pair(name, **options)
+    state = official_state(official)
+    assert is_official_helm(state) and not is_official_helm(ours.state_dict())
+    expected = preset(name, **options)
+    assert official_architecture(state) == expected
+    found = helm_architecture(ours.state_dict()).to_dict() | dict(max_seq_len=expected.max_seq_len)
+    dense = not expected.mixed
+    unused = ("kv_lora_rank", "mice_inter_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    wanted = expected.to_dict()
+    assert {k: v for k, v in found.items() if not (dense and k in unused)} == {
+        k: v for k, v in wanted.items() if not (dense and k in unused)
+    }
+    back = helm_to_official(ours.state_dict())
+    trained = {n for n, _ in official.named_parameters() if not n.endswith((".k", ".add_pos.w_y", ".add_pos.scale"))}
+    assert trained <= set(back)
+    assert all(torch.equal(back[n], state[n]) for n in trained)
+    assert helm_variant(ours.state_dict())[0] == name
+
+
+def test_names_as_a_training_saves_them():
+    official, _ = pair("helm_mice_tiny")
+    state = official_state(official)
+    aliases = [name for name in state if name.endswith((".c", ".k"))]
+    assert len(aliases) > 50
+    wrapped = {f"module.{name}": value for name, value in state.items()}
+    assert set(helm_from_official(wrapped)) == set(Helm(preset("helm_mice_tiny")).state_dict())
+
+
+def test_mistakes_are_sentences():
+    official, _ = pair("helm_mice_tiny")
+    state = official_state(official)
+    with pytest.raises(HypvisionError, match="c = 2"):
+        helm_from_official(state | {"layers.0.attn.wq.manifold.k": torch.tensor(2.0)})
+    with pytest.raises(HypvisionError, match="no HELM checkpoint has"):
+        helm_from_official(state | {"layers.0.extra": torch.zeros(2)})
+    with pytest.raises(HypvisionError, match="no entry 'layers.2.ffn.experts.1.w2"):
+        helm_from_official({n: v for n, v in state.items() if n != "layers.2.ffn.experts.1.w2.linear.weight"})
+    with pytest.raises(HypvisionError, match="no weights of a HELM model"):
+        helm_to_official(Helm(preset("helm_d_tiny", geometry="euclidean")).state_dict())
+
+
+def test_files(tmp_path):
+    official, ours = pair("helm_d_tiny")
+    torch.save(dict(global_step=1, model_state_dict=official_state(official)), tmp_path / "Step1.pt")
+    written = convert_file("helm", tmp_path / "Step1.pt", tmp_path / "ours.safetensors")
+    assert written.model == "helm_d_tiny" and "from_official" in written.usage()
+    from safetensors.torch import load_file
+
+    model = Helm(preset("helm_d_tiny"))
+    model.load_state_dict(load_file(tmp_path / "ours.safetensors"))
+    assert torch.equal(model(tokens()).logits, ours(tokens()).logits)
+    convert_file("helm", tmp_path / "ours.safetensors", tmp_path / "back.pth", to_official=True)
+    back = torch.load(tmp_path / "back.pth", weights_only=True)
+    assert torch.equal(back["mapping.weight"], official.mapping.weight)

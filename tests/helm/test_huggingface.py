@@ -1,0 +1,164 @@
+"""HELM as transformers' models: generating, saving, half precision, adapters."""
+
+import pytest
+import torch
+from helpers.helm import tokens
+
+from hypvision.errors import HypvisionError
+from hypvision.helm import Helm, LatentCache, preset
+
+transformers = pytest.importorskip("transformers")
+from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM  # noqa: E402
+
+KINDS = {
+    "D": ("helm_d_tiny", {}),
+    "MiCE": ("helm_mice_tiny", dict(vocab_size=259)),
+    "latent queries": ("helm_mice_tiny", dict(q_lora_rank=24, n_layers=2)),
+    "LLaMA-like": ("helm_d_tiny", dict(geometry="euclidean")),
+    "DeepSeek-like": ("helm_mice_tiny", dict(geometry="euclidean")),
+}
+OPTIONS = dict(max_new_tokens=8, pad_token_id=0, eos_token_id=258)
+
+
+def model_of(kind: str) -> HelmForCausalLM:
+    """A random model that is sure of itself, so that its greedy choice hangs on no last digit."""
+    torch.manual_seed(0)
+    name, options = KINDS[kind]
+    model = HelmForCausalLM(HelmConfig.of(preset(name, **options))).eval()
+    model.model.head.weight.data.mul_(8)
+    return model
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request):
+    return model_of(request.param)
+
+
+@torch.no_grad()
+def test_cache_changes_nothing(model):
+    ids = tokens(2, 14)
+    full = model(ids, use_cache=False).logits
+    for cache in (transformers.DynamicCache(), LatentCache()):
+        parts = [model.model(ids[:, a:b], cache=cache).logits for a, b in ((0, 5), (5, 6), (6, 7), (7, 11), (11, 14))]
+        assert (torch.cat(parts, 1) - full).abs().max() < 1e-5 * full.abs().max()
+    cache.crop(6)
+    assert (model.model(ids[:, 6:9], cache=cache).logits - full[:, 6:9]).abs().max() < 1e-5 * full.abs().max()
+    cache.reorder(torch.tensor([1, 0]))
+    again = model.model(ids[[1, 0], 9:10], cache=cache).logits
+    assert (again - full[[1, 0], 9:10]).abs().max() < 1e-5 * full.abs().max()
+
+
+@torch.no_grad()
+def test_absorption_in_float64():
+    model = Helm(preset("helm_mice_tiny", max_seq_len=64)).double().eval()
+    ids, cache = tokens(2, 12), LatentCache()
+    parts = [model(ids[:, a:b], cache=cache).logits for a, b in ((0, 6), (6, 7), (7, 12))]
+    assert (torch.cat(parts, 1) - model(ids).logits).abs().max() < 1e-11
+    config = model.config
+    held = cache.layers[0].keys.shape[-1] + cache.layers[0].values.shape[-1]
+    assert held == config.kv_lora_rank + config.qk_rope_head_dim - 1 + 2 * config.n_heads
+
+
+@pytest.mark.parametrize("way", [dict(num_beams=1), dict(num_beams=3)], ids=["greedy", "beams"])
+def test_generation(model, way):
+    ids = tokens(2, 9)
+    with_cache = model.generate(ids, do_sample=False, **way, **OPTIONS)
+    assert torch.equal(with_cache, model.generate(ids, do_sample=False, use_cache=False, **way, **OPTIONS))
+    padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), ids], 1)
+    mask = (torch.arange(12) >= 3).long().expand(2, 12)
+    shifted = model.generate(padded, attention_mask=mask, do_sample=False, **way, **OPTIONS)
+    assert torch.equal(shifted[:, 3:], with_cache)
+    torch.manual_seed(0)
+    assert model.generate(ids, do_sample=True, **OPTIONS).shape[1] <= 17
+
+
+@torch.no_grad()
+def test_auto_classes_and_half_precision(model, tmp_path):
+    ids = tokens(2, 9)
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").is_file()
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    expected = model(ids).logits
+    assert torch.equal(again(ids).logits, expected)
+    assert transformers.AutoConfig.from_pretrained(tmp_path).architecture() == model.config.architecture()
+    spread = expected.std()
+    half = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert half.model.head.weight.dtype == torch.bfloat16
+    assert (half(ids).logits - expected).abs().mean() < 0.05 * spread
+    half.generate(ids, do_sample=False, **OPTIONS)
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=dtype):
+            assert (model(ids).logits - expected).abs().mean() < 0.05 * spread
+
+
+def test_half_precision_keeps_centroids():
+    """Far values, whose norms bfloat16 as it comes misses by up to 80 %."""
+    from hypvision.helm import rows
+    from hypvision.helm.attention import Context, _attend_half
+
+    g = torch.Generator().manual_seed(0)
+    spaces = [torch.randn(1, 2, 64, 16, generator=g) * 2 for _ in range(3)]
+    q, k, v = (rows._with_time(torch.cat([space, torch.zeros(1, 2, 64, 1)], -1), 16) for space in spaces)
+    q = torch.cat([q[..., :16], -q[..., 16:]], -1)
+    exact = _attend_half(q, k, v, 16, 16, 1.0, Context(), torch.float32)
+    half = _attend_half(q, k, v, 16, 16, 1.0, Context(), torch.bfloat16)
+    norms = [x[..., 16] ** 2 - x[..., :16].square().sum(-1) for x in (exact, half)]
+    assert norms[0].min() > 0.999
+    assert ((norms[1] - norms[0]).abs() / norms[0]).quantile(0.99) < 0.25
+
+
+@pytest.mark.parametrize("kind", ["D", "MiCE"])
+def test_training(kind):
+    model, ids = model_of(kind).train(), tokens(2, 9)
+    model.model.config.aux_alpha = 0.0
+    model(ids, labels=ids).loss.backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    model.gradient_checkpointing_enable()
+    model(ids, labels=ids).loss.backward()
+    for name, p in model.named_parameters():
+        if name in expected:
+            torch.testing.assert_close(p.grad, expected[name], rtol=1e-4, atol=1e-6)
+    model.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = model(ids, labels=ids).loss
+    half.backward()
+    model.eval()
+    full = model(ids, labels=ids)
+    assert abs(half - full.loss) < 0.02 * full.loss and full.logits.shape == (2, 9, 259)
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("kind, targets", [("D", ["qkv", "out", "head"]), ("MiCE", ["down", "up", "gate_up", "out"])])
+def test_lora(kind, targets):
+    peft = pytest.importorskip("peft")
+    ids, model = tokens(2, 9), model_of(kind)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=targets, task_type="CAUSAL_LM"))
+    trained = [p for p in adapted.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-2)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = adapted(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    adapted.eval()
+    found = adapted.generate(input_ids=ids, do_sample=False, **OPTIONS)
+    assert torch.equal(found, adapted.generate(input_ids=ids, do_sample=False, use_cache=False, **OPTIONS))
+    assert torch.equal(found, adapted.merge_and_unload().generate(ids, do_sample=False, **OPTIONS))
+
+
+def test_mistakes_are_sentences():
+    model = model_of("D")
+    cache = LatentCache()
+    model.model(tokens(2, 4), cache=cache)
+    with pytest.raises(HypvisionError, match="The cache is of a batch of 2"):
+        model.model(tokens(1, 1), cache=cache)
+    with pytest.raises(HypvisionError, match="more than the context of 256"):
+        model.generate(tokens(1, 250), max_new_tokens=20, do_sample=False, pad_token_id=0)
+    with pytest.raises(HypvisionError, match="inputs_embeds"):
+        model(inputs_embeds=torch.zeros(1, 2, 66))
+    with pytest.raises(HypvisionError, match="vocabulary"):
+        model.resize_token_embeddings(300)

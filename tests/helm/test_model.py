@@ -1,0 +1,221 @@
+"""Both models against the published formulation, their options, and what the published code cannot do."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers.helm import pair, published_logits, tokens
+from references.helm import HelmMiCE, RiemannianAdam, frequencies, initial_points
+
+from hypvision.errors import HypvisionError
+from hypvision.helm import Helm, preset
+from hypvision.helm.layers import PointEmbedding
+from hypvision.helm.rotary import angles
+
+MODELS = {
+    "D": ("helm_d_tiny", {}),
+    "MiCE": ("helm_mice_tiny", {}),
+    "MiCE, latent queries": ("helm_mice_tiny", dict(q_lora_rank=24)),
+    "MiCE, space embedding": ("helm_mice_tiny", dict(project_emb=True, train_curv=False)),
+    "MiCE, sigmoid, groups": (
+        "helm_mice_tiny", dict(score_func="sigmoid", n_routed_experts=6, n_expert_groups=3, n_limited_groups=2)
+    ),
+    "MiCE, Lorentz router": ("helm_mice_tiny", dict(router="lorentz", renorm_topk=True)),
+    "MiCE, centroid": ("helm_mice_tiny", dict(moe_combine="centroid", renorm_topk=True)),
+    "MiCE, more of all": ("helm_mice_tiny", dict(n_shared_experts=2, n_activated_experts=3, route_scale=1.5)),
+    "MiCE, published floors": ("helm_mice_tiny", dict(safe_clamp=False)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("fused", [True, False], ids=["by hand", "plain"])
+def test_logits_and_gradients_are_the_published(name, fused):
+    preset_name, options = MODELS[name]
+    official, ours = pair(preset_name, fused=fused, **options)
+    ids = tokens()
+    expected = published_logits(official, ids)
+    found = ours(ids)
+    assert (found.logits - expected).abs().max() < 2e-5
+    F.cross_entropy(expected[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
+    ours.config.aux_alpha = 0.0
+    loss = ours(ids, labels=ids)
+    loss.loss.backward()
+    table = official.token_embed.embedding if name == "D" else next(official.embed.parameters())
+    torch.testing.assert_close(ours.embed.weight.grad, table.grad, rtol=1e-3, atol=1e-6)
+    last = official.final_proj.linear
+    assert torch.isclose(ours.final_proj.weight.grad.norm(), last.weight.grad.norm(), rtol=1e-3)
+    first = (official.resblocks[0].attn.scale if name == "D" else official.layers[0].attn.softmax_scale).grad
+    torch.testing.assert_close(ours.layers[0].attn.scale.grad, first, rtol=2e-3, atol=1e-7)
+    if name != "D":
+        curvature = official.layers[1].ffn.experts[1].manifold.k.grad
+        if curvature is not None:
+            torch.testing.assert_close(ours.layers[1].ffn.experts[1].c.grad.squeeze(), curvature, rtol=2e-3, atol=1e-7)
+        counts = official(ids)[1]
+        assert all(torch.equal(a, way.counts) for a, way in zip(counts, found.routing))
+    # nothing has come where there are no coordinates
+    gate_up = ours.layers[0].ffn.gate_up
+    free = sorted(set(range(gate_up.out_features)) - set(gate_up.live_out))
+    assert not gate_up.weight.grad[free].any() and not gate_up.bias.grad[free].any()
+
+
+@pytest.mark.parametrize("name", ["helm_d_tiny", "helm_mice_tiny"])
+def test_float64(name):
+    official, ours = pair(name)
+    official.double()
+    ids = tokens()
+    # the rotary code is in float32 in both
+    assert (ours.double()(ids).logits - published_logits(official, ids)).abs().max() < 1e-6
+
+
+def test_documents_see_themselves_alone():
+    ids = tokens(2, 30)
+    sequence = torch.tensor([[0] * 9 + [1] * 14 + [2] * 7, [0] * 25 + [-1] * 5])
+    for name in ("helm_d_tiny", "helm_mice_tiny"):
+        official, ours = pair(name)
+        blocked = sequence[:, :, None] != sequence[:, None]
+        found = ours(ids, sequence_id=sequence).logits
+        assert (found - published_logits(official, ids, blocked)).abs().max() < 2e-5
+        alone = ours(ids[:1, 9:23]).logits
+        assert (found[:1, 9:23] - alone).abs().max() < 2e-5
+        loss = ours(ids, labels=ids, sequence_id=sequence).cross_entropy
+        parts = [(0, 0, 9), (0, 9, 23), (0, 23, 30), (1, 0, 25)]
+        losses = [F.cross_entropy(found[b, i : j - 1], ids[b, i + 1 : j], reduction="sum") for b, i, j in parts]
+        assert torch.isclose(loss, sum(losses) / sum(j - i - 1 for _, i, j in parts), atol=1e-5)
+
+
+def test_initial_state_is_the_published():
+    torch.manual_seed(0)
+    ours = PointEmbedding(4000, 390).weight.detach()
+    theirs = initial_points(4000, 390)
+    torch.testing.assert_close(ours[:, 0] ** 2, 1 + ours[:, 1:].square().sum(-1))
+    for statistic in (lambda x: x[:, 1:].norm(dim=-1).mean(), lambda x: x[:, 1:].std()):
+        assert torch.isclose(statistic(ours), statistic(theirs), rtol=1e-2)
+    assert ours[:, 1:].norm(dim=-1).mean() == pytest.approx(1.17, abs=0.01)
+    assert (Helm(preset("helm_mice_tiny")).layers[1].ffn.scale.exp() - 2).abs() < 1e-6
+
+
+@pytest.mark.parametrize(
+    "name, count",
+    [("helm_d_115m", 114_770_253 - 3 - 2 + 0), ("helm_mice_120m", 126_357_123 - 3 - 2)],
+)
+def test_parameter_counts(name, count):
+    """Published counts have three curvatures of the model and two numbers of a layer that is never used."""
+    with torch.device("meta"):
+        model = Helm(preset(name))
+    buffers = sum(b.numel() for n, b in model.named_buffers() if n.endswith("bias"))  # parameters there
+    assert model.num_parameters() + buffers == count
+
+
+@pytest.mark.parametrize("name, count", [("helm_mice_1b", 966_829_461), ("helm_mice_1b_eval", 924_854_259)])
+def test_parameter_counts_of_the_large(name, count):
+    with torch.device("meta"):
+        model = Helm(preset(name))
+    assert model.num_parameters() + sum(b.numel() for n, b in model.named_buffers() if n.endswith("bias")) == count - 3
+
+
+def test_yarn():
+    """Slow pairs turn 40 times slower, fast ones as ever; the published class cannot be built with it."""
+    config = preset("helm_mice_tiny", max_seq_len=512, original_seq_len=256, qk_rope_head_dim=33, qk_nope_head_dim=8)
+    table = frequencies(32, 512, yarn=dict(original=256, fast=32, slow=1, factor=40.0))
+    torch.testing.assert_close(angles(config, 32), table[1].angle())
+    plain = 10000 ** (-torch.arange(0, 32, 2) / 32)
+    ratio = angles(config, 32) / plain
+    assert ratio[0] == 1 and ratio[-1] == pytest.approx(1 / 40)
+    model = Helm(config).eval()
+    factor = model.layers[0].attn.rotary.attention_factor
+    assert factor == pytest.approx((0.1 * torch.log(torch.tensor(40.0)).item() + 1) ** 2)  # multiplies, as DeepSeek's
+    assert model(tokens(1, 300)).logits.isfinite().all()
+
+
+def test_what_the_published_code_crashes_on():
+    config = preset("helm_mice_tiny")
+    with pytest.raises(ValueError, match="not enough values"):
+        HelmMiCE(config).eval()(tokens())  # defect 1: no inference
+    ours = Helm(config).eval()
+    assert ours(tokens(1, 1)).logits.shape == (1, 1, 259)  # 5: one token, with an odd rank
+    assert preset("helm_mice_120m").kv_lora_rank % 2 == 1
+    for shared, active in ((0, 2), (2, 1), (3, 4)):  # 4
+        model = Helm(preset("helm_mice_tiny", n_shared_experts=shared, n_activated_experts=active))
+        model(tokens(), labels=tokens()).loss.backward()
+        used = [p for n, p in model.named_parameters() if "experts" in n]
+        assert all(p.grad is not None for p in used)  # 12: experts without tokens have a gradient of zero
+    assert not any(name.endswith("attn_mask") or "freqs" in name for name in ours.state_dict())  # 7
+    assert preset("helm_mice_tiny", max_seq_len=100_000, original_seq_len=100_000).max_seq_len == 100_000
+
+
+def test_curvatures_cannot_become_negative():
+    model = Helm(preset("helm_mice_tiny")).eval()
+    for layer in model.layers[1:]:
+        for expert in layer.ffn.experts:
+            expert.c.data.fill_(-0.5)  # defect 10: what weight decay may do
+    assert model(tokens()).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("rule", ["proportional", "sign"])
+def test_router_bias_follows_the_loads(rule):
+    model = Helm(preset("helm_mice_tiny", bias_rule=rule))
+    gate = model.layers[1].ffn.gate
+    gate.follow(torch.tensor([6, 2, 0, 0]))
+    step = torch.tensor([-0.5, 0.0, 0.25, 0.25])
+    torch.testing.assert_close(gate.bias, 0.005 * (step.sign() if rule == "sign" else step))
+    gate.bias[0], gate.bias[1] = -9.0, -9.0
+    found = model(tokens()).routing[0]
+    assert found.counts[:2].sum() == 0 and found.counts.sum() == 2 * tokens().numel()
+
+
+def test_balance_loss_is_one_for_even_loads():
+    model = Helm(preset("helm_mice_tiny")).eval()
+    ways = model(tokens()).routing
+    counts, e, k, n = ways[0].counts, 4, 2, tokens().numel()
+    assert ways[0].balance >= (counts * e / (k * n)).min() * 0.99
+    model.layers[1].ffn.gate.weight.data.zero_()  # even scores
+    assert model(tokens()).routing[0].balance.item() == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["helm_d_tiny", "helm_mice_tiny"])
+def test_compiles_without_breaks(name):
+    """In plain operations, which a compiler fuses; the published mixture of two layers has 12 breaks."""
+    model = Helm(preset(name, n_routed_experts=0)).eval()
+    found = torch._dynamo.explain(model.layers[0])(*(model.points(tokens()),) * 2, model.context(tokens()))
+    assert found.graph_break_count == 0
+
+
+def test_riemannian_adam_is_the_published():
+    from hypvision.geometry import Lorentz, ManifoldParameter
+    from hypvision.optim import RiemannianAdam as Ours
+
+    torch.manual_seed(0)
+    x = initial_points(20, 9).double()
+    x[:, 0] = torch.sqrt(1 + x[:, 1:].square().sum(-1))
+    theirs = RiemannianAdam(x.clone(), 1e-2)
+    ours = ManifoldParameter(x.clone(), Lorentz(1.0))
+    optimizer = Ours([ours], lr=1e-2)
+    for step in range(5):
+        grad = torch.randn(20, 9, dtype=torch.float64) * (step != 3)  # rows without a gradient drift on
+        ours.grad = grad.clone()
+        optimizer.step()
+        theirs.step(grad)
+        torch.testing.assert_close(ours.detach(), theirs.x, rtol=1e-6, atol=1e-7)
+
+
+def test_mistakes_are_sentences():
+    cases = {
+        "must be even": dict(dim=64, n_heads=2),
+        "n_heads must divide": dict(n_heads=5),
+        "geometry must be": dict(geometry="lorenz"),
+        "expert_c_init": dict(n_routed_experts=4, expert_c_init=[1.0, -1.0]),
+        "n_activated_experts": dict(n_routed_experts=2, n_activated_experts=3),
+        "Did you mean n_layers": dict(n_layer=3),
+        "v_head_dim must be at most": dict(attention="latent", v_head_dim=60),
+    }
+    for text, options in cases.items():
+        with pytest.raises(HypvisionError, match=text):
+            preset("helm_d_tiny", **options)
+    with pytest.raises(HypvisionError, match="Did you mean helm_d_tiny"):
+        preset("helm_d_tinny")
+    model = Helm(preset("helm_d_tiny", max_seq_len=16))
+    with pytest.raises(HypvisionError, match="more than the context of 16"):
+        model(tokens(1, 17))
+    with pytest.raises(HypvisionError, match="tokenizer that the model was trained with"):
+        model(tokens(1, 8) + 259)
+    with pytest.raises(HypvisionError, match="attention_mask must be"):
+        model(tokens(2, 8), attention_mask=torch.ones(8, 8))  # defect 8

@@ -1,0 +1,138 @@
+"""The functions with a backward by hand against plain operations, and against geometry."""
+
+import pytest
+import torch
+
+from hypvision.geometry import lorentz
+from hypvision.helm import rows
+
+N, WIDTH = 9, 16
+
+
+def made(*shape, seed=0, timeless=True):
+    """Rows with zeros behind the space, and in the slot of the time unless they are points."""
+    x = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    x[..., N:] = 0
+    return x if timeless else rows._with_time(x, N)
+
+
+def both(function, *inputs):
+    """Values and gradients, by hand and in plain operations; ``inputs`` may hold None."""
+    found = []
+    for fused in (True, False):
+        given = [x.clone().requires_grad_() for x in inputs]
+        # a product's result, which may be written into, not a leaf
+        out = function(*(x * 1 for x in given), fused=fused)
+        out = [o for o in (out if isinstance(out, tuple) else (out,)) if o is not None]
+        generator = torch.Generator().manual_seed(5)
+        loss = sum((o * torch.randn(o.shape, dtype=o.dtype, generator=generator)).sum() for o in out)
+        grads = torch.autograd.grad(loss, given)
+        found.append([*out, *grads])
+    return found
+
+
+@pytest.mark.parametrize("w", [1.0, 0.4, -0.3])
+@pytest.mark.parametrize("gained", [True, False])
+def test_residual(w, gained):
+    gain = torch.zeros(WIDTH, dtype=torch.float64)
+    gain[:N] = torch.linspace(0.5, 2, N)
+    weight = torch.tensor([w], dtype=torch.float64)
+    x, u = made(2, 5, WIDTH, timeless=False), made(2, 5, WIDTH, seed=1)
+
+    def step(x, u, weight, *gain, fused):
+        out, h = rows.residual_norm(
+            x, rows._timeless(u, N), weight, gain[0] if gain else None, N, N, 4.5, 1e-8, True, fused
+        )
+        return (out[..., : N + 1], None if h is None else h[..., : N + 1])
+
+    fused, plain = both(step, x, u, weight, *([gain] if gained else []))
+    names = ["x'", *(["h"] if gained else []), "x", "u", "w", "gain"]
+    for name, a, b in zip(names, fused, plain):
+        a, b = (a[..., :N], b[..., :N]) if name in ("u", "gain") else (a, b)
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9, msg=name)
+    out = fused[0]
+    inner = (out[..., :N] ** 2).sum(-1) - out[..., N] ** 2
+    torch.testing.assert_close(inner, -torch.ones_like(inner))
+
+
+def test_residual_is_the_cores_mean():
+    from hypvision.geometry import Lorentz
+    from hypvision.nn import LorentzResidual
+
+    core = LorentzResidual(Lorentz(1.0), "average", scale=3.0).double()
+    x, u = made(4, WIDTH, timeless=False), made(4, WIDTH, seed=1)
+    ours, _ = rows.residual_norm(x, u, core.weight.detach()[None], None, N, N, 3.0, 1e-8)
+    torch.testing.assert_close(ours[..., :N], core(x[..., :N], u[..., :N]).detach(), rtol=1e-6, atol=1e-6)
+
+
+def test_far_points_keep_their_norms():
+    """Radius 12: the squared times are 1e10, and differences of squares have lost everything in float32."""
+    u = made(64, WIDTH).float()
+    u = u / u.norm(dim=-1, keepdim=True) * torch.linspace(6, 12, 64).sinh()[:, None]
+    x = rows._with_time(u, N)
+    out, _ = rows.residual_norm(x, u, torch.ones(1), None, N, N, 1.0, 1e-8)
+    # x + x is 2 x, normalised x; what has no digits any more is cut at 1 instead of 4: at most a factor of 2
+    ratio = out[:, :N].norm(dim=-1) / u[:, :N].norm(dim=-1)
+    assert ratio.isfinite().all() and (ratio > 0.2).all() and (ratio <= 2.001).all()
+
+
+@pytest.mark.parametrize("n", [N, None])
+def test_swiglu(n):
+    z = torch.cat([made(6, WIDTH), made(6, WIDTH, seed=2)], -1)
+    c = torch.tensor([0.7], dtype=torch.float64)
+    live = [*range(N), *range(WIDTH, WIDTH + N)]
+    fused, plain = both(
+        lambda z, c, fused: rows.swiglu(z, n, c if n else 1.0 + 0 * c.item(), fused) + 0 * c.sum(), z, c
+    )
+    torch.testing.assert_close(fused[0], plain[0])
+    torch.testing.assert_close(fused[1][:, live], plain[1][:, live])
+    torch.testing.assert_close(fused[2], plain[2])
+
+
+def test_centroid_is_the_cores():
+    weights = torch.rand(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).softmax(-1)
+    points = made(7, WIDTH, seed=4, timeless=False)[:, : N + 1]
+    heads = (weights @ points)[None, :, None]
+    fused, plain = both(lambda h, fused: rows.centroid(h, N + 1, WIDTH, True, fused), heads)
+    for a, b in zip(fused, plain):
+        torch.testing.assert_close(a, b)
+    time_first = torch.cat([points[:, N:], points[:, :N]], -1)
+    core = lorentz.centroid(time_first.expand(5, 7, -1), weights, 1.0)
+    ours = fused[0][0]
+    torch.testing.assert_close(torch.cat([ours[:, N : N + 1], ours[:, :N]], -1), core, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("released", [True, False])
+@pytest.mark.parametrize("k, shared", [(2, True), (1, True), (3, False)])
+def test_combination(released, k, shared):
+    from references.helm import Residual, inner, lift
+
+    weights = torch.rand(6, k, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    w_y, scale = (torch.tensor([v], dtype=torch.float64) for v in (1.2, 0.6))
+    parts = [made(6, WIDTH, seed=i) for i in range(k + shared)]
+
+    def ours(weights, w_y, scale, *parts, fused):
+        first = parts[0] if shared else None
+        out = rows.combine(first, list(parts[shared:]), weights, w_y, scale, released, True, fused)
+        return out + 0 * (w_y + scale).sum() + 0 * weights.sum()
+
+    fused, plain = both(ours, weights, w_y, scale, *parts)
+    for a, b in zip(fused, plain):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+    manifold = type("M", (), {"c": torch.tensor(1.0, dtype=torch.float64)})()
+    points = [lift(p[:, :N]) for p in parts]
+    if released:
+        y = lift(torch.zeros(6, N, dtype=torch.float64))
+        combine = object.__new__(Residual)
+        torch.nn.Module.__init__(combine)
+        combine.manifold, combine.fixed = manifold, 2.0
+        for i, point in enumerate(points[shared:]):
+            y = combine(y, point, weight=weights[:, i : i + 1])
+        if shared:
+            combine.fixed = scale.exp()
+            y = combine(points[0], y, weight=w_y)
+    else:
+        y = sum(w[:, None] * p for w, p in zip(weights.T, points[shared:]))
+        y = y + points[0] if shared else y
+        y = y / torch.sqrt(-inner(y, y))
+    torch.testing.assert_close(fused[0][:, :N], y[:, 1:], rtol=1e-9, atol=1e-9)

@@ -1,0 +1,129 @@
+"""Exponents against lines whose answer is known, SciPy, and the published way of fitting."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from references.toy_reference import adam_joint_fit
+from scipy import optimize, stats
+
+from hypvision.errors import HypvisionError
+from hypvision.scaling.fits import joint_fit, power_law
+
+
+def test_a_power_law_and_its_error():
+    x = [10, 15, 25, 39, 63, 100]
+    found = power_law(x, [7 * value**-1.25 for value in x])
+    assert found.exponent == pytest.approx(1.25) and found.factor == pytest.approx(7)
+    assert found.error == pytest.approx(0, abs=1e-12) and found.r2 == pytest.approx(1) and found.points == 6
+    y = [0.69, 0.56, 0.36, 0.20, 0.116, 0.064]
+    found, known = power_law(x, y), stats.linregress(np.log(x), np.log(y))
+    assert found[:3] == pytest.approx([-known.slope, known.stderr, known.rvalue**2])
+    assert math.isnan(power_law([1, 2], [3, 4]).error)
+
+
+@pytest.mark.parametrize(
+    ("losses", "exponent", "error", "r2"),
+    [
+        ([1.290, 0.941, 0.564, 0.187, 0.114, 0.0461, 0.0335, 0.0102], 1.01, 0.05, 0.984),
+        ([0.312, 0.158, 0.088, 0.029, 0.031, 0.0088], 0.98, 0.10, 0.963),
+        ([0.942, 0.681, 0.557, 0.384, 0.267], 0.446, 0.025, 0.991),
+    ],
+)
+def test_points_read_from_the_papers_figure_give_its_exponents(losses, exponent, error, r2):
+    found = power_law([2**k for k in range(3, 11)][-len(losses) :], losses)  # the largest widths, up to 1024
+    assert found.exponent == pytest.approx(exponent, abs=0.01)
+    assert found.error == pytest.approx(error, abs=0.01) and found.r2 == pytest.approx(r2, abs=0.002)
+
+
+def test_mistakes_are_named():
+    for x, y in (([1, 2], [1.0, -1.0]), ([1, 2], [1.0, math.nan]), ([0, 2], [1.0, 1.0])):
+        with pytest.raises(HypvisionError, match="positive, finite"):
+            power_law(x, y)
+    for x, y in (([1, 1], [1.0, 2.0]), ([1, 2], [1.0]), ([], [])):
+        with pytest.raises(HypvisionError, match="two points"):
+            power_law(x, y)
+    with pytest.raises(HypvisionError, match="2 widths, 1 losses"):
+        joint_fit([1, 2], [1.0], ["a", "a"])
+    with pytest.raises(HypvisionError, match="do not determine"):
+        joint_fit([1, 2, 3], [1.0, 2.0, 3.0], ["a", "a", "a"])
+    for widths, losses in (([1, 2, 3, 4], [1.0, 2.0, math.inf, 1.0]), ([2, 2, 2, 2], [1.0, 2.0, 3.0, 4.0])):
+        with pytest.raises(HypvisionError, match="positive, finite"):
+            joint_fit(widths, losses, ["a"] * 4)
+
+
+WIDTHS = {
+    "opt": [768, 1024, 2048, 2560, 4096, 5120, 7168, 9216],
+    "qwen": [896, 1536, 2048, 3584, 5120, 5120, 8192],
+    "gpt2": [768, 1024, 1280, 1600],
+    "pythia": [512, 768, 1024, 2048, 2048, 2560, 4096, 5120],
+}
+
+
+def losses_of(noise):
+    """The paper's 27 models on four data sets, with its result as the truth."""
+    offsets = [
+        2.207,
+        2.275,
+        1.719,
+        2.185,
+        1.608,
+        2.101,
+        1.489,
+        1.935,
+        2.302,
+        2.355,
+        1.941,
+        2.296,
+        2.141,
+        2.3,
+        1.52,
+        2.242,
+    ]
+    random = np.random.default_rng(0)
+    widths, losses, groups = [], [], []
+    for i, (family, sizes) in enumerate(WIDTHS.items()):
+        for j, data in enumerate(("wikitext", "c4", "pile", "bookcorpus")):
+            for m in sizes:
+                widths.append(m)
+                losses.append(476.08 / m**0.9098 + offsets[4 * i + j] + noise * random.standard_normal())
+                groups.append(f"{family}/{data}")
+    return widths, losses, groups, offsets
+
+
+def test_the_joint_fit_finds_what_made_the_losses():
+    widths, losses, groups, offsets = losses_of(0)
+    found = joint_fit(widths, losses, groups)
+    assert found.points == 108 and found.exponent == pytest.approx(0.9098) and found.factor == pytest.approx(476.08)
+    assert list(found.offsets.values()) == pytest.approx(offsets) and found.mse < 1e-20
+    assert found.error == pytest.approx(0, abs=1e-8)
+
+
+def test_the_joint_fit_is_the_least_squares_optimum_and_its_error_the_papers():
+    widths, losses, groups, _ = losses_of(0.07)
+    found = joint_fit(widths, losses, groups)
+    names = list(dict.fromkeys(groups))
+    index, m, y = np.array([names.index(g) for g in groups]), np.array(widths, float), np.array(losses)
+
+    def residuals(u):
+        return np.exp(u[0]) * m ** -u[1] + u[2:][index] - y
+
+    best = optimize.least_squares(residuals, [6, 1, *[1.5] * len(names)], xtol=1e-15, ftol=1e-15, x_scale="jac")
+    assert found.exponent == pytest.approx(best.x[1], abs=1e-5)
+    assert list(found.offsets.values()) == pytest.approx(best.x[2:], abs=1e-5)
+    assert found.mse == pytest.approx(2 * best.cost / 108)
+    above = y - np.array(list(found.offsets.values()))[index]
+    logs = np.log(above, out=np.zeros_like(above), where=above > 0)
+    misses = logs - np.log(found.factor / m**found.exponent)
+    spread = ((np.log(m) - np.log(m).mean()) ** 2).sum()
+    assert found.error == pytest.approx(math.sqrt((misses**2).sum() / spread / 105))
+
+
+@pytest.mark.slow
+def test_the_published_way_of_fitting_ends_where_ours_does():
+    widths, losses, groups, _ = losses_of(0.03)
+    found = joint_fit(widths, losses, groups)
+    exponent, factor, offsets = adam_joint_fit(widths, losses, groups)
+    assert found.exponent == pytest.approx(exponent, abs=2e-3) and found.factor == pytest.approx(factor, rel=0.02)
+    assert torch.tensor(list(found.offsets.values())).sub(torch.tensor(offsets)).abs().max() < 5e-3

@@ -1,0 +1,61 @@
+"""The table of models, names of heads, and statistics of heads and tokens."""
+
+import pytest
+import torch
+
+from hypvision.errors import HypvisionError
+from hypvision.scaling.language_models import (
+    MODELS,
+    frequency_exponent,
+    head_name,
+    head_statistics,
+    token_counts,
+)
+
+
+def test_the_table_has_the_papers_models():
+    assert len(MODELS) == 27 and len({model.name for model in MODELS}) == 27
+    table = {model.name: (model.family, model.head, model.width) for model in MODELS}
+    assert table["facebook/opt-66b"] == ("OPT", "lm_head.weight", 9216)
+    assert table["facebook/opt-350m"] == ("OPT", "model.decoder.embed_tokens.weight", 1024)
+    assert table["Qwen/Qwen2.5-3B"] == ("Qwen2.5", "model.embed_tokens.weight", 2048)
+    assert table["Qwen/Qwen2.5-7B"] == ("Qwen2.5", "lm_head.weight", 3584)
+    assert table["openai-community/gpt2-xl"] == ("GPT-2", "wte.weight", 1600)
+    assert table["EleutherAI/pythia-12b"] == ("Pythia", "embed_out.weight", 5120)
+
+
+def test_names_of_heads():
+    assert head_name(["model.embed_tokens.weight", "lm_head.weight"]) == "lm_head.weight"
+    assert head_name(["decoder.embed_tokens.weight", "x"]) == "decoder.embed_tokens.weight"
+    assert head_name(["x"], "x") == "x"
+    with pytest.raises(HypvisionError, match="'y'. It has: x"):
+        head_name(["x"], "y")
+    with pytest.raises(HypvisionError, match="none of lm_head.weight.*It has: my.embedding"):
+        head_name(["a", "my.embedding"])
+
+
+def test_random_heads_are_in_strong_superposition():
+    head = torch.randn(4000, 64, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    found = head_statistics(head, block=900)
+    assert found["overlap_times_m"] == pytest.approx(1, abs=0.02) and found["m"] == 64 and found["tokens"] == 4000
+    assert found["norm_min"] > 4 and found["norm_mean"] == pytest.approx(8, rel=0.02)
+    mean, std = found["overlap_mean_absolute"], found["overlap_std_absolute"]
+    assert mean**2 + std**2 == pytest.approx(found["overlap_mean"])
+    for wrong in (torch.ones(3), torch.ones(1, 3), torch.ones(3, 3, dtype=torch.int64)):
+        with pytest.raises(HypvisionError, match="A head is a matrix"):
+            head_statistics(wrong)
+    head[3, 3] = float("nan")
+    with pytest.raises(HypvisionError, match="NaN or infinity"):
+        head_statistics(head)
+
+
+def test_counting_stops_and_exponents_are_found():
+    texts = iter([[0, 1, 1], [5, 1], [2, 2, 2], [3]])
+    counts = token_counts(texts, list, most=7)
+    assert counts.tolist() == [1, 3, 2, 0, 0, 1] and next(texts) == [3]
+    zipf = torch.tensor([round(1e6 / k**1.1) for k in range(1, 500)])
+    assert frequency_exponent(zipf[torch.randperm(499)]) == pytest.approx(1.1, abs=1e-3)
+    with pytest.raises(HypvisionError, match="3 different tokens"):
+        frequency_exponent(torch.tensor([4, 0, 3, 1]))
+    with pytest.raises(HypvisionError, match="no tokens"):
+        token_counts([], list)

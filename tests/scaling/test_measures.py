@@ -1,0 +1,95 @@
+"""Measures against closed forms: equiangular frames, random vectors, sums written out."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from hypvision.errors import HypvisionError
+from hypvision.scaling import measures
+from hypvision.scaling.data import frequencies
+
+FRAME = torch.eye(6, dtype=torch.float64) - 1 / 6  # six vectors of rank five, all overlaps 0.2
+
+
+@pytest.mark.parametrize("block", [1, 2, 4, 7, 8192])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_overlaps_are_those_of_all_pairs(block, dtype):
+    weight = torch.randn(23, 5, generator=torch.Generator().manual_seed(1)).to(dtype)
+    unit = torch.nn.functional.normalize(weight.double(), dim=1)
+    o = torch.stack([(unit[i] @ unit[j]).abs() for i, j in itertools.combinations(range(23), 2)])
+    found = measures.overlaps(weight, block)
+    expected = (23, o.mean(), o.std(correction=0), (o**2).mean(), (o**2).var(correction=0), o.max())
+    assert found == pytest.approx([float(value) for value in expected], rel=2e-6)
+
+
+def test_an_equiangular_frame_reaches_the_bound():
+    found = measures.overlaps(FRAME)
+    assert found.largest == pytest.approx(0.2) == measures.welch_bound(6, 5)
+    assert found.mean == pytest.approx(0.04) and found.variance == pytest.approx(0, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("count", "m", "bound"),
+    [(100, 10, 0.30151), (1000, 10, 0.31480), (1000, 100, 0.09492), (10240, 1024, 0.029648), (5, 5, 0), (3, 5, 0)],
+)
+def test_welch_bound(count, m, bound):
+    assert measures.welch_bound(count, m) == pytest.approx(bound, abs=6e-6)
+
+
+def test_random_vectors():
+    m, weight = 8, torch.randn(3000, 8, generator=torch.Generator().manual_seed(0))
+    found, (mean, variance) = measures.overlaps(weight, 700), measures.random_overlaps(m)
+    assert mean == 1 / 8 and variance == pytest.approx(14 / 640)
+    assert found.mean == pytest.approx(mean, rel=0.01) and found.variance == pytest.approx(variance, rel=0.03)
+
+
+def test_few_rows_and_rows_of_zeros():
+    for rows in (0, 1):
+        found = measures.overlaps(torch.ones(rows, 3))
+        assert found.rows == rows and all(math.isnan(value) for value in found[1:])
+    weight = torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
+    assert measures.overlaps(weight).mean == pytest.approx(1 / 3)
+
+
+def test_norms_and_what_is_represented():
+    weight = torch.tensor([[0.3, 0.4], [0.0, 0.50001], [0.6, 0.8], [3.0, 4.0]])
+    assert measures.represented(weight) == 0.75 and measures.represented(weight, 1.0) in (0.25, 0.5)
+    found = measures.norms(weight)
+    expected = torch.tensor([0.5, 0.50001, 1, 5])
+    assert found == pytest.approx([expected.mean().item(), expected.std().item(), 0.5, 5], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("k", "exact", "rough"), [(0, 1.148349, 1.333333), (10, 0.288974, 0.289670), (100, 0.0712694, 0.0712770)]
+)
+def test_the_loss_of_what_is_not_learned(k, exact, rough):
+    assert measures.unlearned_loss(frequencies("power", 1000, 1.5), k) == pytest.approx((exact, rough), rel=2e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 1.5, 2.0])
+def test_the_unlearned_share_is_an_integral(alpha):
+    n, share = 1000, 0.2
+    x = torch.linspace(math.log(share * n), math.log(n), 20001, dtype=torch.float64)
+    whole = torch.linspace(0, math.log(n), 20001, dtype=torch.float64)
+    integral = torch.trapezoid(x.exp() ** (1 - alpha), x) / torch.trapezoid(whole.exp() ** (1 - alpha), whole)
+    assert measures.unlearned_share(share, n, alpha) == pytest.approx(integral.item(), rel=1e-6)
+    assert measures.unlearned_share(1, n, alpha) == pytest.approx(0, abs=1e-15)
+    for wrong in (0, 1.5):
+        with pytest.raises(HypvisionError, match="between 0 and 1"):
+            measures.unlearned_share(wrong, n, alpha)
+
+
+@pytest.mark.parametrize(("n", "m"), [(12, 4), (7, 4), (5, 5)])
+def test_ambiguity_is_a_spectral_norm(n, m):
+    weight = torch.randn(n, m, dtype=torch.float64)
+    ideal = torch.diag(torch.cat([torch.ones(m), torch.zeros(n - m)]).double())
+    expected = torch.linalg.matrix_norm(weight @ weight.T - ideal, 2).item()
+    assert measures.ambiguity(weight) == pytest.approx(expected)
+    assert measures.ambiguity(torch.eye(n, m)) == pytest.approx(0, abs=1e-12)
+
+
+def test_the_bound_needs_two_vectors():
+    with pytest.raises(HypvisionError, match="two vectors or more"):
+        measures.welch_bound(1, 3)

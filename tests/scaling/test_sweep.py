@@ -1,0 +1,183 @@
+"""A sweep gives every point the same, however it is grouped, padded, cut and resumed; and both regimes of the paper."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hypvision.errors import HypvisionError
+from hypvision.scaling import sweep
+from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS, experiment, groups, narrowed
+from hypvision.scaling.fits import power_law
+from hypvision.scaling.sweep import Point, Settings, banks_of, finished, open_results, read_rows, train, weights_of
+
+SETTINGS = Settings(n=40, batch=32, steps=60, warmup=6, test_batches=3)
+POINTS = [Point("power", 1.0, 0.0, decay, m) for decay in (-1.0, 0.25) for m in (3, 5, 8)]
+
+
+def run(folder, points=POINTS, settings=SETTINGS, **options):
+    open_results(folder, settings)
+    train(str(folder), points, settings, **options)
+    return read_rows(folder, points)
+
+
+@pytest.fixture(scope="module")
+def one_by_one(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one_by_one")
+    return folder, run(folder, dtype=torch.float64)
+
+
+def assert_same(folder, rows, expected):
+    other, known = expected
+    for point, row, right in zip(POINTS, rows, known):
+        for name, value in right.items():
+            assert row[name] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-6)), name
+        for a, b in zip(weights_of(folder, point, SETTINGS), weights_of(other, point, SETTINGS)):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-9 if a.dtype == torch.float64 else 1e-7)
+
+
+@pytest.mark.parametrize("banks", [[POINTS], [POINTS[:2], POINTS[2:5], POINTS[5:]]], ids=["one tensor", "three"])
+def test_grouping_and_padding_change_nothing(tmp_path, one_by_one, banks):
+    assert_same(tmp_path, run(tmp_path, banks=banks, dtype=torch.float64), one_by_one)
+
+
+def test_points_can_be_trained_in_any_order_and_company(tmp_path, one_by_one):
+    for point in reversed(POINTS):
+        rows = run(tmp_path, [point], dtype=torch.float64)
+    assert len(rows) == 1
+    assert_same(tmp_path, read_rows(tmp_path, POINTS), one_by_one)
+
+
+def test_a_training_that_was_cut_goes_on(tmp_path, one_by_one, monkeypatch):
+    """Cut twice: once all points stand at a step, then some of them at a later one."""
+    monkeypatch.setattr(sweep, "_CHECK_STEPS", 10)
+    monkeypatch.setattr(sweep, "_SAVE_SECONDS", -1)
+    whole = sweep._Bank.step
+
+    def cut(self, batch):
+        if self.optimizer.steps == stop:
+            raise KeyboardInterrupt
+        whole(self, batch)
+
+    monkeypatch.setattr(sweep._Bank, "step", cut)
+    stop = 25
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, dtype=torch.float64)
+    stop = 47
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, POINTS[:2], dtype=torch.float64)
+    assert not finished(tmp_path, POINTS[:1])
+    seen = []
+    monkeypatch.setattr(
+        sweep._Bank, "step", lambda self, batch: (seen.append(self.optimizer.steps), whole(self, batch))
+    )
+    rows = run(tmp_path, dtype=torch.float64)
+    assert min(seen) == 20 and seen.count(20) == 4 and seen.count(40) == 6
+    assert_same(tmp_path, rows, one_by_one)
+    seen.clear()
+    run(tmp_path)
+    assert not seen and finished(tmp_path, POINTS)  # what is finished is not trained again
+
+
+def test_what_is_recorded(one_by_one):
+    folder, rows = one_by_one
+    losses = weights_of(folder, POINTS[0], SETTINGS)[2]
+    assert len(losses) == 60 and losses[-1] < losses[0]
+    assert rows[0]["train_loss"] == pytest.approx(losses.mean().item() * 40, rel=1e-5)  # 60 steps: fewer than 100
+    assert abs(rows[0]["loss"] - losses[-20:].mean().item() * 40) < 5 * rows[0]["loss_std"]
+    assert rows[0]["m"] == 3 and rows[0]["decay"] == -1 and rows[0]["shortened"] == ""
+    json.dumps(rows, allow_nan=False)
+
+
+def test_points_share_batches_unless_they_are_to_be_independent(tmp_path, one_by_one):
+    alone = replace(SETTINGS, independent=True)
+    rows = run(tmp_path, settings=alone, dtype=torch.float64)
+    first = [weights_of(tmp_path, point, alone)[2][0] for point in POINTS]
+    shared = [weights_of(one_by_one[0], point, SETTINGS)[2][0] for point in POINTS]
+    assert shared[0] == shared[3] and first[0] != first[3]  # the same first weights, on other batches
+    assert rows[0]["loss"] != one_by_one[1][0]["loss"]
+    replicate = replace(POINTS[0], replicate=1)
+    assert replicate.data != POINTS[0].data and replicate.key != POINTS[0].key
+
+
+def test_mistakes_are_named(tmp_path):
+    open_results(tmp_path, SETTINGS)
+    with pytest.raises(HypvisionError, match=r"another grid: n 40 \(now 50\), steps 60 \(now 70\)"):
+        open_results(tmp_path, replace(SETTINGS, n=50, steps=70))
+    with pytest.raises(HypvisionError, match="The width is 41, with 40 features"):
+        train(str(tmp_path), [replace(POINTS[0], m=41)], SETTINGS)
+    with pytest.raises(ValueError, match="different frequencies"):
+        train(str(tmp_path), [POINTS[0], replace(POINTS[0], alpha=2.0)], SETTINGS)
+    (tmp_path / "points").mkdir()
+    state = tmp_path / "points" / f"{POINTS[0].key}.pt"
+    for content in ({"step": 3}, {"step": 3, "losses": torch.zeros(3), "state": torch.zeros(3, 4, 41)}, [1]):
+        torch.save(content, state)
+        with pytest.raises(HypvisionError, match="damaged.*Remove it to train anew"):
+            train(str(tmp_path), POINTS[:1], SETTINGS)
+    with pytest.raises(HypvisionError, match="has no weights of"):
+        weights_of(tmp_path, POINTS[1], SETTINGS)
+    (tmp_path / "points" / f"{POINTS[1].key}.json").write_text("{")
+    with pytest.raises(HypvisionError, match="damaged"):
+        read_rows(tmp_path, POINTS)
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(HypvisionError, match="damaged"):
+        open_results(tmp_path, SETTINGS)
+
+
+def test_a_loss_that_is_no_number_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(Settings, "peaks", lambda self, m: (1e30, 1e30))
+    with pytest.raises(HypvisionError, match=r"power-a1.0000-s0.0000-r0-g-1.0000-m3 gave NaN or infinity at step \d"):
+        run(tmp_path)
+    assert not finished(tmp_path, POINTS[:1]) and not list(tmp_path.glob("points/*"))
+
+
+def test_banks():
+    widths = [[point.m for point in bank] for bank in banks_of(_of_widths(10, 15, 25, 39, 63, 100), "cuda")]
+    assert widths == [[100, 63], [39, 25], [15, 10]]
+    assert banks_of(POINTS, "cpu") == [[point] for point in POINTS]
+
+
+def _of_widths(*widths):
+    return [Point("power", 1.0, 0.0, 0.0, m) for m in widths]
+
+
+# Experiments
+
+
+def test_the_grids_are_the_papers():
+    assert WIDTHS == (10, 15, 25, 39, 63, 100) and len(ALPHAS) == 17
+    assert DECAYS == (-1, -0.7778, -0.5556, -0.3333, -0.1111, 0.1111, 0.3333, 0.5556, 0.7778, 1)
+    sizes = {name: len(experiment(name).points) for name in ("fig3", "fig4", "fig5", "fig6", "fig7")}
+    assert sizes == dict(fig3=60 + 160, fig4=1020, fig5=1020, fig6=17 * 4 * 6, fig7=9 * 10 + 9 * 5)
+    large = experiment("fig1", gpu=True)
+    assert len(large.points) == 48 and large.settings.n == 10240 and not large.settings.shortened
+    assert len(experiment("fig1").points) == 30 and "n 2048" in experiment("fig1").settings.shortened
+    for name in ("fig3", "fig4", "fig7"):
+        assert len({point.key for point in experiment(name).points}) == len(experiment(name).points)
+    assert Settings(rates="large").peaks(128) == (0.01, 2 / 128)
+
+
+def test_parts_of_a_grid():
+    chosen = narrowed(experiment("fig4"), alphas=[1], decays=[-0.556, 0.333], widths=[10], replicates=2, steps=2000)
+    assert len(chosen.points) == 4 and {point.decay for point in chosen.points} == {-0.5556, 0.3333}
+    assert chosen.settings.steps == 2000 and chosen.settings.warmup == 200
+    assert chosen.settings.shortened == "steps 2000 (paper: 20000)"
+    assert len(groups(chosen.points)) == 4 and len(groups(chosen.points, gpu=True)) == 2
+    with pytest.raises(HypvisionError, match="No point of this figure has decay 0.4. There are: -1, "):
+        narrowed(experiment("fig4"), decays=[0.4])
+    for name, said in (("fig2", "a drawing"), ("fig8", "language models"), ("fig44", "Did you mean fig4")):
+        with pytest.raises(HypvisionError, match=said):
+            experiment(name)
+
+
+@pytest.mark.slow
+def test_both_regimes(tmp_path):
+    settings = Settings(n=200, batch=512, steps=3000, warmup=300)
+    exponents = {}
+    for decay in (-1.0, 1 / 3):
+        rows = run(tmp_path, [Point("power", 1.0, 0.0, decay, m) for m in (4, 6, 9, 13, 20)], settings)
+        exponents[decay] = power_law([row["m"] for row in rows], [row["loss"] for row in rows]).exponent
+        half = [row["phi_half"] for row in rows]
+        assert min(half) == 1 if decay < 0 else max(half) < 0.5
+    assert exponents[-1.0] > exponents[1 / 3] + 0.2

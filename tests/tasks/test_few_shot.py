@@ -1,0 +1,206 @@
+"""Few-shot training on the engine: schedules, averages that survive a cut, checkpoints, classes from the data."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.configs import ROOT
+from helpers.fewshot import NAMES, OTHERS, bundle
+from helpers.fewshot_layouts import coop
+from mmengine.config import Config
+
+from hypvision.engine.config import load_config
+from hypvision.engine.run import test as run_test
+from hypvision.engine.run import train
+from hypvision.errors import HypvisionError
+from hypvision.tasks import few_shot_recipes
+from hypvision.tasks.few_shot import FewShotCLIP, FixedLengthSampler, accuracy
+from hypvision.tasks.few_shot_recipes import few_shot_config, recipe, with_steps
+
+HOST = {"promptsrc": dict(text=2, vision=2, depth=2, templates=2), "maple": dict(depth=2), "coop": dict(tokens=2)}
+IMAGES = torch.randint(0, 255, (4, 3, 64, 64), dtype=torch.uint8)
+LABELS = torch.tensor([0, 1, 2, 0])
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    """The tiny CLIP in place of the models that are asked for by name."""
+    monkeypatch.setattr("hypvision.tasks.few_shot.create_clip", lambda **options: bundle())
+    monkeypatch.setattr("hypvision.clip.prompting.promptkd.create_clip", lambda **options: bundle(seed=5))
+
+
+def config_of(root, method="promptsrc", **changes):
+    name = method.partition("+")[0]
+    options = dict(root=str(root), shots=2, size=64, epochs=3, classes=3, images=6, host=HOST.get(name))
+    return Config(few_shot_config(method, **{**options, **changes}))
+
+
+def weights(runner):
+    return {name: value.detach().clone() for name, value in runner.model.learned()}
+
+
+# Losses ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["promptsrc", "maple", "coop", "cocoop", "clip-adapter", "zeroshot"])
+def test_losses_with_and_without_the_adapter(host):
+    plain = FewShotCLIP({}, dict(name=host, **HOST.get(host, {}))).train()
+    adapted = FewShotCLIP({}, dict(name=host, **HOST.get(host, {})), dict(type="lathadapter", attributes=3)).train()
+    for model in (plain, adapted):
+        model.set_classes(NAMES)
+    a, b = (set(model(IMAGES, LABELS, mode="loss")) for model in (plain, adapted))
+    assert a - b == {"loss_ce"} and b - a == {"loss_ecls", "loss_hcls", "loss_va", "loss_at"}
+    loss = sum(adapted(IMAGES, LABELS, mode="loss").values())
+    loss.backward()
+    learned = dict(adapted.learned())
+    assert {"host.clip.lathadapter.attributes"} <= set(learned) == set(adapted.state_dict())
+    assert all(value.grad is not None and value.grad.isfinite().all() for value in learned.values())
+    out = adapted.eval()(IMAGES, LABELS, torch.arange(4), mode="predict")
+    assert len(out) == 4 and abs(float(out[0]["scores"].sum()) - 1) < 1e-5 and out[3]["index"] == 3
+    adapted.set_classes(OTHERS)
+    assert adapted(IMAGES).shape == (4, 2)
+
+
+def test_promptkd_learns_without_labels():
+    teacher = dict(clip={}, host=dict(name="promptsrc", **HOST["promptsrc"]))
+    host = dict(name="promptkd", teacher=teacher, tokens=2, depth=2)
+    for adapter in (None, dict(type="lathadapter", attributes=3)):
+        model = FewShotCLIP({}, host, adapter).train()
+        model.set_classes(NAMES)
+        torch.manual_seed(0)
+        found = model(IMAGES, None, mode="loss")
+        assert set(found) == ({"loss_ce"} if adapter is None else {"loss_ecls", "loss_hcls", "loss_va", "loss_at"})
+        sum(found.values()).backward()
+        assert not any(name.startswith("host.teacher") for name in model.state_dict())
+        assert "host.learner.projector.1.running_mean" in model.state_dict()
+
+
+# The engine -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epochs", [2, 5, 20])
+def test_rates_are_the_official_ones(epochs):
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.0025)
+    from mmengine.registry import PARAM_SCHEDULERS
+
+    config = few_shot_config("promptsrc", epochs=epochs)["param_scheduler"]
+    schedules = [PARAM_SCHEDULERS.build(dict(s), default_args=dict(optimizer=optimizer)) for s in config]
+    for epoch in range(epochs):
+        expected = 1e-5 if epoch == 0 else 0.0025 * (1 + math.cos(math.pi * (epoch - 1) / epochs)) / 2
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(expected, rel=1e-6), epoch
+        optimizer.step()
+        for schedule in schedules:
+            schedule.step()
+
+
+def test_a_training_that_was_cut_ends_as_one_that_was_not(tmp_path):
+    """With the average over epochs, the order of the data and the augmentations."""
+    coop(tmp_path)
+    whole = train(config_of(tmp_path, "promptsrc+lath", epochs=4), tmp_path / "whole")
+    assert whole.epoch == 4
+
+    class Cut(Exception):
+        pass
+
+    config = config_of(tmp_path, "promptsrc+lath", epochs=4)
+    from mmengine.hooks import Hook
+    from mmengine.registry import HOOKS
+
+    @HOOKS.register_module(name="CutHook", force=True)
+    class CutHook(Hook):
+        priority = "LOWEST"
+
+        def after_train_epoch(self, runner):
+            if runner.epoch == 1:
+                raise Cut
+
+    config.custom_hooks.append(dict(type="CutHook"))
+    with pytest.raises(Cut):
+        train(config, tmp_path / "cut")
+    again = train(config_of(tmp_path, "promptsrc+lath", epochs=4), tmp_path / "cut", resume="auto")
+    a, b = weights(whole), weights(again)
+    assert a.keys() == b.keys() and all((a[name] - b[name]).abs().max() < 1e-6 for name in a)
+    saved = torch.load(tmp_path / "whole/epoch_4.pth", weights_only=False)
+    assert set(saved["state_dict"]) == set(whole.model.state_dict()) and "gaussian_average" not in saved
+    assert all(torch.equal(saved["state_dict"][name], value) for name, value in a.items())  # the average
+    assert (tmp_path / "whole/epoch_4.pth").stat().st_size < 200_000
+    metrics = run_test(config_of(tmp_path, "promptsrc+lath"), tmp_path / "whole/epoch_4.pth", tmp_path / "test")
+    data = Config(dict(config_of(tmp_path).test_dataloader.dataset)).to_dict()
+    data.pop("type")
+    from hypvision.data.fewshot import FewShotDataset
+
+    assert metrics["top1"] == pytest.approx(accuracy(whole.model, FewShotDataset(**data)))
+
+
+def test_features_that_are_kept_are_those_of_the_images(tmp_path):
+    coop(tmp_path)
+    found = []
+    for folder in (None, tmp_path / "cache", tmp_path / "cache"):
+        config = config_of(tmp_path, "tip-adapter-f", views=0, cache=folder and str(folder))
+        model = train(config, tmp_path / f"run{len(found)}").model
+        found.append(model.host.learner.values)
+        assert model.host.learner.keys.norm(dim=-1).min() > 0.5
+    assert len(list((tmp_path / "cache").iterdir())) == 2  # the centre crops, and the ten views of the cache
+    with pytest.raises(HypvisionError, match="changes the image tower"):
+        config = config_of(tmp_path, "maple")
+        config.custom_hooks.append(dict(type="FeatureCacheHook"))
+        train(config, tmp_path / "wrong")
+
+
+@pytest.mark.parametrize("method", ["coop", "linear-probe", "clip-adapter"])
+@pytest.mark.parametrize("amp", [None, "bf16"])
+def test_methods_take_steps(method, amp, tmp_path):
+    coop(tmp_path)
+    runner = train(config_of(tmp_path, method, steps=2, epochs=None, amp=amp), tmp_path / "run")
+    assert runner.iter == 2 and all(value.isfinite().all() for value in weights(runner).values())
+
+
+CONFIGS = sorted(path.name for path in (ROOT / "fewshot").glob("*.py"))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_configs_are_read(name):
+    config = load_config(ROOT / "fewshot" / name, {"data_root": "/elsewhere"})
+    assert config.model.type == "FewShotCLIP" and config.train_dataloader.dataset.root == "/elsewhere"
+    assert ("-lath" in name or name == "own_data.py") == (config.model.adapter is not None)
+    assert config.train_cfg.max_epochs >= 2 and not {"few_shot_config"} & set(config.keys())
+
+
+def test_a_config_takes_its_steps(tmp_path):
+    coop(tmp_path)
+    changes = {"data_root": str(tmp_path), "train_dataloader.dataset.shots": 1, "model.host.depth": 2}
+    changes |= {"train_dataloader.dataset.size": 64, "test_dataloader.dataset.size": 64, "train_cfg.max_epochs": 1}
+    runner = train(ROOT / "fewshot/maple-lath_b2n.py", tmp_path / "run", cfg_options=changes)
+    assert runner.epoch == 1 and runner.model.hierarchy.attributes.shape == (12, 64)
+
+
+def test_so_many_images_an_epoch():
+    sampler = FixedLengthSampler(range(5), 12, seed=3)
+    order = list(sampler)
+    assert len(order) == len(sampler) == 12 and sorted(order[:5]) == sorted(order[5:10]) == list(range(5))
+    sampler.set_epoch(1)
+    assert list(sampler) != order
+    found, length = with_steps(recipe("promptsrc", "base2new", "dtd", 16, 24, 384), 100, None)
+    assert (found.epochs, length, found.batch) == (20, 20, 4)
+
+
+def test_recipes_are_the_published_ones():
+    def of(method, protocol="base2new", dataset="dtd", shots=16):
+        return recipe(method, protocol, dataset, shots, 24, 384)
+
+    assert (of("maple").lr, of("maple").epochs, of("maple").host["depth"]) == (0.0035, 5, 9)
+    assert (of("maple", "cross").lr, of("maple", "dg").epochs, of("maple", "dg").host["depth"]) == (0.0026, 2, 3)
+    assert of("promptsrc").average == (15, 1) and of("promptsrc", "cross").average == (6, 10)
+    assert of("promptsrc", "shots").average == (45, 5) and of("promptsrc", "shots", "food101").average == (30, 30)
+    assert [of("coop", shots=k).epochs for k in (1, 2, 4, 8, 16)] == [50, 100, 100, 200, 200]
+    assert of("promptkd").host["weight"] == 200 and of("promptkd", dataset="ucf101").host["weight"] == 1000
+    assert of("promptkd").unlabelled and of("cocoop").batch == 1 and of("tip-adapter-f").batch == 256
+    with pytest.raises(HypvisionError, match="no few-shot method 'mapel'. Did you mean maple"):
+        few_shot_config("mapel")
+    with pytest.raises(HypvisionError, match="linear probe does not have"):
+        few_shot_config("linear-probe+lath")
+    with pytest.raises(HypvisionError, match="There is no protocol"):
+        few_shot_config("maple", "base")
+    assert Path(few_shot_recipes.__file__).is_file()
