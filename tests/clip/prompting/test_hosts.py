@@ -338,6 +338,21 @@ def test_only_the_learner_trains():
         assert not host.clip.training
 
 
+@pytest.mark.parametrize("name", ["coop", "ivlp", "maple", "promptsrc"])
+@pytest.mark.parametrize("kind", ["siglip", "custom_blocks"])
+def test_other_towers(name, kind):
+    """SigLIP's (timm, text of full length) and open_clip's own attention: tokens enter, learn, and classes change."""
+    model = getattr(clip_models, kind)()
+    host = build_host(CLIPBundle(model, tokenize, (0.0,) * 3, (1.0,) * 3), name, **PROMPTED[name]).train()
+    host.set_classes(NAMES)
+    images = pictures(host)
+    out = host(images, LABELS)
+    (out.fit(out.logits(), LABELS) + sum(out.losses.values())).backward()
+    assert all(p.grad.isfinite().all() and p.grad.abs().max() > 0 for p in host.learner.parameters())
+    host.set_classes(OTHERS)
+    assert host.eval()(images).logits().shape == (3, 2)
+
+
 @pytest.mark.parametrize("name, options, count", [
     ("maple", {}, 3_555_072), ("promptsrc", {}, 46_080), ("ivlp", {}, 46_080), ("coop", {}, 8192),
 ])  # fmt: skip
