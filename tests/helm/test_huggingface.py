@@ -92,7 +92,7 @@ def test_auto_classes_and_half_precision(model, tmp_path):
 
 
 def test_half_precision_keeps_centroids():
-    """Far values: in half precision as it comes, 3 % of the norms fall below what they can be, one is off by 80 %."""
+    """Far values, whose norms bfloat16 as it comes misses by up to 80 %."""
     from hypvision.helm import rows
     from hypvision.helm.attention import Context, _attend_half
 

@@ -1,0 +1,20 @@
+# English Wikipedia, packed: data/wikipedia/{train,valid}/*.parquet with a column "text" (docs/helm.md says where from).
+data_root = "data/wikipedia"
+tokenizer = "HuggingFaceTB/SmolLM2-135M"  # 49,152 tokens, free to use; the paper's is meta-llama/Llama-3.1-8B, gated
+train_dataloader = dict(
+    batch_size=4,
+    num_workers=2,
+    dataset=dict(type="PackedText", source=data_root + "/train", tokenizer=tokenizer, length=2048),
+    sampler=dict(type="InfiniteSampler", shuffle=True),
+    collate_fn=dict(type="default_collate"),
+)
+val_dataloader = dict(
+    batch_size=4,
+    num_workers=2,
+    dataset=dict(type="PackedText", source=data_root + "/valid", tokenizer=tokenizer, length=2048),
+    sampler=dict(type="DefaultSampler", shuffle=False),
+    collate_fn=dict(type="default_collate"),
+)
+test_dataloader = val_dataloader
+val_evaluator = dict(type="BitsPerByte")
+test_evaluator = val_evaluator

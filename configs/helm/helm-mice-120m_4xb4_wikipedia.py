@@ -1,0 +1,2 @@
+_base_ = ["../_base_/language_runtime.py", "../_base_/schedules/helm.py", "../_base_/datasets/wikipedia.py"]
+model = dict(type="LanguageModel", preset="helm_mice_120m", vocab_size=49152)

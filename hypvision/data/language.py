@@ -1,0 +1,272 @@
+"""Text for language models: tokenizers, documents out of files, and rows of packed documents.
+
+Documents are read one after the other and written as numbers into one flat file, so that memory holds none of them;
+rows are pieces of it. What a row holds is settled when the data set is built, and a resumed training finds it again.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import mmap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from tqdm import tqdm
+
+from hypvision.errors import HypvisionError, require
+from hypvision.files import replacing
+
+__all__ = ["ByteTokenizer", "PackedText", "Tokenizer", "documents", "load_tokenizer", "pack"]
+
+
+class Tokenizer(Protocol):
+    """What the data need of a tokenizer."""
+
+    vocab_size: int
+    bos_id: int
+    pad_id: int
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class ByteTokenizer:
+    """Bytes of UTF-8 as tokens: 0 fills, 1 begins a document, byte b is b + 3. So are those of transformers'
+    ``ByT5Tokenizer(extra_ids=0)``, which stands in for it there."""
+
+    vocab_size, bos_id, pad_id = 259, 1, 0
+    name = "byte"
+
+    def encode(self, text: str) -> list[int]:
+        return [byte + 3 for byte in text.encode()]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(i - 3 for i in ids if 3 <= i < 259).decode(errors="replace")
+
+
+class _Pretrained:
+    """A tokenizer of transformers."""
+
+    def __init__(self, name: str):
+        transformers = require("transformers", "lm")
+        try:
+            self.inner = transformers.AutoTokenizer.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            raise HypvisionError(
+                f"The tokenizer '{name}' cannot be loaded ({str(error).splitlines()[0]}). Give 'byte', a folder with a "
+                "tokenizer of transformers, or a name on the hub that you have access to."
+            ) from error
+        self.name, self.vocab_size = name, len(self.inner)
+        first = [self.inner.bos_token_id, self.inner.eos_token_id, self.inner.cls_token_id, 0]
+        self.bos_id = next(i for i in first if i is not None)
+        self.pad_id = self.bos_id if self.inner.pad_token_id is None else self.inner.pad_token_id
+
+    def encode(self, text: str) -> list[int]:
+        return self.inner.encode(text, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.inner.decode(ids, skip_special_tokens=True)
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """``"byte"``, or a tokenizer of transformers by its folder or name.
+
+    Raises:
+        HypvisionError: there is none of that name.
+    """
+    return ByteTokenizer() if name == "byte" else _Pretrained(name)
+
+
+def documents(
+    source: str | Path | Sequence[str | Path], field: str = "text", separator: str | None = None
+) -> Iterator[str]:
+    """The documents of a source, one after the other.
+
+    Args:
+        source: files, folders or patterns (``*.txt`` is one document, ``*.jsonl`` one a line, ``*.parquet`` one a row),
+            or ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub, streamed.
+        field: of a row, where the text is.
+        separator: what lies between the documents of a text file; None: it is one.
+
+    Raises:
+        HypvisionError: nothing is there, or a file cannot be read.
+    """
+    for entry in [source] if isinstance(source, (str, Path)) else source:
+        if str(entry).startswith("hf:"):
+            yield from _hub(str(entry)[3:], field)
+            continue
+        for path in _files(str(entry)):
+            yield from _file(path, field, separator)
+
+
+def _files(entry: str) -> list[Path]:
+    path = Path(entry).expanduser()
+    if path.is_dir():
+        found = sorted(p for p in path.rglob("*") if p.suffix in (".txt", ".jsonl", ".parquet"))
+    else:
+        found = [path] if path.is_file() else [Path(p) for p in sorted(glob.glob(str(path), recursive=True))]
+    if not found:
+        raise HypvisionError(
+            f"There is no text at '{entry}'. Give a .txt, .jsonl or .parquet file, a folder or a pattern of such, or "
+            "hf:NAME."
+        )
+    return found
+
+
+def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
+    try:
+        if path.suffix == ".parquet":
+            parquet = require("pyarrow.parquet", "eval")
+            for batch in parquet.ParquetFile(path).iter_batches(256, columns=[field]):
+                yield from (text for text in batch.column(0).to_pylist() if text)
+        elif path.suffix == ".jsonl":
+            with path.open(encoding="utf-8") as lines:
+                for line in lines:
+                    yield json.loads(line)[field]
+        else:
+            text = path.read_text(encoding="utf-8")
+            yield from (part for part in (text.split(separator) if separator else [text]) if part.strip())
+    except (KeyError, ValueError) as error:
+        raise HypvisionError(
+            f"'{path}' cannot be read as text with the field '{field}' ({type(error).__name__}: {error}). Name the "
+            "field that holds the text, or give UTF-8."
+        ) from error
+
+
+def _hub(name: str, field: str) -> Iterator[str]:
+    datasets = require("datasets", "eval")
+    path, config, split = (name.split(":") + ["", ""])[:3]
+    try:
+        rows = datasets.load_dataset(path, config or None, split=split or "train", streaming=True)
+    except (OSError, ValueError) as error:
+        raise HypvisionError(f"The data set '{path}' cannot be loaded: {str(error).splitlines()[0]}") from error
+    yield from (row[field] for row in rows)
+
+
+def pack(lengths: Sequence[int], room: int, window: int = 1024) -> list[list[int]]:
+    """First-fit packing: pieces in the order in which they come into the first row with room.
+
+    Args:
+        lengths: of the pieces, each at most ``room``.
+        room: of a row.
+        window: so many pieces are packed together, that rows stay near each other in the text.
+
+    Returns:
+        For each row the numbers of its pieces.
+    """
+    rows: list[list[int]] = []
+    for begin in range(0, len(lengths), window):
+        free: list[int] = []
+        opened: list[list[int]] = []
+        for i in range(begin, min(begin + window, len(lengths))):
+            place = next((k for k, left in enumerate(free) if left >= lengths[i]), None)
+            if place is None:
+                free.append(room)
+                opened.append([])
+                place = len(free) - 1
+            free[place] -= lengths[i]
+            opened[place].append(i)
+        rows += opened
+    return rows
+
+
+class PackedText(Dataset):
+    """Rows of tokens of documents, each of which begins with the tokenizer's first token.
+
+    Longer documents than a row are cut. A sample has ``input_ids`` and ``sequence_id`` ``(length,)``: the number of
+    the document in the row, -1 where the row is filled.
+
+    Args:
+        source, field, separator: see :func:`documents`.
+        tokenizer: see :func:`load_tokenizer`.
+        length: of a row.
+        tail: ``"keep"`` the rest of a document that was cut, or ``"drop"`` it, as published.
+        cache: folder for the tokens; by default beside the working directory's ``work_dirs``.
+        limit: so many rows at most.
+
+    Raises:
+        HypvisionError: no text, or one too short for a row.
+    """
+
+    def __init__(
+        self,
+        source: str | Path | Sequence[str | Path],
+        tokenizer: str = "byte",
+        length: int = 2048,
+        field: str = "text",
+        separator: str | None = None,
+        tail: str = "keep",
+        cache: str | Path = "work_dirs/tokens",
+        limit: int | None = None,
+    ):
+        if tail not in ("keep", "drop"):
+            raise HypvisionError(f"tail must be keep or drop, got {tail!r}.")
+        if length < 2:
+            raise HypvisionError(f"A row must have 2 tokens at least, got length={length}.")
+        self.tokenizer, self.length = load_tokenizer(tokenizer), length
+        self.tokens, sizes, self.bytes = _tokenized(source, tokenizer, self.tokenizer, field, separator, Path(cache))
+        begins = np.concatenate([[0], np.cumsum(sizes)])
+        pieces = [
+            (int(begin) + i, min(length, int(size) - i))
+            for begin, size in zip(begins, sizes)
+            for i in range(0, int(size), length)
+            if not (tail == "drop" and i and int(size) - i < length)
+        ]
+        pieces = [piece for piece in pieces if piece[1] > 1]
+        self.rows = [[pieces[i] for i in row] for row in pack([size for _, size in pieces], length)][:limit]
+        if not self.rows:
+            raise HypvisionError(f"The text at '{source}' has no two tokens. Give more.")
+        self.metainfo = dict(tokens_per_byte=float((sum(sizes) - len(sizes)) / max(self.bytes, 1)))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        ids = np.full(self.length, self.tokenizer.pad_id, dtype=np.int64)
+        number = np.full(self.length, -1, dtype=np.int64)
+        place = 0
+        for i, (begin, size) in enumerate(self.rows[index]):
+            ids[place : place + size] = self.tokens[begin : begin + size]
+            number[place : place + size] = i
+            place += size
+        return dict(input_ids=torch.from_numpy(ids), sequence_id=torch.from_numpy(number))
+
+
+def _tokenized(
+    source: Any, name: str, tokenizer: Tokenizer, field: str, separator: str | None, folder: Path
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """All tokens, the sizes of the documents, and the bytes of their text; made once, then read from the disk."""
+    key = json.dumps([str(source), name, tokenizer.vocab_size, field, separator, _stamp(source)])
+    base = folder.expanduser() / hashlib.sha256(key.encode()).hexdigest()[:16]
+    flat, facts = base.with_suffix(".bin"), base.with_suffix(".json")
+    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+    if not facts.is_file():
+        folder.expanduser().mkdir(parents=True, exist_ok=True)
+        sizes, count = [], 0
+        with replacing(flat) as temporary, Path(temporary).open("wb") as out:
+            for text in tqdm(documents(source, field, separator), desc="tokens", unit="document", leave=False):
+                ids = [tokenizer.bos_id, *tokenizer.encode(text)]
+                out.write(np.asarray(ids, dtype=dtype).tobytes())
+                sizes.append(len(ids))
+                count += len(text.encode())
+        with replacing(facts) as temporary:
+            Path(temporary).write_text(json.dumps(dict(sizes=sizes, bytes=count)))
+    found = json.loads(facts.read_text())
+    with flat.open("rb") as file:
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return np.frombuffer(content, dtype=dtype), np.asarray(found["sizes"]), found["bytes"]
+
+
+def _stamp(source: Any) -> list:
+    """Sizes and times of the files, so that other text is read anew."""
+    entries = [source] if isinstance(source, (str, Path)) else list(source)
+    paths = [path for entry in entries if not str(entry).startswith("hf:") for path in _files(str(entry))]
+    return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]

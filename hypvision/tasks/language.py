@@ -1,0 +1,177 @@
+"""Language models under mmengine's Runner: loss, loads of the experts, parameter groups, bits per byte.
+
+>>> model = dict(type="LanguageModel", preset="helm_mice_tiny", n_layers=4)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from mmengine.dist import all_reduce
+from mmengine.evaluator import BaseMetric
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel, is_model_wrapper
+from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+from hypvision.data.language import PackedText
+from hypvision.engine.param_groups import ParamGroups
+from hypvision.helm import Helm, preset
+from hypvision.helm.experts import MixtureOfCurvatures
+from hypvision.helm.head import token_losses
+from hypvision.helm.model import shifted
+from hypvision.optim import param_groups
+
+__all__ = ["BitsPerByte", "ExpertLoadHook", "LanguageModel", "LanguageParamGroups", "released_decay"]
+
+DATASETS.register_module(module=PackedText, force=True)
+
+
+@MODELS.register_module()
+class LanguageModel(BaseModel):
+    """A decoder that learns to predict the next token.
+
+    Args:
+        preset: of :data:`hypvision.helm.PRESETS`.
+        freeze_embedding: leave the table of embeddings as it starts. The published script of HELM-D does so by an
+            oversight.
+        checkpointing: compute blocks again in the backward.
+        data_preprocessor, init_cfg: of mmengine.
+        **options: changes of the preset.
+
+    Raises:
+        HypvisionError: an unknown preset or option.
+    """
+
+    def __init__(
+        self,
+        preset: str = "helm_d_tiny",
+        freeze_embedding: bool = False,
+        checkpointing: bool = False,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+        **options: Any,
+    ):
+        super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
+        self.decoder = _build(preset, options)
+        self.decoder.embed.requires_grad_(not freeze_embedding)
+        self.decoder.gradient_checkpointing = checkpointing
+        self.loads: list[Tensor] = []
+
+    def forward(self, input_ids: Tensor, sequence_id: Tensor, mode: str = "tensor") -> Any:
+        """mmengine's modes; tokens and numbers of documents ``(B, L)``.
+
+        Returns:
+            ``"tensor"``: logits; ``"loss"``: the cross entropy, and with experts the loss on uneven loads;
+            ``"predict"``: for each row the sum of its losses in nats and their count.
+        """
+        if mode == "tensor":
+            return self.decoder(input_ids, sequence_id=sequence_id).logits
+        if mode == "predict":
+            hidden = self.decoder(input_ids, sequence_id=sequence_id, logits_to_keep=1).hidden
+            target = shifted(input_ids, None, sequence_id)
+            found = []
+            for row, wanted in zip(hidden, target):
+                count = int((wanted != -100).sum())
+                mean = token_losses(self.decoder.head, row[None], wanted[None]).item() if count else 0.0
+                found.append(dict(loss=mean * count, count=count))
+            return found
+        if mode != "loss":
+            raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got '{mode}'.")
+        found = self.decoder(input_ids, labels=input_ids, sequence_id=sequence_id)
+        losses = dict(loss_tokens=found.cross_entropy)
+        if found.routing:
+            losses["loss_balance"] = found.loss - found.cross_entropy
+            counts = [way.counts.detach() for way in found.routing]
+            self.loads = [a + b for a, b in zip(self.loads, counts)] if self.loads else counts
+        return losses
+
+
+def _build(name: str, options: dict[str, Any]) -> Helm:
+    return Helm(preset(name, **options))
+
+
+@HOOKS.register_module()
+class ExpertLoadHook(Hook):
+    """After each step of the optimiser the router's biases follow the loads of all its tokens, on all processes; the
+    largest share of an expert in each layer is logged, 1 / experts at best, and so are the experts' curvatures."""
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
+    ) -> None:
+        wrapper = runner.optim_wrapper
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        if not model.loads or (runner.iter + 1) % max(1, getattr(wrapper, "_accumulative_counts", 1)):
+            return
+        loads = torch.stack(model.loads).float()
+        all_reduce(loads)
+        model.loads = []
+        layers = [module for module in model.modules() if isinstance(module, MixtureOfCurvatures)]
+        for i, (layer, load) in enumerate(zip(layers, loads)):
+            layer.gate.follow(load)
+            runner.message_hub.update_scalar(f"train/expert_share/{i}", (load.max() / load.sum()).item())
+            for j, expert in enumerate(layer.experts):
+                if hasattr(expert, "c"):
+                    runner.message_hub.update_scalar(f"train/expert_c/{i}.{j}", expert.c.item())
+
+
+def released_decay(name: str, mixed: bool) -> bool:
+    """Whether the published scripts decay a parameter, by our name.
+
+    They leave out what ends in ``.bias`` or ``.scale`` and the weights of modules with "norm" in their names; so the
+    weights of residual connections, the curvatures of experts, HELM-MiCE's temperatures and HELM-D's norms (``ln_1``)
+    do decay.
+    """
+    last = name.rpartition(".")[2]
+    if last == "bias":
+        return False
+    if last == "scale":  # HELM-D's and the connection's with shared experts; latent attention has softmax_scale
+        return mixed and ".attn." in name
+    return not (mixed and "norm" in name) and not (not mixed and name.endswith("kv_norm.weight"))
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class LanguageParamGroups(ParamGroups):
+    """Weights, those without weight decay, and points, which never decay.
+
+    Options: ``released`` (False): decay what the published scripts decay, see :func:`released_decay`; else matrices
+    alone. ``points_lr_scale`` (1.0): learning rate of the points as a multiple.
+    """
+
+    defaults = dict(released=False, points_lr_scale=1.0)
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        rate, decay = self.optimizer_cfg["lr"], self.optimizer_cfg.get("weight_decay", 0.0)
+        options = dict(manifold_lr_scale=self.options["points_lr_scale"], manifold_weight_decay=0.0)
+        if not self.options["released"]:
+            return param_groups(model, rate, decay, **options)
+        found = {group["name"]: group for group in param_groups(model, rate, decay, **options)}
+        points = {id(p) for p in found.get("points", {"params": []})["params"]}
+        groups = [
+            dict(name="weights", params=[], lr=rate, weight_decay=decay),
+            dict(name="no_weight_decay", params=[], lr=rate, weight_decay=0.0),
+        ]
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and id(parameter) not in points:
+                groups[not released_decay(name, model.decoder.config.mixed)]["params"].append(parameter)
+        return [group for group in [*groups, *([found["points"]] if points else [])] if group["params"]]
+
+
+@METRICS.register_module()
+class BitsPerByte(BaseMetric):
+    """Mean loss of a token in nats, its perplexity, and bits a byte of the text, which compares tokenizers."""
+
+    default_prefix = ""
+
+    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
+        """Keep sum and count of each row."""
+        self.results += [(sample["loss"], sample["count"]) for sample in data_samples]
+
+    def compute_metrics(self, results: list[tuple[float, int]]) -> dict[str, float]:
+        """The means over all tokens."""
+        loss = sum(total for total, _ in results) / max(sum(count for _, count in results), 1)
+        ratio = (self.dataset_meta or {}).get("tokens_per_byte", 1.0)
+        return dict(loss=loss, perplexity=math.exp(min(loss, 50.0)), bits_per_byte=loss * ratio / math.log(2))

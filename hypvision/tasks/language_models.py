@@ -1,0 +1,210 @@
+"""Trained language models as folders that transformers reads: writing them, generating, and the evaluation harness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hypvision.errors import HypvisionError, require
+from hypvision.files import replacing_folder
+
+__all__ = ["PROMPT_STYLES", "TASKS", "evaluate", "generate", "load_folder", "save_folder"]
+
+# The tasks of the paper's tables, each with its number of examples in the prompt.
+TASKS = {"commonsense_qa": 0, "openbookqa": 0, "hellaswag": 0, "mmlu": 5, "arc_challenge": 5}
+PROMPT_STYLES = ("harness", "official")
+
+
+def save_folder(config: str | Path, weights: str | Path, folder: str | Path, options: dict | None = None) -> Path:
+    """Write a model that ``hypvision train`` has trained, with its tokenizer, as transformers' folder.
+
+    Args:
+        config: the config of the training, with a ``LanguageModel``.
+        weights: its checkpoint.
+        folder: a new one.
+        options: changes of the config.
+
+    Raises:
+        HypvisionError: no such files, another kind of model, weights of another architecture, or a folder that cannot
+            be written.
+    """
+    require("mmengine", "mm")
+    transformers = require("transformers", "lm")
+    from mmengine.registry import MODELS, DefaultScope
+
+    import hypvision.tasks.language  # noqa: F401 - registers the model
+    from hypvision.checkpoints.match import check_compatible
+    from hypvision.engine.checkpoint import load
+    from hypvision.engine.checks import readable_errors
+    from hypvision.engine.config import load_config
+    from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
+
+    config = load_config(config, options)
+    if config.model.get("type") != "LanguageModel":
+        raise HypvisionError(
+            f"The config '{config.filename}' describes a {config.model.get('type')}, not a LanguageModel. Give one of "
+            "configs/helm, or your own like them."
+        )
+    with DefaultScope.overwrite_default_scope("mmengine"), readable_errors():
+        trained = MODELS.build(config.model)
+    state = load(weights)
+    state = state.get("state_dict", state)
+    check_compatible(trained, state, weights)
+    trained.load_state_dict(state)
+    name = config.train_dataloader.dataset.get("tokenizer", "byte")
+    if name == "byte":
+        tokenizer = transformers.ByT5Tokenizer(extra_ids=0)
+        tokenizer.model_max_length = trained.decoder.config.max_seq_len
+        begin = tokenizer.eos_token_id
+    else:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+        begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    ends = dict(bos_token_id=begin, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    model = HelmForCausalLM(HelmConfig.of(trained.decoder.config, **ends))
+    model.model.load_state_dict(trained.decoder.state_dict())
+    with replacing_folder(Path(folder)) as temporary:
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+    return Path(folder)
+
+
+def load_folder(folder: str | Path, device: str = "cpu"):
+    """Model and tokenizer of a folder.
+
+    Raises:
+        HypvisionError: no such folder, or one that holds no HELM model with its tokenizer.
+    """
+    transformers = require("transformers", "lm")
+    import hypvision.helm.huggingface  # noqa: F401 - registers the model
+
+    if not Path(folder, "config.json").is_file():
+        raise HypvisionError(
+            f"'{folder}' is no folder of a language model: there is no config.json in it. Write one with hypvision "
+            "lm-save CONFIG WEIGHTS FOLDER."
+        )
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise HypvisionError(f"The model in '{folder}' cannot be loaded: {str(error).splitlines()[0]}") from error
+    return model.eval().to(device), tokenizer
+
+
+@torch.inference_mode()
+def generate(
+    folder: str | Path,
+    prompts: Sequence[str],
+    tokens: int = 200,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    beams: int = 1,
+    seed: int = 0,
+    device: str = "cpu",
+) -> list[str]:
+    """Continue prompts.
+
+    Args:
+        folder: see :func:`load_folder`.
+        prompts: the texts.
+        tokens: how many to add.
+        temperature: of sampling; 0 takes the likeliest token each time.
+        top_p: share of the probability that sampling is from.
+        beams: of a beam search, which does not sample.
+        seed: of the random numbers.
+
+    Raises:
+        HypvisionError: what :func:`load_folder` says; a prompt that is too long.
+    """
+    model, tokenizer = load_folder(folder, device)
+    begin = model.config.bos_token_id
+    rows = [[begin, *tokenizer.encode(prompt, add_special_tokens=False)] for prompt in prompts]
+    longest = max(map(len, rows))
+    if longest + tokens > model.config.max_seq_len:
+        raise HypvisionError(
+            f"A prompt of {longest} tokens and {tokens} new ones are more than the context of "
+            f"{model.config.max_seq_len} that the model has. Shorten the prompt, or ask for fewer with --tokens."
+        )
+    fill = model.config.pad_token_id if model.config.pad_token_id is not None else begin
+    ids = torch.tensor([[fill] * (longest - len(row)) + row for row in rows], device=device)
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device)
+    sample = temperature > 0 and beams == 1
+    torch.manual_seed(seed)
+    how = dict(do_sample=True, temperature=temperature, top_p=top_p, top_k=0) if sample else dict(do_sample=False)
+    found = model.generate(ids, attention_mask=mask, max_new_tokens=tokens, num_beams=beams, pad_token_id=fill, **how)
+    return tokenizer.batch_decode(found[:, longest:], skip_special_tokens=True)
+
+
+def evaluate(
+    folder: str | Path,
+    tasks: Sequence[str] = tuple(TASKS),
+    shots: int | None = None,
+    limit: int | None = None,
+    batch_size: int = 8,
+    prompt_style: str = "harness",
+    include: str | Path | None = None,
+    device: str = "cpu",
+) -> dict[str, dict[str, Any]]:
+    """Run tasks of the lm-evaluation-harness through its own backend for transformers' models.
+
+    Args:
+        folder: see :func:`load_folder`.
+        tasks: names of the harness.
+        shots: examples in the prompt; None: the paper's for its five tasks, else that of the task.
+        limit: items of each task at most.
+        batch_size: requests at a time.
+        prompt_style: ``"harness"``, or ``"official"``: as the published adapter makes its prompts.
+        include: folder with further tasks.
+        device: where to compute.
+
+    Returns:
+        The harness's results by task.
+
+    Raises:
+        HypvisionError: the harness is not installed, there is no such task, or what :func:`load_folder` says.
+    """
+    if prompt_style not in PROMPT_STYLES:
+        raise HypvisionError(f"prompt_style must be {' or '.join(PROMPT_STYLES)}, got {prompt_style!r}.")
+    model, tokenizer = load_folder(folder, device)
+    harness, tasks_of, backend = (require(f"lm_eval{part}", "eval") for part in ("", ".tasks", ".models.huggingface"))
+    kind = _official_prompts(backend.HFLM) if prompt_style == "official" else backend.HFLM
+    # the published adapter ignores the batch size
+    wrapped = kind(
+        pretrained=model, tokenizer=tokenizer, batch_size=batch_size if prompt_style == "harness" else 1, device=device,
+        max_length=model.config.max_seq_len, backend="causal",
+    )  # fmt: skip
+    manager = tasks_of.TaskManager(include_path=None if include is None else str(include))
+    unknown = [task for task in tasks if task not in manager.all_tasks]
+    if unknown:
+        raise HypvisionError(f"The harness has no task '{unknown[0]}'. Its own list: lm_eval ls tasks.")
+    results: dict[str, dict[str, Any]] = {}
+    groups: dict[int | None, list[str]] = {}
+    for task in tasks:
+        groups.setdefault(TASKS.get(task) if shots is None else shots, []).append(task)
+    for count, names in groups.items():
+        found = harness.simple_evaluate(
+            wrapped, tasks=names, num_fewshot=count, limit=limit, task_manager=manager, log_samples=False,
+            bootstrap_iters=0,
+        )  # fmt: skip
+        results |= found["results"]
+    return results
+
+
+def _official_prompts(backend: type) -> type:
+    """A backend with the prompts of the published adapter: context and continuation are tokenized apart, a full stop
+    goes behind every context that does not end in one with a blank, and what is cut off is the context's beginning."""
+
+    class OfficialPrompts(backend):
+        def loglikelihood(self, requests, disable_tqdm: bool = False):
+            pairs = []
+            for context, continuation in (request.args for request in requests):
+                context = context if context.endswith(". ") else f"{context}."
+                ahead = [self.prefix_token_id, *self.tok_encode(context, add_special_tokens=False)]
+                behind = self.tok_encode(continuation, add_special_tokens=False)
+                room = self.max_length - len(behind)
+                pairs.append(((context, continuation), ahead[-room:], behind))
+            return self._loglikelihood_tokens(pairs, disable_tqdm=disable_tqdm)
+
+    return OfficialPrompts

@@ -1,0 +1,90 @@
+"""Text out of files, tokenizers, and rows of packed documents."""
+
+import json
+
+import pytest
+import torch
+
+from hypvision.data.language import ByteTokenizer, PackedText, documents, load_tokenizer, pack
+from hypvision.errors import HypvisionError
+from hypvision.helm.model import document_lengths
+
+
+def test_bytes_are_those_of_transformers():
+    ours = ByteTokenizer()
+    text = "A small café\n"
+    assert ours.decode([ours.bos_id, *ours.encode(text)]) == text
+    theirs = pytest.importorskip("transformers").ByT5Tokenizer(extra_ids=0)
+    assert theirs.encode(text, add_special_tokens=False) == ours.encode(text)
+    assert len(theirs) == ours.vocab_size and theirs.eos_token_id == ours.bos_id
+
+
+def test_files_of_all_kinds(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\n\ntwo")
+    (tmp_path / "b.jsonl").write_text('{"text": "three"}\n{"text": "four"}\n')
+    assert list(documents(tmp_path)) == ["one\n\n\ntwo", "three", "four"]
+    assert list(documents([tmp_path / "a.txt"], separator="\n\n\n")) == ["one", "two"]
+    assert list(documents(str(tmp_path / "*.jsonl"))) == ["three", "four"]
+    for source, text in ((tmp_path / "none.txt", "no text at"), ("*.nothing", "no text at")):
+        with pytest.raises(HypvisionError, match=text):
+            list(documents(source))
+    with pytest.raises(HypvisionError, match="the field 'body'"):
+        list(documents(tmp_path / "b.jsonl", field="body"))
+
+
+def test_parquet(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"text": ["one", "", "two"]}), tmp_path / "a.parquet")
+    assert list(documents(tmp_path)) == ["one", "two"]
+
+
+def test_first_fit():
+    assert pack([5, 6, 3, 2, 9], 10) == [[0, 2, 3], [1], [4]]
+    assert pack([5, 6, 3, 2, 9], 10, window=2) == [[0], [1], [2, 3], [4]]
+    lengths = [1 + i * 37 % 64 for i in range(500)]
+    rows = pack(lengths, 64)
+    assert sorted(i for row in rows for i in row) == list(range(500))
+    assert all(sum(lengths[i] for i in row) <= 64 for row in rows)
+    assert sum(lengths) / 64 / len(rows) > 0.95
+
+
+@pytest.mark.parametrize("tail", ["keep", "drop"])
+def test_rows(tmp_path, tail):
+    texts = ["a" * 20, "b" * 3, "c" * 4, "d" * 9]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(dict(text=text)) + "\n" for text in texts))
+    data = PackedText(tmp_path / "t.jsonl", length=10, cache=tmp_path / "cache", tail=tail)
+    seen = []
+    for row in (data[i] for i in range(len(data))):
+        ids, number = row["input_ids"], row["sequence_id"]
+        assert ids.shape == number.shape == (10,)
+        assert ((number == -1) == (ids == 0)).all()
+        for k in range(int(number.max()) + 1):
+            seen.append(data.tokenizer.decode(ids[number == k].tolist()))
+    whole = "".join(sorted(seen))
+    # a document of 21 tokens has a tail of one, from which nothing is to be learned
+    expected = "".join(sorted(["a" * 9, "a" * 10, *texts[1:]]))
+    assert whole == expected
+    assert data.metainfo["tokens_per_byte"] == 1.0
+    # the second time from the disk, and from other text anew
+    again = PackedText(tmp_path / "t.jsonl", length=10, cache=tmp_path / "cache", tail=tail)
+    assert torch.equal(again[0]["input_ids"], data[0]["input_ids"])
+    (tmp_path / "t.jsonl").write_text(json.dumps(dict(text="zz")))
+    assert len(PackedText(tmp_path / "t.jsonl", length=10, cache=tmp_path / "cache")) == 1
+
+
+def test_runs_of_documents():
+    number = torch.tensor([[0, 0, 1, 1, 1, -1], [0, 0, 0, 0, 0, 0]])
+    assert document_lengths(number) == [2, 3, 1, 6]
+    assert document_lengths(number.zero_()) == [6, 6]
+
+
+def test_mistakes_are_sentences(tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(HypvisionError, match="tail must be"):
+        PackedText(tmp_path / "a.txt", tail="cut", cache=tmp_path)
+    with pytest.raises(HypvisionError, match="2 tokens at least"):
+        PackedText(tmp_path / "a.txt", length=1, cache=tmp_path)
+    pytest.importorskip("transformers")
+    with pytest.raises(HypvisionError, match="cannot be loaded"):
+        load_tokenizer(str(tmp_path / "nowhere"))

@@ -1,0 +1,215 @@
+"""Language models under the engine: configs, resuming, loads of experts, groups, folders, the harness."""
+
+import json
+import math
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+pytest.importorskip("mmengine")
+from helpers.engine import ROOT
+
+from hypvision.cli import main
+from hypvision.engine.config import load_config
+from hypvision.engine.run import train
+from hypvision.errors import HypvisionError
+from hypvision.tasks.language_models import load_folder
+
+CONFIGS = sorted(path.name for path in (ROOT / "configs/helm").glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Sentences in the layout of the novels."""
+    folder = tmp_path_factory.mktemp("text")
+    words = [
+        "the",
+        "sea",
+        "a",
+        "grey",
+        "ship",
+        "far",
+        "away",
+        "it",
+        "was",
+        "cold",
+        "and",
+        "the",
+        "men",
+        "sang",
+        "of",
+        "home",
+    ]
+    for name, count in (("train", 900), ("valid", 120), ("test", 120)):
+        text = " ".join(words[i * i % 7 * 2 % len(words)] for i in range(count))
+        (folder / f"{name}.txt").write_text(text)
+    return folder
+
+
+def small(name, text, folder, **options):
+    """A config of few steps; the published ones become small and read bytes."""
+    options = {
+        "data_root": str(text), "train_cfg.max_iters": 6, "train_cfg.val_interval": 3,
+        "default_hooks.checkpoint.interval": 3, "default_hooks.logger.interval": 1, "param_scheduler": [], **options,
+    }  # fmt: skip
+    config = load_config(ROOT / "configs/helm" / name, options)
+    for phase in ("train", "val", "test"):
+        loader = config[f"{phase}_dataloader"]
+        loader.update(batch_size=2, num_workers=0, persistent_workers=False)
+        loader.dataset.update(
+            source=str(text / f"{dict(train='train', val='valid', test='test')[phase]}.txt"), tokenizer="byte",
+            length=32, cache=str(folder / "tokens"), limit=7,
+        )  # fmt: skip
+    if "wikipedia" in name:
+        config.model.update(
+            vocab_size=259, dim=42, n_layers=2, n_heads=2, inter_dim=84, mice_inter_dim=42, kv_lora_rank=9,
+            qk_nope_head_dim=8, qk_rope_head_dim=9, v_head_dim=9, max_seq_len=64,
+        )  # fmt: skip
+        config.optim_wrapper.update(type="OptimWrapper", accumulative_counts=2)
+        config.optim_wrapper.pop("dtype")
+    config.vis_backends = [dict(type="LocalVisBackend")]
+    config.visualizer.vis_backends = config.vis_backends
+    return config
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_config_takes_steps(name, text, tmp_path):
+    runner = train(
+        small(name, text, tmp_path, **{"train_cfg.max_iters": 2, "train_cfg.val_interval": 2}), tmp_path / "run"
+    )
+    assert runner.iter == 2
+    values = runner.message_hub.log_scalars
+    assert values["val/bits_per_byte"].current() == pytest.approx(values["val/loss"].current() / math.log(2), rel=0.05)
+    mixed = runner.model.decoder.config.mixed
+    assert ("train/expert_share/0" in values) == mixed
+    if mixed and runner.model.decoder.config.lorentz:
+        assert values["train/expert_c/0.0"].current() > 0
+    if mixed:
+        assert runner.model.decoder.layers[1].ffn.gate.bias.any()
+
+
+def test_resume_within_an_epoch_is_bit_equal(text, tmp_path):
+    name = "helm-mice-tiny_books.py"
+    whole = train(small(name, text, tmp_path), tmp_path / "whole")
+    assert len(whole.train_dataloader.dataset) == 7  # 6 steps of 2: within the second epoch
+    train(small(name, text, tmp_path, **{"train_cfg.max_iters": 4}), tmp_path / "cut")
+    (tmp_path / "cut/iter_4.pth").unlink()  # as if it had been killed before
+    (tmp_path / "cut/last_checkpoint").write_text(str(tmp_path / "cut/iter_3.pth"))
+    resumed = train(small(name, text, tmp_path), tmp_path / "cut", resume="auto")
+    for (key, a), b in zip(whole.model.state_dict().items(), resumed.model.state_dict().values()):
+        assert torch.equal(a, b), key
+    states = [runner.optim_wrapper.optimizer.state_dict()["state"] for runner in (whole, resumed)]
+    assert all(torch.equal(states[0][k]["exp_avg"], states[1][k]["exp_avg"]) for k in states[0])
+
+
+def test_training_learns_and_is_used(text, tmp_path, capsys):
+    config = small(
+        "helm-mice-tiny_books.py", text, tmp_path, **{"train_cfg.max_iters": 40, "train_cfg.val_interval": 40}
+    )
+    config.model.n_layers = 2
+    path = tmp_path / "config.py"
+    config.dump(path)
+    runner = train(path, tmp_path / "run")
+    losses = [float(v) for v in runner.message_hub.get_scalar("train/loss_tokens").data[0]]
+    assert losses[-1] < losses[0] - 1.5
+    folder = tmp_path / "model"
+    weights = next((tmp_path / "run").glob("iter_*.pth"))
+    pytest.importorskip("transformers")
+    assert main(["lm-save", str(path), str(weights), str(folder)]) == 0
+    capsys.readouterr()
+    assert main(["lm-generate", str(folder), "the sea", "a", "--tokens", "8", "--temperature", "0"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("the sea") and "\n\na" in said
+    assert main(["lm-generate", str(folder), "the sea", "--tokens", "9000"]) == 2
+    assert "more than the context of 256" in capsys.readouterr().err
+    assert main(["lm-generate", str(tmp_path), "a"]) == 2
+    assert "no config.json" in capsys.readouterr().err
+    metrics = json.loads(capsys.readouterr().out) if main(["test", str(path), str(weights)]) else None
+    assert metrics is None and "bits_per_byte" in capsys.readouterr().out
+    _harness(folder, tmp_path, capsys)
+
+
+def _harness(folder, tmp_path, capsys):
+    """A task of the harness on items of our own, by both kinds of prompts; it must agree with the model."""
+    if find_spec("lm_eval") is None:
+        return
+    items = [dict(context="the sea a grey", choices=["ship far", "xqzv"], label=0)] * 3 + [
+        dict(context="it was", choices=["zzzz", "cold and"], label=1)
+    ]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    task = dict(
+        task="ours", dataset_path="json", dataset_kwargs=dict(data_files=dict(test=str(tmp_path / "items.jsonl"))),
+        test_split="test", output_type="multiple_choice", doc_to_text="{{context}}", doc_to_choice="{{choices}}",
+        doc_to_target="{{label}}", metric_list=[dict(metric="acc"), dict(metric="acc_norm")],
+    )  # fmt: skip
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks/ours.yaml").write_text(yaml.safe_dump(task))
+    model, tokenizer = load_folder(folder)
+
+    def preferred(context, choices, style):
+        """The choice of the model itself."""
+        context = f"{context}." if style == "official" else context
+        ahead = [*([1] if style == "official" else []), *tokenizer.encode(context, add_special_tokens=False)]
+        scores = []
+        for choice in choices:
+            behind = tokenizer.encode(f" {choice}", add_special_tokens=False)
+            logits = model(torch.tensor([ahead + behind])).logits[0].log_softmax(-1)
+            scores.append(sum(logits[len(ahead) + i - 1, token].item() for i, token in enumerate(behind)))
+        return scores.index(max(scores))
+
+    for style in ("harness", "official"):
+        capsys.readouterr()
+        command = ["lm-eval", str(folder), "--tasks", "ours", "--include", str(tmp_path / "tasks"), "--prompt-style"]
+        assert main([*command, style]) == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["ours"]["acc,none"] == (
+            sum(preferred(item["context"], item["choices"], style) == item["label"] for item in items) / len(items)
+        )
+
+
+def test_parameter_groups():
+    from mmengine.registry import MODELS, DefaultScope
+
+    from hypvision.tasks.language import LanguageParamGroups
+
+    def groups(**options):
+        with DefaultScope.overwrite_default_scope("mmengine"):
+            model = MODELS.build(dict(type="LanguageModel", preset="helm_mice_tiny"))
+            wrapper = LanguageParamGroups(
+                dict(optimizer=dict(type="RiemannianAdamW", lr=1e-3, weight_decay=0.01)), options
+            )(model)
+        names = {id(p): name.removeprefix("decoder.") for name, p in model.named_parameters()}
+        return {
+            group["name"]: (group["weight_decay"], {names[id(p)] for p in group["params"]})
+            for group in wrapper.optimizer.param_groups
+        }
+
+    clean = groups()
+    assert clean["points"] == (0.0, {"embed.weight"})
+    assert "layers.1.ffn.experts.0.c" in clean["no_weight_decay"][1]
+    released = groups(released=True)
+    decayed = released["weights"][1]
+    for name in ("layers.1.ffn.experts.0.c", "layers.0.attn_w_y", "layers.0.attn.scale", "layers.1.ffn.w_y"):
+        assert name in decayed  # as published
+    for name in (
+        "layers.1.ffn.scale",
+        "layers.0.ffn_norm.weight",
+        "layers.0.attn.kv_norm.weight",
+        "layers.0.attn.up.bias",
+    ):
+        assert name in released["no_weight_decay"][1]
+    assert released["points"] == (0.0, {"embed.weight"})
+
+
+def test_mistakes_are_sentences(text, tmp_path):
+    config = small("helm-d-tiny_books.py", text, tmp_path)
+    config.model.preset = "helm_d_small"
+    with pytest.raises(HypvisionError, match="There is no preset 'helm_d_small'"):
+        train(config, tmp_path / "run")
+
+
+def test_metafile():
+    meta = yaml.safe_load(Path(ROOT / "configs/helm/metafile.yml").read_text())
+    assert {Path(model["Config"]).name for model in meta["Models"]} == set(CONFIGS)
