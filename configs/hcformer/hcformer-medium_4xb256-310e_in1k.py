@@ -9,4 +9,4 @@ model = dict(
     label_smoothing=0.1,
     mixup=dict(mixup_alpha=0.8, cutmix_alpha=1.0, prob=1.0, switch_prob=0.5),
 )
-train_dataloader = dict(batch_size=256)
+train_dataloader = dict(batch_size=256, dataset=dict(transform=dict(interpolation="random")))

@@ -7,7 +7,7 @@ _base_ = [
 ]
 model = dict(
     data_preprocessor=dict(size=(192, 192)),
-    backbone=dict(model_name="hcformer_nano", img_size=192, layer_scale=0.1, drop_path_rate=0.0),
+    backbone=dict(model_name="hcformer_nano", img_size=192, layer_scale=0.1),
     neck=dict(in_channels=[32, 64, 196, 224], out_channels=96),
     decode_head=dict(in_channels=[96, 96, 96, 96], channels=96, num_classes=11),
 )
@@ -22,7 +22,9 @@ train_pipeline = [
 ]
 train_dataloader = dict(num_workers=1, dataset=dict(pipeline=train_pipeline))
 train_cfg = dict(max_iters=600, val_interval=600)
-optim_wrapper = dict(optimizer=dict(lr=1e-3, weight_decay=0.02), clip_grad=dict(max_norm=5.0))
+optim_wrapper = dict(
+    constructor="TimmParamGroups", optimizer=dict(lr=1e-3, weight_decay=0.02), clip_grad=dict(max_norm=5.0)
+)
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.05, begin=0, end=100, by_epoch=False),
     dict(type="PolyLR", power=0.9, eta_min=1e-5, begin=100, end=600, by_epoch=False),

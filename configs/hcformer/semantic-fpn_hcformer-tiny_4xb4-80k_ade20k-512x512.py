@@ -1,6 +1,6 @@
 _base_ = [
     "../_base_/models/semantic_fpn_hcformer.py",
-    "../_base_/datasets/ade20k.py",
+    "../_base_/datasets/ade20k_aligned.py",
     "../_base_/schedules/ade20k_adamw_80k.py",
     "../_base_/seg_runtime.py",
 ]

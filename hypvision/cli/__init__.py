@@ -31,10 +31,15 @@ class Command(NamedTuple):
 COMMANDS = {
     "train": Command("train", "train a classifier, segmenter, detector or language model"),
     "test": Command("train", "measure a checkpoint on test data"),
+    "configs": Command("configs", "list the configs that ship"),
+    "exec": Command("configs", "run another project's script with our models registered"),
     "predict": Command("predict", "run any model on images, folders and videos"),
     "explain": Command("explain", "draw what a model clusters, or its tree of parts, in an image"),
+    "fewshot": Command("fewshot", "few-shot recognition with CLIP: run the benchmark, print its tables"),
     "segment": Command("segment", "segment images by any class names"),
     "radius": Command("radius", "hyperbolic radii of CLIP embeddings, before and after tuning"),
+    "chains": Command("chains", "measure how a CLIP orders texts from general to specific"),
+    "make-chains": Command("chains", "write chains of texts from shapes, emoji or captions"),
     "embed": Command("embeddings", "embeddings of images, in a file"),
     "search": Command("embeddings", "find the nearest images in a folder"),
     "hierarchy": Command("embeddings", "draw the hierarchy that a metric learner found"),
@@ -117,7 +122,3 @@ def _main_parser() -> Parser:
         "command", choices=list(COMMANDS), metavar="COMMAND", help="hypvision COMMAND --help tells more"
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,10 @@ from hypvision.cli.arguments import Parser
 __all__ = ["FAMILIES", "add_convert_arguments", "run_convert"]
 
 # Those of hypvision.zoo.convert, whose import brings PyTorch.
-FAMILIES = ("catseg", "hcformer", "helm", "hf-clip", "himapper", "hyperboliccv", "hyperclip")
+FAMILIES = (
+    "catseg", "cocoop", "coop", "hcformer", "helm", "hf-clip", "himapper", "hyperboliccv", "hyperclip", "maple",
+    "promptkd", "promptsrc",
+)  # fmt: skip
 
 
 def add_convert_arguments(parser: Parser) -> None:

@@ -20,6 +20,8 @@ def _add_common_arguments(parser: Parser) -> None:
         metavar="KEY=VALUE",
         help="changes of the config, e.g. train_dataloader.batch_size=64; data_root=DIR moves all data sets",
     )
+    text = "the whole log on the console too, not in its file alone"
+    parser.add_argument("--verbose", action="store_true", help=text)
     parser.add_argument(
         "--launcher", choices=["none", "pytorch", "slurm", "mpi"], default="none", help="what started the processes"
     )
@@ -48,7 +50,7 @@ def run_train(args: Namespace) -> None:
 
     with readable_errors():
         options = parse_options(args.cfg_options)
-        train(args.config, args.work_dir, args.resume, args.amp, options, args.launcher)
+        train(args.config, args.work_dir, args.resume, args.amp, options, args.launcher, args.verbose)
         leave_processes()
 
 
@@ -83,7 +85,7 @@ def run_test(args: Namespace) -> None:
         options = parse_options(args.cfg_options)
         metrics = test(
             args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options, args.launcher,
-            args.allow_nonfinite,
+            args.allow_nonfinite, args.verbose,
         )  # fmt: skip
         from mmengine.dist import is_main_process
 

@@ -22,7 +22,7 @@ import numpy as np
 from hypvision.data.chains import Chain
 from hypvision.errors import HypvisionError
 
-__all__ = ["Terms", "build_chains", "chain_of", "read_terms"]
+__all__ = ["Terms", "build_chains", "chain_of", "read_captions", "read_terms"]
 
 _LONGEST = 3  # words of a term that is looked for in a caption
 _SHORTEST = 3  # letters of a term: WordNet knows "a" and "in" as units
@@ -191,6 +191,26 @@ def _build(caption: str, terms: Terms, levels: int, rng: np.random.Generator | N
             return None
         negatives.append(others[int(rng.integers(len(others)))])
     return texts, (*negatives, re.sub(rf"\b{re.escape(written)}\b", lambda _: negatives[-1], caption))
+
+
+def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
+    """Captions and their images: a csv with the columns ``image,caption``, or a text file with a caption a line.
+
+    Raises:
+        HypvisionError: no such file, not text, or no captions.
+    """
+    path = Path(path).expanduser()
+    if path.suffix.lower() == ".csv":
+        found = [(caption, image or None) for _, (image, caption) in _rows(path, ("image", "caption"), ",") if caption]
+    else:
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise HypvisionError(f"The captions '{path}' cannot be read: {error}. Expected: text in UTF-8.") from error
+        found = [(line.strip(), None) for line in lines if line.strip()]
+    if not found:
+        raise HypvisionError(f"There are no captions in '{path}'.")
+    return found
 
 
 def build_chains(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hypvision.errors import HypvisionError, did_you_mean, explain_os_error
+from hypvision.shipped import shipped_configs
 
 __all__ = ["check_channels", "check_data", "close_configs", "explain", "readable_errors"]
 
@@ -24,9 +25,8 @@ LAYOUT = {
 
 
 def close_configs(path: str | Path) -> str:
-    """Up to three config files with names like that of ``path``, as a hint; empty if there are none."""
-    known = {file.name: str(file) for file in Path("configs").glob("*/*.py") if file.parent.name != "_base_"}
-    return did_you_mean(Path(path).name, known, show=known.get)
+    """Up to three shipped configs with names like that of ``path``, as a hint; empty if there are none."""
+    return did_you_mean(Path(path).name.removesuffix(".py"), shipped_configs())
 
 
 def datasets_of(config: Any) -> Iterator[dict]:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypvision.engine.checks import close_configs
-from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS
 from hypvision.errors import HypvisionError, did_you_mean, require
+from hypvision.shipped import find_config
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -59,7 +60,7 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
     """Read a config file, with changes.
 
     Args:
-        source: path of a Python config, or a config (which is copied).
+        source: path of a Python config, the name of one that ships, or a config (which is copied).
         options: changes, with dotted keys (``"optim_wrapper.optimizer.lr"``). ``"data_root"`` moves all data sets
             below the config's ``data_root`` to the new place.
 
@@ -74,13 +75,16 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         _import_modules(config)
     else:
         path = Path(source).expanduser()
+        if not path.is_file():
+            path = find_config(source) or path
         if path.is_file() and path.suffix not in (".py", ".json"):  # mmengine's reader of YAML runs code from the file
             raise HypvisionError(
                 f"The config '{path}' ends in '{path.suffix}'. Configs are Python (.py), which is run, or JSON (.json)."
             )
         if not path.is_file():
             raise HypvisionError(
-                f"There is no config '{source}'.{close_configs(source)} Give the path of a config file."
+                f"There is no config '{source}'.{close_configs(source)} Give the path of a config file, or a name "
+                "of `hypvision configs`."
             )
         try:
             config = Config.fromfile(path, import_custom_modules=False)
@@ -168,6 +172,8 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
     config.launcher = launcher
     config.setdefault("randomness", dict(seed=0))
     _use_amp(config, amp)
+    if config.get("default_scope") in PREPARATIONS:
+        PREPARATIONS[config.default_scope](config)
 
     if config.get("visualizer") is not None:
         # A fixed name, as OpenMMLab's configs have, would make a second run in this process write into the first one's.

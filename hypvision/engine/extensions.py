@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PREDICTION_ARGUMENTS",
     "PREDICTORS",
+    "PREPARATIONS",
     "RUN_HOOKS",
     "TEST_OPTIONS",
     "TestOptions",
@@ -50,9 +51,13 @@ PREDICTORS: dict[str, Callable] = {}
 its config and the :class:`~hypvision.inference.predictors.Request` to a
 :class:`~hypvision.inference.predictors.Predictor`."""
 
+PREPARATIONS: dict[str, Callable[[Config], None]] = {}
+"""By ``default_scope``: what changes the config of a training before its model is built."""
+
 RUN_HOOKS = [
     "RepeatableSeedHook",
     "ReduceLossHook",
+    "UnusedParametersHook",
     "StopOnNaNHook",
     "CheckClassesHook",
     "InterruptHook",

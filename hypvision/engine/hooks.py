@@ -34,6 +34,7 @@ __all__ = [
     "RepeatableSeedHook",
     "StopOnNaNHook",
     "TrainingInterrupted",
+    "UnusedParametersHook",
     "last_checkpoint",
     "seed_everything",
     "seed_worker",
@@ -114,6 +115,33 @@ class ReduceLossHook(Hook):
         all_reduce(values, op="mean")
         for name, value in zip(names, values):
             outputs[name] = value
+
+
+@HOOKS.register_module()
+class UnusedParametersHook(Hook):
+    """Stops a training of several processes before its first step if a parameter got no gradient: its part of the model
+    is not used, and the second step would end in PyTorch's words about reductions.
+
+    Raises:
+        HypvisionError: there is such a parameter; names it and the remedy.
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        model, optimizer = runner.model, getattr(runner.optim_wrapper, "optimizer", None)
+        strict = get_world_size() > 1 and not getattr(model, "find_unused_parameters", True)
+        if strict and isinstance(optimizer, torch.optim.Optimizer):
+            self._handle = optimizer.register_step_pre_hook(lambda *_: self._check(model))
+
+    def _check(self, model: torch.nn.Module) -> None:
+        self._handle.remove()
+        unused = [name for name, p in model.module.named_parameters() if p.requires_grad and p.grad is None]
+        if unused:
+            names = ", ".join(unused[:5]) + (", ..." if len(unused) > 5 else "")
+            raise HypvisionError(
+                f"{len(unused)} parameters get no gradient, which several processes must not train: {names}. Freeze "
+                "them, leave their part out of the model, or set --cfg-options find_unused_parameters=True (which "
+                "takes time in each step)."
+            )
 
 
 @HOOKS.register_module()

@@ -105,7 +105,15 @@ class TimmParamGroups(ParamGroups):
     def _decay_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         decay, layer_decay = self.optimizer_cfg.get("weight_decay", 0.0), self.options["layer_decay"]
         if layer_decay is None:
-            return param_groups_weight_decay(model, decay, no_weight_decay_list=_no_weight_decay(model))
+            spared = _no_weight_decay(model)
+            # timm spares whatever is called a bias: a table of position biases is no bias of a layer
+            named = [
+                (f"{name}_table" if p.dim() > 1 and name.endswith(".bias") and name not in spared else name, p)
+                for name, p in model.named_parameters()
+            ]
+            return param_groups_weight_decay(
+                SimpleNamespace(named_parameters=lambda: named), decay, no_weight_decay_list=spared
+            )
         backbone = next((module for module in model.modules() if hasattr(module, "group_matcher")), None)
         if backbone is None:
             raise HypvisionError(

@@ -8,6 +8,7 @@ from mmengine.registry import MODELS, DefaultScope
 
 from hypvision.checkpoints.match import check_compatible
 from hypvision.engine.checkpoint import engine_names, load
+from hypvision.engine.checks import readable_errors
 from hypvision.engine.config import leave_out_pretrained, load_config
 from hypvision.engine.extensions import PREDICTORS, import_extensions
 from hypvision.errors import HypvisionError
@@ -36,7 +37,7 @@ def predictor_of(request: Request) -> Predictor:
     if request.weights is None:
         raise HypvisionError(f"The config '{request.model}' has no weights: add --weights, its checkpoint.")
     leave_out_pretrained(config.model)
-    with DefaultScope.overwrite_default_scope(scope or "mmengine"):
+    with DefaultScope.overwrite_default_scope(scope or "mmengine"), readable_errors():
         model = MODELS.build(config.model)
     checkpoint = engine_names(model, load(request.weights))
     state = checkpoint.get("state_dict", checkpoint)

@@ -14,6 +14,7 @@ from hypvision.checkpoints.sources import is_address
 from hypvision.engine.checkpoint import engine_names, find_resume_checkpoint, load
 from hypvision.engine.checks import check_channels, check_data, datasets_of
 from hypvision.engine.config import leave_out_pretrained, load_config, prepare
+from hypvision.engine.console import ConsoleHook, quiet
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, import_extensions, test_options
 from hypvision.engine.hooks import InterruptHook
 from hypvision.engine.work_dir import lock_work_dir
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
 __all__ = ["test", "train"]
 
 
-def _build_runner(config: Config) -> Runner:
+def _build_runner(config: Config, console: ConsoleHook | None) -> Runner:
     from mmengine.registry import RUNNERS
     from mmengine.runner import Runner
 
     runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
     model = getattr(runner.model, "module", runner.model)
     check_channels(getattr(model, "module", model))
+    if console is not None:
+        runner.register_hook(console, "LOWEST")
     return runner
 
 
@@ -44,6 +47,7 @@ def train(
     amp: bool = False,
     cfg_options: dict[str, Any] | None = None,
     launcher: str = "none",
+    verbose: bool = False,
 ) -> Runner:
     """Train what a config describes.
 
@@ -55,6 +59,8 @@ def train(
         amp: mixed precision.
         cfg_options: changes of the config, see :func:`load_config`.
         launcher: ``"none"``, ``"pytorch"`` (torchrun), ``"slurm"`` or ``"mpi"``.
+        verbose: mmengine's whole log on the console, which is otherwise in its file alone; see
+            :mod:`hypvision.engine.console`.
 
     Returns:
         The runner at the end of its work.
@@ -65,8 +71,9 @@ def train(
     config = load_config(config, cfg_options)
     import_extensions(config)
     config = prepare(config, work_dir, amp, launcher)
-    if "train_dataloader" not in config:
-        raise HypvisionError(f"The config '{config.filename}' has no train_dataloader: it can be tested only.")
+    for name in ("train_dataloader", "train_cfg", "optim_wrapper"):
+        if config.get(name) is None:
+            raise HypvisionError(f"The config '{config.filename}' has no {name}: it can be tested only.")
     check_data(config, ("train", "val"))
     if resume is not None:
         path = find_resume_checkpoint(config.work_dir) if str(resume) == "auto" else str(resume)
@@ -75,12 +82,13 @@ def train(
         config.resume, config.load_from = path is not None, None if path is None else str(path)
     if config.get("resume"):
         leave_out_pretrained(config.model)
-    with lock_work_dir(config.work_dir):
-        return _train(config)
+    console = None if verbose else ConsoleHook()
+    with lock_work_dir(config.work_dir), quiet(verbose):
+        return _train(config, console)
 
 
-def _train(config: Config) -> Runner:
-    runner = _build_runner(config)
+def _train(config: Config, console: ConsoleHook | None) -> Runner:
+    runner = _build_runner(config, console)
     if config.get("load_from"):
         _check_weights(runner, config.load_from, resume=bool(config.get("resume")), exact=bool(config.get("resume")))
     try:
@@ -89,6 +97,8 @@ def _train(config: Config) -> Runner:
         for hook in runner.hooks:
             if isinstance(hook, InterruptHook):
                 hook.restore()
+            if isinstance(hook, ConsoleHook):
+                hook.close()
     return runner
 
 
@@ -120,6 +130,7 @@ def test(
     cfg_options: dict[str, Any] | None = None,
     launcher: str = "none",
     allow_nonfinite: bool = False,
+    verbose: bool = False,
 ) -> dict[str, float]:
     """Measure a checkpoint on the test data of a config.
 
@@ -135,6 +146,7 @@ def test(
         cfg_options: changes of the config, see :func:`load_config`.
         launcher: as for :func:`train`.
         allow_nonfinite: measure weights that are NaN or infinite all the same.
+        verbose: as for :func:`train`.
 
     Returns:
         The metrics by name.
@@ -163,9 +175,15 @@ def test(
     if show_dir is not None:
         _check_result_folder(config, Path(show_dir))
         _show(config, Path(show_dir))
-    runner = _build_runner(config)
-    _check_weights(runner, str(weights), allow_nonfinite=allow_nonfinite)
-    return runner.test()
+    console = None if verbose else ConsoleHook()
+    with quiet(verbose):
+        runner = _build_runner(config, console)
+        _check_weights(runner, str(weights), allow_nonfinite=allow_nonfinite)
+        try:
+            return runner.test()
+        finally:
+            if console is not None:
+                console.close()
 
 
 def _use_tta(config: Config) -> None:

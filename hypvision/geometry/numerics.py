@@ -29,6 +29,7 @@ __all__ = [
     "exact",
     "gap_to_one",
     "has_float64",
+    "log_beta",
     "log_sinhc_sqrt",
     "one_each",
     "plain",
@@ -634,6 +635,11 @@ def log_sinhc_sqrt(q: Tensor) -> Tensor:
     close = torch.where(small, q, torch.zeros_like(q))
     tail = 1 + close / 72 * (1 + close / 110 * (1 + close / 156 * (1 + close / 210)))
     return torch.where(small, torch.log1p(close / 6 * (1 + close / 20 * (1 + close / 42 * tail))), large)
+
+
+def log_beta(n: int) -> float:
+    """``log B(n / 2, 1 / 2)``, by which the radii of joined points of the ball are weighed (HNN++)."""
+    return math.lgamma(n / 2) + math.lgamma(0.5) - math.lgamma((n + 1) / 2)
 
 
 def clip_norm(x: Tensor, radius: float = 1.0) -> Tensor:

@@ -31,6 +31,7 @@ from .numerics import (
     dot,
     gap_to_one,
     has_float64,
+    log_beta,
     one_each,
     plain,
     positive,
@@ -722,16 +723,11 @@ def scale_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
     return x * _root(c_old / c_new)
 
 
-def _log_beta(n: int) -> float:
-    """``log B(n / 2, 1 / 2)``."""
-    return math.lgamma(n / 2) + math.lgamma(0.5) - math.lgamma((n + 1) / 2)
-
-
 def beta_concat(points: list[Tensor], c: Curvature) -> Tensor:
     """Beta-concatenation ``(..., sum n_i)`` of HNN++: keeps the expected radius of random points."""
     same_list("beta_concat", points)
     n = sum(x.shape[-1] for x in points)
-    parts = [logmap0(x, c) * math.exp(_log_beta(n) - _log_beta(x.shape[-1])) for x in points]
+    parts = [logmap0(x, c) * math.exp(log_beta(n) - log_beta(x.shape[-1])) for x in points]
     return expmap0(torch.cat(parts, -1), c)
 
 
@@ -746,4 +742,4 @@ def beta_split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
     if sum(sizes) != n:
         raise ValueError(f"beta_split: sizes must add up to the dimension {n}, got {sizes}.")
     parts = logmap0(x, c).split(sizes, -1)
-    return [expmap0(u * math.exp(_log_beta(u.shape[-1]) - _log_beta(n)), c) for u in parts]
+    return [expmap0(u * math.exp(log_beta(u.shape[-1]) - log_beta(n)), c) for u in parts]

@@ -22,6 +22,7 @@ from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.sources import find, is_address
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.inference.results import Classes, Result
+from hypvision.shipped import find_config, shipped_configs
 from hypvision.zoo.loading import load
 
 __all__ = ["Predictor", "Request", "classifier", "load_predictor", "zero_shot"]
@@ -76,17 +77,17 @@ def load_predictor(request: Request) -> Predictor:
     import hypvision.models  # noqa: F401 - registers them in timm
 
     name = str(request.model)
-    if name.endswith((".py", ".json")):
+    if name.endswith((".py", ".json")) or (not timm.is_model(name) and find_config(name) is not None):
         return _by_name("hypvision.engine.predicting:predictor_of")(request)
     if is_address(name) or "/" in name or name in builtin_index().records:
         if request.weights is not None:
             raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
         return _of_the_zoo(request)
     if not timm.is_model(name):
-        known = [*timm.list_models(), *builtin_index().records]
+        known = [*timm.list_models(), *builtin_index().records, *shipped_configs()]
         raise HypvisionError(
             f"There is no model '{name}'.{did_you_mean(name, known)} Give a name of timm, of `hypvision models`, or "
-            "the file of a config."
+            "a config, by its file or name."
         )
     _refuse_classes(request)
     if request.weights is not None and not is_address(request.weights):

@@ -7,14 +7,13 @@ install 'hypvision[metric]'``), which is given our distance: MultiSimilarityLoss
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError, did_you_mean, require
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.geometry.numerics import exact
 
@@ -140,8 +139,7 @@ class MetricLoss(nn.Module):
         kind = getattr(losses, name, None)
         if not inspect.isclass(kind):
             names = [n for n, value in vars(losses).items() if inspect.isclass(value) and n.endswith("Loss")]
-            close = difflib.get_close_matches(name, names, n=3)
-            hint = f" Did you mean {' or '.join(close)}?" if close else f" Known: {', '.join(sorted(names))}."
+            hint = did_you_mean(name, names) or f" Known: {', '.join(sorted(names))}."
             raise HypvisionError(f"pytorch-metric-learning has no loss '{name}'.{hint}")
         if "num_classes" in inspect.signature(kind).parameters:
             options = {**proxies, **options}

@@ -320,8 +320,8 @@ class HCFormer(StagedModel):
                 nn.init.zeros_(module.conv.bias)
 
     def no_weight_decay(self) -> set[str]:
-        """Position biases and temperatures: zero is not their prior."""
-        names = ("alpha", "bias", "window_alpha", "window_bias")
+        """Temperatures: zero is not their prior. Position biases are decayed, as published."""
+        names = ("alpha", "window_alpha")
         return {
             f"{prefix}.{name}"
             for prefix, module in self.named_modules()

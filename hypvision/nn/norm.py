@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hypvision.geometry import Lorentz, ManifoldParameter
+from hypvision.geometry.lorentz.means import centroid_space
 from hypvision.geometry.numerics import backward_of, distance_from_square, exact, plain, squash_factor
 
 from .checks import check_features, check_manifold, check_number, check_sizes
@@ -32,10 +33,7 @@ def _longest(limit: float | None, dtype: torch.dtype) -> float:
 
 def _unit(time: Tensor, space: Tensor) -> tuple[Tensor, Tensor]:
     """The centroid for a mean of points given as time ``(...)`` and space ``(..., C)``."""
-    length = torch.linalg.vector_norm(space, dim=-1)
-    # a mean of points has at least 1; the difference cancels for far ones
-    norm = torch.sqrt(((time - length) * (time + length)).clamp(min=1.0))
-    space = space / norm.unsqueeze(-1)
+    space = centroid_space(time.unsqueeze(-1), space, 1.0)
     return torch.sqrt(1 + (space * space).sum(-1)), space
 
 

@@ -7,19 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
+from hypvision.geometry.lorentz.means import centroid_space
 
 from .checks import check_features, check_manifold, integers
 from .functional import space_time
 
 __all__ = ["LorentzAvgPool2d", "LorentzGlobalAvgPool2d"]
-
-
-def _normalize(time: Tensor, space: Tensor, c) -> Tensor:
-    """Space parts, channels in dimension 1, of the centroids with these mean times and mean space parts."""
-    length = torch.linalg.vector_norm(space, dim=1, keepdim=True)
-    # a mean of points has at least 1; the difference cancels for far ones
-    norm = ((time - length) * (time + length) * c).clamp(min=1.0)
-    return space / torch.sqrt(norm)
 
 
 class LorentzGlobalAvgPool2d(nn.Module):
@@ -34,7 +27,7 @@ class LorentzGlobalAvgPool2d(nn.Module):
         check_features(self, x, dim=1, rank=4)
         c = self.manifold.c
         time = space_time(x, c, 1).mean((2, 3))
-        out = _normalize(time, x.to(time.dtype).mean((2, 3)), c).to(x.dtype)
+        out = centroid_space(time, x.to(time.dtype).mean((2, 3)), c, 1).to(x.dtype)
         return out[..., None, None] if self.keepdim else out
 
 
@@ -58,4 +51,4 @@ class LorentzAvgPool2d(nn.Module):
         # the mean of 1/sqrt(c) is itself: pool what is beyond it, so that padding counts as origins
         time = space_time(wide, c, 1) - 1 / c**0.5
         time = F.avg_pool2d(time, self.kernel_size, self.stride, self.padding) + 1 / c**0.5
-        return _normalize(time, F.avg_pool2d(wide, self.kernel_size, self.stride, self.padding), c).to(x.dtype)
+        return centroid_space(time, F.avg_pool2d(wide, self.kernel_size, self.stride, self.padding), c, 1).to(x.dtype)

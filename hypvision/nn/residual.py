@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
-from hypvision.geometry.numerics import safe_sqrt
+from hypvision.geometry.lorentz.means import lorentz_square
 
 from .checks import check_features, check_manifold, check_number
-from .functional import radial_rescale, space_square, space_time
+from .functional import radial_rescale, space_time
 
 __all__ = ["LorentzResidual"]
 
@@ -96,8 +96,7 @@ class LorentzResidual(nn.Module):
     def _average(self, x: Tensor, y: Tensor, c) -> Tensor:
         space = x + self.weight.to(x.dtype) * y
         time = space_time(x, c, self.dim) + self.weight * space_time(y, c, self.dim)
-        length = safe_sqrt(space_square(space, self.dim))
-        norm = ((time - length) * (time + length)).abs().clamp(min=1e-4)  # the published floor
+        norm = lorentz_square(time, space, self.dim).abs().clamp(min=1e-4)  # the published floor
         out = space * (1 / torch.sqrt(norm * c)).to(space.dtype)
         return out if self.log_scale is None else out * self.log_scale.exp().to(out.dtype)
 

@@ -14,7 +14,7 @@ from hypvision.openmmlab import ops  # noqa: E402 - after the check that says wh
 
 ops.install()
 
-from hypvision.openmmlab import predicting, pretrained, sample_checks, testing  # noqa: E402 - after mmcv's operations are there
+from hypvision.openmmlab import predicting, preparing, pretrained, sample_checks, testing  # noqa: E402 - after mmcv's operations are there
 from hypvision.openmmlab.backbone import TimmBackbone  # noqa: E402
 
-__all__ = ["TimmBackbone", "ops", "predicting", "pretrained", "sample_checks", "testing"]
+__all__ = ["TimmBackbone", "ops", "predicting", "preparing", "pretrained", "sample_checks", "testing"]

@@ -56,6 +56,8 @@ class TimmBackbone(BaseModule):
         norm_eval: keep batch norms in eval mode, so that their running statistics do not change.
         with_cp: recompute activations in backward to save memory.
         pad_multiple: pad the sides of inputs to multiples of this; default what the patch embedding needs.
+        unused: of ``out_indices`` those that nothing looks at: what they have for themselves alone is not trained. The
+            engine fills it in where a neck begins at a later level.
         init_cfg: ``dict(type="Pretrained", checkpoint=..., prefix=...)`` loads weights by :meth:`load_pretrained`;
             other types as in mmengine.
 
@@ -79,6 +81,7 @@ class TimmBackbone(BaseModule):
         norm_eval: bool = False,
         with_cp: bool = False,
         pad_multiple: int | None = None,
+        unused: Sequence[int] = (),
         init_cfg: dict | list[dict] | None = None,
         **timm_kwargs: Any,
     ):
@@ -97,6 +100,8 @@ class TimmBackbone(BaseModule):
         self._stem_and_stages = _split(self._base, self.timm_model.feature_info.info)
         if frozen_stages >= 0:
             self._freeze()
+        for number in unused:
+            self._level_norm(number).requires_grad_(False)
         self.train()
         if with_cp:
             self._use_checkpointing()
@@ -157,6 +162,11 @@ class TimmBackbone(BaseModule):
         for holder in {".".join(path[:depth]) for path in paths for depth in range(len(path))}:
             for parameter in self._base.get_submodule(holder).parameters(recurse=False):
                 parameter.requires_grad_(False)
+
+    def _level_norm(self, number: int) -> nn.Module:
+        """What a level has for itself alone, and later levels do not see: a norm of its map, or nothing."""
+        norms = getattr(self._base, "feature_norms", None)
+        return nn.Identity() if norms is None else norms[number]
 
     def train(self, mode: bool = True) -> TimmBackbone:
         """As of any module, but what is frozen, and batch norms with ``norm_eval``, stay in eval mode."""

@@ -49,6 +49,7 @@ def load_learner(config: str | Path, weights: str | Path):
     import hypvision.tasks.metric_learning  # noqa: F401 - registers the learner
     from hypvision.checkpoints.match import check_compatible
     from hypvision.engine.checkpoint import engine_names, load
+    from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import load_config
 
     config = load_config(config)
@@ -58,7 +59,7 @@ def load_learner(config: str | Path, weights: str | Path):
             "configs/lhier, or your own like them."
         )
     config.model.backbone.pretrained = False  # the checkpoint has the weights
-    with DefaultScope.overwrite_default_scope("mmengine"):
+    with DefaultScope.overwrite_default_scope("mmengine"), readable_errors():
         model = MODELS.build(config.model)
     state = engine_names(model, load(weights))
     state = state.get("state_dict", state)

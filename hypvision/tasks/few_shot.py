@@ -175,8 +175,7 @@ class ClassNamesHook(Hook):
         model = _plain(runner)
         if model.hierarchy is not None and runner.iter == 0:
             with torch.no_grad():
-                if model.host.names and not hasattr(model.host.learner, "context"):
-                    model.hierarchy.begin(model.host.texts())
+                model.hierarchy.begin(model.host.texts())
 
     def before_train_epoch(self, runner: Runner) -> None:
         self._set(runner, runner.train_dataloader)

@@ -149,6 +149,7 @@ def few_shot_config(
     workers: int = 0,
     steps: int | None = None,
     epochs: int | None = None,
+    batch: int | None = None,
     views: int | None = None,
     cache: str | None = None,
     skip_broken: bool = False,
@@ -170,7 +171,7 @@ def few_shot_config(
         amp: ``"bf16"``, ``"fp16"`` or None.
         workers: of the data loaders.
         steps: of the whole training, instead of the recipe's number.
-        epochs: instead of the recipe's.
+        epochs, batch: instead of the recipe's.
         views: augmented views that are kept as features, 0 for the centre crop; None: images are augmented anew.
         cache: folder of kept features.
         best_val: keep the checkpoint of the best accuracy on the test images of the training classes, as PromptKD's
@@ -179,7 +180,12 @@ def few_shot_config(
     name, lath = split_method(method)
     if protocol not in PROTOCOLS:
         raise HypvisionError(f"There is no protocol '{protocol}'. There are: {', '.join(PROTOCOLS)}.")
-    found, length = with_steps(recipe(name, protocol, dataset, shots, classes, images), steps, epochs)
+    published = recipe(name, protocol, dataset, shots, classes, images)
+    if lath and not published.epochs:  # the attributes alone, as PromptSRC trains them
+        published = replace(published, lr=0.0025, epochs=20, batch=4)
+    if batch is not None:
+        published = replace(published, batch=batch)
+    found, length = with_steps(published, steps, epochs)
     subset = subset or ("base" if protocol == "base2new" and not found.unlabelled else "all")
     data = dict(type="FewShotDataset", root=root, name=dataset, seed=seed, size=size, skip_broken=skip_broken)
     train = dict(data, part="train", shots=None if found.unlabelled else shots, subset=subset, pickles=pickles)
@@ -201,6 +207,7 @@ def few_shot_config(
     config = dict(
         custom_imports=dict(imports=["hypvision.tasks", "hypvision.tasks.few_shot", "hypvision.data.fewshot"]),
         default_scope="mmengine",
+        data_root=root,
         model=dict(
             type="FewShotCLIP",
             clip=clip or dict(name="ViT-B-16", pretrained="openai"),

@@ -38,6 +38,7 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
     import hypvision.tasks.language  # noqa: F401 - registers the model
     from hypvision.checkpoints.match import check_compatible
     from hypvision.engine.checkpoint import load
+    from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import load_config
     from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
 
@@ -47,7 +48,7 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
             f"The config '{config.filename}' describes a {config.model.get('type')}, not a LanguageModel. Give one of "
             "configs/helm, or your own like them."
         )
-    with DefaultScope.overwrite_default_scope("mmengine"):
+    with DefaultScope.overwrite_default_scope("mmengine"), readable_errors():
         trained = MODELS.build(config.model)
     state = load(weights)
     state = state.get("state_dict", state)

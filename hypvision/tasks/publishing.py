@@ -74,6 +74,8 @@ def describe_config(config: Any) -> dict[str, Any]:
     backbone = dict(config.model.get("backbone") or {})
     if "model_name" not in backbone:
         raise HypvisionError("Only models with a timm backbone (model.backbone.model_name) can be published.")
+    if config.get("test_dataloader") is None:
+        raise HypvisionError(f"The config '{config.filename}' has no test_dataloader, which the input is described by.")
     found: dict[str, Any] = {"task": task, "model": backbone["model_name"].partition(".")[0]}
     if task == "classification":
         arguments = {key: value for key, value in backbone.items() if key not in _TRAINING_ONLY}

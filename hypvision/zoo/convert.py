@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.clip.hugging_face import clip_variant, from_hugging_face, is_hugging_face, to_hugging_face
+from hypvision.clip.prompting import official as few_shot
 from hypvision.clip.segmentation.official import (
     catseg_to_official,
     hyperclip_to_official,
@@ -98,6 +99,16 @@ CONVERTERS = {
     "catseg": Converter(
         "CAT-Seg segmenter", is_official_catseg, segmenter_from_official, catseg_to_official, segmenter_variant
     ),
+    **{
+        name: Converter(
+            f"few-shot method {name}",
+            few_shot.is_official(name),
+            few_shot.from_official(name),
+            few_shot.to_official(name),
+            few_shot.variant(name),
+        )
+        for name in few_shot.FEW_SHOT
+    },
     "hf-clip": Converter("open_clip CLIP", is_hugging_face, from_hugging_face, to_hugging_face, clip_variant),
 }
 
@@ -116,6 +127,8 @@ class Conversion(NamedTuple):
         if self.model.startswith("helm_"):
             return f'hypvision.helm.huggingface.HelmForCausalLM.from_official("{self.path}")'
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
+        if self.model in few_shot.FEW_SHOT:
+            return f'load_learned(build_host(create_clip(...), "{self.model}"{arguments}), "{self.path}")'
         if self.model.startswith("ViT-"):
             return f'hypvision.clip.models.create_clip("{self.model}", "{self.path}"{arguments})'
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'

@@ -128,6 +128,7 @@ NEEDED = {
     "predict": ["in.png", "--model", "m"],
     "explain": ["in.png", "--model", "m"],
     "segment": ["in.png", "--classes", "a"],
+    "fewshot": ["table", "folder"],
     "radius": ["--images", "in.png"],
     "embed": ["in.png", "--model", "m"],
     "search": ["in.png", "--gallery", "folder", "--model", "m"],

@@ -5,6 +5,9 @@ A property is a test here, a family a row of ``helpers/families.py``; docs/every
 
 import ast
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -239,3 +242,51 @@ def test_exports_compute_the_same(tmp_path, name, kind):
     free = name.startswith("hc") or name == "himapper-cnn"  # transformers' positions fix the size
     report = export_network(family.create(), (3, family.side, family.side), kind, tmp_path / "model", free)
     assert report.difference < 1e-3 and len(report.shapes) == (4 if free else 2)
+
+
+# Several processes
+
+TWO = """
+import os, sys
+sys.path[:0] = [{tests!r}]
+import torch, torch.distributed as dist
+import torch.nn.functional as F
+from helpers.families import FAMILIES
+from hypvision.optim import RiemannianAdamW, param_groups
+from torch.nn.parallel import DistributedDataParallel
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+for name, family in FAMILIES.items():
+    model = DistributedDataParallel(family.create().train())
+    optimizer = RiemannianAdamW(param_groups(model, weight_decay=0.05), lr=1e-3)
+    for step in range(3):
+        torch.manual_seed(10 * step + rank)
+        images, labels = torch.randn(2, 3, family.side, family.side), torch.tensor([0, 1])
+        logits = model(images)
+        loss = F.cross_entropy(logits[0] if isinstance(logits, tuple) else logits, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for key, value in model.module.named_parameters():
+        both = [torch.empty_like(value) for _ in range(2)]
+        dist.all_gather(both, value.detach().contiguous())
+        assert torch.equal(*both), (name, key)
+    print(name, "ok", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_every_family(tmp_path):
+    code = TWO.format(tests=str(Path(__file__).parents[1]))
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "PYTHONPATH": str(OWN.parent), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    running = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "meet")], env=environment, stdout=-1, stderr=-1, text=True
+        )
+        for rank in range(2)
+    ]
+    for process in running:
+        out, error = process.communicate(timeout=400)
+        assert process.returncode == 0 and out.count("ok") == len(FAMILIES), error[-2000:]

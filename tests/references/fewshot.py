@@ -118,6 +118,40 @@ def tip_adapter(image, text, keys, values, alpha, beta):
     return 100 * image @ text.T + alpha * (-beta * (1 - image @ keys.T)).exp() @ values
 
 
+# The same in batches, as the official codes run it: what benchmarks compare with --------------------------------------
+
+
+def batched_texts(model, tokens, ctx=None, deep=()):
+    """Class features (C, d) from whole texts (C, 77), whose rows behind the first are replaced by the prompts."""
+    x = model.token_embedding(tokens)
+    if ctx is not None:
+        x = torch.cat([x[:, :1], ctx.expand(len(x), -1, -1), x[:, 1 + len(ctx) :]], dim=1)
+    x = x + model.positional_embedding
+    for number, block in enumerate(model.transformer.resblocks):
+        if 1 <= number <= len(deep):
+            prompt = deep[number - 1]
+            x = torch.cat([x[:, :1], prompt.expand(len(x), -1, -1), x[:, 1 + len(prompt) :]], dim=1)
+        x = block(x, attn_mask=model.attn_mask)
+    x = model.ln_final(x)
+    return x[torch.arange(len(x)), tokens.argmax(-1)] @ model.text_projection
+
+
+def batched_images(model, images, layers=()):
+    """Image features (B, d) with prompts behind the patches."""
+    visual = model.visual
+    x = visual.conv1(images).flatten(2).transpose(1, 2)
+    x = torch.cat([visual.class_embedding.expand(len(x), 1, -1), x], dim=1) + visual.positional_embedding
+    length = x.shape[1]
+    if layers:
+        x = torch.cat([x, layers[0].expand(len(x), -1, -1)], dim=1)
+    x = visual.ln_pre(x)
+    for number, block in enumerate(visual.transformer.resblocks):
+        if 1 <= number < len(layers):
+            x = torch.cat([x[:, :length], layers[number].expand(len(x), -1, -1)], dim=1)
+        x = block(x)
+    return visual.ln_post(x[:, 0]) @ visual.proj
+
+
 # LatHAdapter ----------------------------------------------------------------------------------------------------------
 
 

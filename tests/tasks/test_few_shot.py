@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.configs import ROOT
 from helpers.fewshot import NAMES, OTHERS, bundle
 from helpers.fewshot_layouts import coop
 from mmengine.config import Config
 
+from hypvision.engine.config import load_config
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
@@ -153,6 +155,25 @@ def test_methods_take_steps(method, amp, tmp_path):
     coop(tmp_path)
     runner = train(config_of(tmp_path, method, steps=2, epochs=None, amp=amp), tmp_path / "run")
     assert runner.iter == 2 and all(value.isfinite().all() for value in weights(runner).values())
+
+
+CONFIGS = sorted(path.name for path in (ROOT / "fewshot").glob("*.py"))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_configs_are_read(name):
+    config = load_config(ROOT / "fewshot" / name, {"data_root": "/elsewhere"})
+    assert config.model.type == "FewShotCLIP" and config.train_dataloader.dataset.root == "/elsewhere"
+    assert ("-lath" in name or name == "own_data.py") == (config.model.adapter is not None)
+    assert config.train_cfg.max_epochs >= 2 and not {"few_shot_config"} & set(config.keys())
+
+
+def test_a_config_takes_its_steps(tmp_path):
+    coop(tmp_path)
+    changes = {"data_root": str(tmp_path), "train_dataloader.dataset.shots": 1, "model.host.depth": 2}
+    changes |= {"train_dataloader.dataset.size": 64, "test_dataloader.dataset.size": 64, "train_cfg.max_epochs": 1}
+    runner = train(ROOT / "fewshot/maple-lath_b2n.py", tmp_path / "run", cfg_options=changes)
+    assert runner.epoch == 1 and runner.model.hierarchy.attributes.shape == (12, 64)
 
 
 def test_so_many_images_an_epoch():

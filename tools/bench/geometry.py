@@ -18,9 +18,11 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from references import product_distance
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from bench import rows as row_ops
 from bench.common import MIB, machine, peak_bytes, set_device, write_section
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
@@ -108,6 +110,7 @@ def distances(device: str) -> dict[str, Run]:
     ball = poincare.expmap0(x, 1.0), poincare.expmap0(y, 1.0)
     add("hypvision Lorentz", *points, lambda a, b: lorentz.cdist(a, b, 1.0))
     add("hypvision ball", *ball, lambda a, b: poincare.cdist(a, b, 1.0))
+    add("geoopt's product form", *points, product_distance.cdist)
     if geoopt:
         add("geoopt Lorentz", *points, lambda a, b: geoopt.Lorentz().dist(a[:, None], b[None]))
         add("geoopt ball", *ball, lambda a, b: geoopt.PoincareBall().dist(a[:, None], b[None]))
@@ -236,7 +239,7 @@ CASES = {
     "cdist": Case(
         "pairwise distances [512, 64] x [1000, 64]",
         distances,
-        {"hypvision Lorentz": (3.0, 3.0), "hypvision ball": (5.0, 5.0)},
+        {"hypvision Lorentz": (2.2, 3.0), "hypvision ball": (5.0, 5.0)},
     ),
     "expmap0": Case(
         "expmap0 [65536, 128]",
@@ -265,7 +268,7 @@ CASES = {
     "norm": Case(
         "batch norm in training, on [8, 64, 32, 32]",
         norms,
-        {"hypvision Lorentz": (None, 2.5)},
+        {"hypvision Lorentz": (None, 2.0)},
     ),
     "adam": Case(
         "Adam step of [100000, 64]",
@@ -332,7 +335,7 @@ def rows(case: Case, results: dict[str, Result]) -> Iterator[str]:
     twin = results[TWIN]
     for name, found in results.items():
         targets = case.targets.get(name, (None, None))
-        cells = []
+        cells, reached = [], []
         for value, base, target in zip(found[:2], twin[:2], targets):
             if value is None:
                 cells.append("")
@@ -340,12 +343,87 @@ def rows(case: Case, results: dict[str, Result]) -> Iterator[str]:
                 cells.append(f"{1e3 * value:.2f} ms")
             else:
                 cells.append(f"{value / base:.2f}x" + (f" (target {target:g}x)" if target else ""))
-        yield f"| {case.title if name == TWIN else ''} | {name} | {' | '.join(cells)} | {found.peak / MIB:.1f} |"
+                reached += [value / base <= target] if target else []
+        title = case.title if name == TWIN else ""
+        yield f"| {title} | {name} | {' | '.join(cells)} | {found.peak / MIB:.1f} | {passed(reached)} |"
+
+
+def passed(reached: list[bool]) -> str:
+    """The cell of the last column, blank where there is no target."""
+    return ("yes" if all(reached) else "no") if reached else ""
+
+
+def op_table(names: list[str], compiled: bool, repeats: int, limit: float, device: str) -> str:
+    """Every op at every size: ratios of ours to the faster library, beside the targets."""
+    lines = ["| op | size | faster library, us | forward | forward and backward | pass |", "|---|---|--:|--:|--:|---|"]
+    with tqdm(total=len(names) * len(row_ops.SIZES), desc="ops", unit="case", disable=None) as bar:
+        for name in names:
+            op = row_ops.OPS[name]
+            for size in row_ops.SIZES:
+                found = _op_times(row_ops.contenders(op, size, device), repeats, limit, device)
+                targets = row_ops.target(op, size)
+                lines.append(_op_line(name, size, found, targets))
+                if compiled and size == row_ops.LARGE and op.large and op.model == "lorentz":
+                    lines.append(_compiled_line(name, size, found, repeats, limit, device))
+                bar.update()
+    return "\n".join(lines)
+
+
+def _op_times(runs: dict, repeats: int, limit: float, device: str) -> dict[str, tuple[float, float]]:
+    """Seconds of forward, and of forward and backward, by contender."""
+
+    def forward(function: Callable, arguments: list[Tensor]) -> Callable[[], object]:
+        def call() -> None:
+            with torch.no_grad():
+                function(*arguments)
+
+        return call
+
+    def both(function: Callable, arguments: list[Tensor]) -> Callable[[], object]:
+        def call() -> None:
+            out = function(*arguments)
+            torch.autograd.grad(out, arguments, torch.ones_like(out), allow_unused=True)
+
+        return call
+
+    with tqdm(disable=True) as bar:
+        columns = [
+            timed([make(*run) for run in runs.values()], repeats, limit, device, bar) for make in (forward, both)
+        ]
+    return dict(zip(runs, zip(*columns)))
+
+
+def _op_line(name: str, size: tuple[int, int], found: dict, targets: tuple[float | None, float | None]) -> str:
+    others = {library: times for library, times in found.items() if library != "hypvision"}
+    cells, reached = [], []
+    for i, limit in enumerate(targets):
+        ratio = found["hypvision"][i] / min(times[i] for times in others.values())
+        cells.append(f"{ratio:.2f}x" + (f" (target {limit:g}x)" if limit else ""))
+        reached += [ratio <= limit] if limit else []
+    library = min(others, key=lambda key: others[key][1])
+    base = " / ".join(f"{1e6 * t:.0f}" for t in others[library])
+    return f"| {name} | {list(size)} | {library}: {base} | {' | '.join(cells)} | {passed(reached)} |"
+
+
+def _compiled_line(name: str, size: tuple[int, int], eager: dict, repeats: int, limit: float, device: str) -> str:
+    """Ours compiled beside geoopt compiled, or eager where the target asks for that."""
+    torch._dynamo.reset()
+    runs = row_ops.contenders(row_ops.OPS[name], size, device)
+    runs = {key: (torch.compile(function, dynamic=False), given) for key, (function, given) in runs.items()}
+    found = _op_times(runs, repeats, limit, device)
+    most, against = row_ops.compiled_target(name)
+    cells, reached = [], []
+    for i in range(2):
+        to_compiled, to_eager = (found["hypvision"][i] / times["geoopt"][i] for times in (found, eager))
+        cells.append(f"{to_compiled:.2f}x, of eager {to_eager:.2f}x (target {most:g}x of {against})")
+        reached.append((to_eager if against.startswith("eager") else to_compiled) <= most)
+    base = " / ".join(f"{1e6 * t:.0f}" for t in found["geoopt"])
+    return f"| {name}, compiled | {list(size)} | geoopt: {base} | {' | '.join(cells)} | {passed(reached)} |"
 
 
 def table(cases: dict[str, Case], repeats: int, limit: float, device: str) -> str:
     """Measure the cases and return the Markdown table."""
-    lines = ["| case | | forward | forward and backward, or step | peak MiB |", "|---|---|--:|--:|--:|"]
+    lines = ["| case | | forward | forward and backward, or step | peak MiB | pass |", "|---|---|--:|--:|--:|---|"]
     with tqdm(total=2 * len(cases) * (repeats + 2), desc="benchmark", unit="turn", disable=None) as bar:
         for name, case in cases.items():
             bar.set_description(name)
@@ -355,7 +433,9 @@ def table(cases: dict[str, Case], repeats: int, limit: float, device: str) -> st
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="default: all")
+    parser.add_argument("--cases", nargs="*", choices=list(CASES), default=list(CASES), help="default: all")
+    parser.add_argument("--ops", nargs="*", choices=list(row_ops.OPS), default=list(row_ops.OPS), help="default: all")
+    parser.add_argument("--compiled", action="store_true", help="ops by torch.compile, too (slow)")
     parser.add_argument("--repeats", type=int, default=15, help="timed calls of each contender (default: 15)")
     parser.add_argument("--limit", type=float, default=0.5, help="slower calls, in seconds, are timed twice only")
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
@@ -370,7 +450,13 @@ def run(args: argparse.Namespace) -> None:
     set_device(args.device, args.threads)
     missing = [name for name, module in (("geoopt", geoopt), ("hypll", hypll)) if module is None]
     text = table({name: CASES[name] for name in args.cases}, args.repeats, args.limit, args.device)
-    command = f"tools/benchmark.py geometry --cases {' '.join(args.cases)} --repeats {args.repeats}"
+    ops = args.ops if geoopt else []
+    if ops:
+        text += "\n\nEvery op, row by row, beside the faster of geoopt and HypLL on the same op:\n\n"
+        text += op_table(ops, args.compiled, args.repeats, args.limit, args.device)
+    command = "tools/benchmark.py geometry" + ("" if args.cases == list(CASES) else f" --cases {' '.join(args.cases)}")
+    command += "" if args.ops == list(row_ops.OPS) else f" --ops {' '.join(map(repr, args.ops))}"
+    command += f"{' --compiled' if args.compiled else ''} --repeats {args.repeats}"
     command += f" --device {args.device}" + (f" --threads {torch.get_num_threads()}" if args.device == "cpu" else "")
     libraries = ["hypvision", *(name for name in ("geoopt", "hypll") if name not in missing)]
     versions = ", ".join(f"{name} {version(name)}" for name in libraries)

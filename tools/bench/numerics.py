@@ -396,14 +396,17 @@ def plot(found: Curves, model: str, dtype: str, path: Path) -> None:
     plt.close(figure)
 
 
-def summary(found: Curves) -> str:
-    """Largest errors over all radii and kinds of pairs, one line an operation and one column a library."""
+def summary(found: Curves, most: float = 1e-6) -> str:
+    """Largest errors over all radii and kinds of pairs, one line an operation and one column a library.
+
+    The last column tells whether our values are right to ``most``, or as good as the best other ones.
+    """
     lines = []
     for model, heading in HEADINGS.items():
         libraries = [n for n in COLORS if any(n in row for key, row in found.items() if key[0] == model)]
-        lines += ["", f"| {heading} | " + " | ".join(libraries) + " |", "|---|" + "--:|" * len(libraries)]
+        lines += ["", f"| {heading} | {' | '.join(libraries)} | pass |", "|---|" + "--:|" * len(libraries) + "---|"]
         for title in dict.fromkeys(title for kind, title, _ in found if kind == model):
-            cells = []
+            cells, values = [], {}
             for library in libraries:
                 errors = [
                     error
@@ -412,7 +415,12 @@ def summary(found: Curves) -> str:
                     for error in row.get(library, {}).values()
                 ]
                 cells.append(" / ".join(_worst([getattr(e, what) for e in errors]) for what in Error._fields))
-            lines.append(f"| {title} | {' | '.join('' if cell == ' / ' else cell for cell in cells)} |")
+                known = [error.value for error in errors if not math.isnan(error.value)]
+                values |= {library: max(known)} if known else {}
+            others = [value for library, value in values.items() if library != "hypvision"]
+            good = values["hypvision"] <= max(most, min(others, default=0.0))
+            text = " | ".join("" if cell == " / " else cell for cell in cells)
+            lines.append(f"| {title} | {text} | {'yes' if good else 'no'} |")
     return "\n".join(lines).strip()
 
 
@@ -472,7 +480,8 @@ def run(args: argparse.Namespace) -> None:
     folder = args.write.parent / "images" / "numerics" if args.write else None
     for dtype, of_dtype in found.items():
         half = DTYPES[dtype] in HALVES
-        parts.append(f"### {dtype}{' arguments under autocast' if half else ''}\n\n{summary(of_dtype)}")
+        lines = summary(of_dtype, 16 * torch.finfo(DTYPES[dtype]).eps)
+        parts.append(f"### {dtype}{' arguments under autocast' if half else ''}\n\n{lines}")
         for model, heading in HEADINGS.items() if folder else ():
             name = f"{model}_{dtype}.png"
             plot(of_dtype, model, dtype, folder / name)

@@ -2,6 +2,6 @@
 # Starting from ImageNet: model.backbone.init_cfg = dict(type="Pretrained", checkpoint=FILE).
 _base_ = ["mmdet::_base_/models/mask-rcnn_r50_fpn.py"]
 model = dict(
-    backbone=dict(_delete_=True, type="TimmBackbone", model_name="hcformer_tiny", drop_path_rate=0.1),
+    backbone=dict(_delete_=True, type="TimmBackbone", model_name="hcformer_tiny"),
     neck=dict(in_channels=[32, 64, 196, 320]),
 )

@@ -11,7 +11,7 @@ model = dict(
         seg_pad_val=255,
         size=(512, 512),
     ),
-    backbone=dict(type="TimmBackbone", model_name="hcformer_tiny", drop_path_rate=0.1),
+    backbone=dict(type="TimmBackbone", model_name="hcformer_tiny"),
     neck=dict(type="FPN", in_channels=[32, 64, 196, 320], out_channels=256, num_outs=4),
     decode_head=dict(
         type="FPNHead",

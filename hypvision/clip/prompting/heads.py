@@ -14,6 +14,7 @@ from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.hosts import Host, HostOutput, register_host
 from hypvision.clip.towers import embedding_size
 from hypvision.errors import HypvisionError
+from hypvision.geometry.numerics import exact
 
 __all__ = ["CLIPAdapter", "LinearProbe", "TipAdapter"]
 
@@ -73,7 +74,8 @@ class CLIPAdapter(Host):
 
     def images(self, images: Tensor) -> Tensor:
         x = self.frozen_features(images)
-        return F.normalize(self.ratio * self.learner(x) + (1 - self.ratio) * x, dim=-1)
+        with exact(x.device):
+            return F.normalize(self.ratio * self.learner(x) + (1 - self.ratio) * x, dim=-1)
 
 
 @register_host("tip-adapter")
@@ -131,8 +133,9 @@ class TipAdapter(Host):
 
     def cache_logits(self, image: Tensor) -> Tensor:
         """(B, C) of unit features (B, d)."""
-        affinity = image @ self.learner.keys.T
-        return self.learner.alpha * torch.exp(-self.learner.beta * (1 - affinity)) @ self.learner.values
+        with exact(image.device):
+            affinity = image @ self.learner.keys.T
+            return self.learner.alpha * torch.exp(-self.learner.beta * (1 - affinity)) @ self.learner.values
 
     @torch.no_grad()
     def search(self, features: Tensor, labels: Tensor, alphas: int = 20, betas: int = 200) -> float:

@@ -31,6 +31,7 @@ from hypvision.clip.prompting.learners import CoCoOpLearner, MaPLeLearner, Promp
 from hypvision.clip.prompting.templates import SELECTED
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, encode_text
 from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.geometry.numerics import exact
 
 __all__ = [
     "HOSTS",
@@ -78,15 +79,16 @@ class HostOutput:
     temperature: float = 1.0
 
     def logits(self, text: Tensor | None = None) -> Tensor:
-        """(B, C), with these class features (they need not be of unit length) or the host's own."""
+        """(B, C), with these class features (they need not be of unit length) or the host's own; outside autocast."""
         if text is None:
             if self.direct is not None:
                 return self.direct
             text = self.text
-        text = F.normalize(text, dim=-1)
-        cosines = self.image @ text.T if text.dim() == 2 else (text @ self.image[..., None])[..., 0]
-        logits = self.scale * cosines
-        return logits if self.extra is None else logits + self.extra
+        with exact(self.image.device):
+            text = F.normalize(text, dim=-1)
+            cosines = self.image @ text.T if text.dim() == 2 else (text @ self.image[..., None])[..., 0]
+            logits = self.scale * cosines
+            return logits if self.extra is None else logits + self.extra
 
     def fit(self, logits: Tensor, labels: Tensor | None) -> Tensor:
         """The classification loss of logits: cross-entropy with the labels, or the divergence from the teacher.

@@ -67,11 +67,12 @@ class PromptSRC(IVLP):
         out = super().forward(images, labels)
         if self.training:
             image, text = F.normalize(self.frozen_features(images), dim=-1), self.frozen_texts()
+            zero_shot = HostOutput(image, text, out.scale).logits()
             of_text, of_image, of_logits = self.weights
             out.losses = dict(
                 loss_text=of_text * F.l1_loss(out.text, text),
                 loss_image=of_image * F.l1_loss(out.image, image),
-                loss_logits=of_logits * mean_divergence(out.logits(), out.scale * image @ text.T),
+                loss_logits=of_logits * mean_divergence(out.logits(), zero_shot),
             )
         return out
 

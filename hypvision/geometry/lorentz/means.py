@@ -121,6 +121,12 @@ def lorentz_square(time: Tensor, space: Tensor, dim: int = -1) -> Tensor:
     return (time - length) * (time + length)
 
 
+def centroid_space(time: Tensor, space: Tensor, c, dim: int = -1) -> Tensor:
+    """Space parts, along ``dim``, of the centroids with these mean times and mean space parts."""
+    # for far points the square cancels; a mean of points has at least 1
+    return space / torch.sqrt((lorentz_square(time, space, dim) * c).clamp(min=1.0))
+
+
 @stable("x", sets=("x",))
 def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, steps: int = 30) -> Tensor:
     """Weighted Frechet mean: the minimiser of the weighted sum of squared geodesic distances.

@@ -7,22 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
+from hypvision.geometry.lorentz.means import centroid_space
 from hypvision.geometry.numerics import exact, safe_sqrt
 from hypvision.nn.checks import check_features, check_manifold, check_number, check_sizes
 from hypvision.nn.functional import space_time
 from hypvision.nn.linear import LorentzLinear
 
 __all__ = ["LorentzAttention", "LorentzLinearAttention"]
-
-
-def _centroid(time: Tensor, space: Tensor, c: float | Tensor) -> Tensor:
-    """Space parts of the centroids with these mean times and mean space parts.
-
-    A mean of points has a norm of at least 1, of which the difference leaves nothing for far ones.
-    """
-    length = torch.linalg.vector_norm(space, dim=-1, keepdim=True)
-    norm = ((time - length) * (time + length) * c).clamp(min=1.0)
-    return space / torch.sqrt(norm)
 
 
 class _Attention(nn.Module):
@@ -151,9 +142,9 @@ class LorentzAttention(_Attention):
         wide = mean.float() if mean.dtype in (torch.float16, torch.bfloat16) else mean
         if dropout:
             wide = wide[..., :-1] / wide[..., -1:].clamp(min=1e-6)
-        heads = _centroid(wide[..., :1] + 1 / c**0.5, wide[..., 1:], c)
+        heads = centroid_space(wide[..., :1] + 1 / c**0.5, wide[..., 1:], c)
         if self.join == "centroid":
-            return _centroid(space_time(heads, c).mean(1), heads.mean(1), c).to(x.dtype)
+            return centroid_space(space_time(heads, c).mean(1), heads.mean(1), c).to(x.dtype)
         heads = heads.to(x.dtype)
         if self.join == "points":
             heads = torch.cat([space_time(heads, c).to(heads.dtype), heads], -1)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import PoincareBall
-from hypvision.geometry.numerics import asinh, exact, safe_sqrt, sinhc_sqrt, square_norm
+from hypvision.geometry.numerics import asinh, exact, log_beta, safe_sqrt, sinhc_sqrt, square_norm
 from hypvision.nn.checks import check_features, check_manifold, check_number, check_sizes, integers
 from hypvision.nn.conv import box_sum
 from hypvision.nn.functional import space_square
@@ -17,11 +17,6 @@ from hypvision.nn.linear import check_init
 from hypvision.nn.published.linear import init_planes_
 
 __all__ = ["PoincareBatchNorm1d", "PoincareBatchNorm2d", "PoincareConv2d"]
-
-
-def _log_beta(n: int) -> float:
-    """``log B(n / 2, 1 / 2)``."""
-    return math.lgamma(n / 2) + math.lgamma(0.5) - math.lgamma((n + 1) / 2)
 
 
 class PoincareConv2d(nn.Module):
@@ -94,7 +89,7 @@ class PoincareConv2d(nn.Module):
         root, geometry = c**0.5, (self.stride, self.padding, self.dilation)
         patch = self.in_channels * math.prod(self.kernel_size)
         # tangent vectors as long as the distance, which is twice the length in the ball's own metric
-        scale = 2 * math.exp(_log_beta(patch) - _log_beta(self.in_channels))
+        scale = 2 * math.exp(log_beta(patch) - log_beta(self.in_channels))
         tangent = self.manifold.logmap0(x.movedim(1, -1)).movedim(-1, 1) * scale
         square = box_sum(space_square(tangent, 1), self.kernel_size, *geometry) * c
         square = square.clamp(max=1600.0)  # radius 40

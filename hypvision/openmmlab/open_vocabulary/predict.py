@@ -18,6 +18,7 @@ from PIL import Image
 
 from hypvision.checkpoints.match import check_compatible
 from hypvision.checkpoints.read import read
+from hypvision.engine.checks import readable_errors
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
 from hypvision.errors import HypvisionError
@@ -45,7 +46,7 @@ def load_openvocab(config: str | Path | Any, weights: str | Path, device: str | 
     config.model.clip.pretrained = None  # its weights are in the checkpoint
     if config.model.get("backbone"):
         config.model.backbone.init_cfg = None
-    with DefaultScope.overwrite_default_scope(config.get("default_scope", "mmdet")):
+    with DefaultScope.overwrite_default_scope(config.get("default_scope", "mmdet")), readable_errors():
         from mmdet.registry import MODELS
 
         model = MODELS.build(config.model)

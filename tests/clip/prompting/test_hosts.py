@@ -351,6 +351,30 @@ def test_numbers_of_parameters_on_vit_b16(name, options, count):
     assert sum(p.numel() for p in host.learner.parameters()) == count
 
 
+def test_the_batched_reference_is_the_one_by_sequences():
+    host = make("ivlp")
+    images, learner, model = pictures(host), host.learner, host.clip
+    vision = [learner.visual, *learner.deep_visual]
+    tokens = tokenize([f"a photo of a {name}." for name in NAMES])
+    texts = reference.batched_texts(model, tokens, learner.ctx, list(learner.deep_text))
+    close(reference.logits(model, reference.batched_images(model, images, vision), texts), host(images).logits())
+
+
+@pytest.mark.parametrize("name", ["maple", "promptsrc", "clip-adapter"])
+def test_under_autocast_only_the_towers_are_rounded(name):
+    host = make(name).train()
+    images = pictures(host)
+    expected = host(images, LABELS).logits()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = host(images, LABELS)
+        assert out.logits().dtype == out.image.dtype == torch.float32
+        unrounded = out.scale * (out.image[:, None] * out.text).sum(-1)
+        assert (out.logits() - unrounded).abs().max() < 1e-4
+        (out.fit(out.logits(), LABELS) + sum(out.losses.values())).backward()
+    assert (out.logits() - expected).abs().max() < 0.5
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in host.learner.parameters())
+
+
 # Averaging ------------------------------------------------------------------------------------------------------------
 
 

@@ -47,7 +47,7 @@ test_dataloader = dict(
 )
 val_evaluator = dict(type="ZeroShotAccuracy")
 test_evaluator = val_evaluator
-train_cfg = dict(type="IterBasedTrainLoop", max_iters=1600, val_interval=200)
+train_cfg = dict(type="IterBasedTrainLoop", max_iters=1400, val_interval=200)
 optim_wrapper = dict(
     constructor="TimmParamGroups",
     optimizer=dict(type="TimmMuon", lr=4e-3, weight_decay=0.05),
@@ -55,7 +55,7 @@ optim_wrapper = dict(
 )
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.02, begin=0, end=100, by_epoch=False),
-    dict(type="LinearLR", start_factor=1.0, end_factor=0.01, begin=1280, end=1600, by_epoch=False),
+    dict(type="LinearLR", start_factor=1.0, end_factor=0.01, begin=1280, end=1400, by_epoch=False),
 ]
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=200, max_keep_ckpts=1), logger=dict(interval=20))
 log_processor = dict(by_epoch=False)

@@ -1,0 +1,15 @@
+# PromptSRC with LatHAdapter. Cross data sets and domain generalisation: 16 shots of all classes of ImageNet.
+_base_ = []  # first, so that mmengine reads this as plain Python
+from hypvision.tasks.few_shot_recipes import few_shot_config  # noqa: E402
+
+globals().update(
+    few_shot_config(
+        "promptsrc+lath",
+        "cross",
+        root="data",
+        dataset="imagenet",
+        classes=1000,
+        images=16000,
+        total_classes=1000,
+    )
+)

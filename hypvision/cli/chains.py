@@ -1,0 +1,177 @@
+"""``hypvision chains``: how a model orders texts from general to specific; ``make-chains``: chains to measure."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+from hypvision.cli.arguments import Parser, add_device_argument, device_of, whole
+
+__all__ = ["add_chains_arguments", "add_make_chains_arguments", "run_chains", "run_make_chains"]
+
+
+def add_chains_arguments(parser: Parser) -> None:
+    """The arguments of ``chains``."""
+    parser.add_argument("chains", metavar="CHAINS", help="csv or csv.gz of chains (HierarCaps' form), see make-chains")
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument("--clip", default="ViT-B-32:openai", metavar="NAME[:TAG]", help="the CLIP before tuning")
+    model.add_argument(
+        "--embeddings", metavar="FILE", help="instead of a CLIP: texts, images and root (or c) of any model"
+    )
+    parser.add_argument("--tuned", metavar="FILE", help="a tuned text tower, or a checkpoint of its training")
+    parser.add_argument("--images", metavar="DIR", help="folder of the images of the chains, by file name or id")
+    parser.add_argument(
+        "--steps", type=whole(1, 100_000), default=50, metavar="N", help="radii of the walk (default: 50)"
+    )
+    parser.add_argument("--show", nargs="+", default=[], metavar="IMAGE", help="draw the walk of these pictures")
+    parser.add_argument("--candidates", metavar="CHAINS", help="chains whose texts --show chooses from")
+    parser.add_argument("--traversal", choices=["hierarcaps", "meru"], default="hierarcaps", help="the walk of --show")
+    parser.add_argument("--hyperlex", metavar="FILE", help="HyperLex's hyperlex-all.txt: rank correlations, too")
+    parser.add_argument("--tree", metavar="FILE", help="json of each class's ancestors: retrieval over the tree, too")
+    parser.add_argument("--tree-images", metavar="DIR", help="class folders for --tree")
+    text = "folder of chains.json and pictures (default: chains)"
+    parser.add_output("--out", what="folder", default="chains", metavar="DIR", help=text)
+    add_device_argument(parser)
+
+
+def run_chains(args: Namespace) -> None:
+    """``chains`` from parsed arguments: prints a table, writes it and pictures."""
+    from hypvision.clip.radial.measure import find_pictures, measure_chains, read_embeddings
+    from hypvision.data.chains import read_chains
+    from hypvision.errors import HypvisionError
+    from hypvision.files import write_text
+    from hypvision.viz.chains import draw_levels
+
+    if bool(args.tree) != bool(args.tree_images):
+        raise HypvisionError("--tree and --tree-images go together: the tree of labels and its class folders.")
+    chains = read_chains(args.chains)
+    texts, images = [chain.texts for chain in chains], [chain.image for chain in chains]
+    out, found = Path(args.out), {}
+    if args.embeddings:
+        if given := [name for name in ("tuned", "images", "show", "hyperlex", "tree") if getattr(args, name)]:
+            raise HypvisionError(f"--{given[0]} needs a CLIP, which --embeddings stands in for. Leave one out.")
+        embedded, pictures, space = read_embeddings(args.embeddings)
+        found["embeddings"] = measure_chains(texts, images, embedded, pictures, space, args.steps)
+    else:
+        files = None
+        if args.images:
+            if None in images:
+                raise HypvisionError(f"The chains '{args.chains}' name no images (id or image_url).")
+            files = find_pictures(images, args.images)
+        found = _measure(args, texts, images, files)
+    width = max(len(name) for measured in found.values() for name in measured.values)
+    print(f"{'':{width}}  " + "  ".join(f"{name:>10}" for name in found))
+    for name in next(iter(found.values())).values:
+        print(f"{name:{width}}  " + "  ".join(f"{measured.values[name]:10.4f}" for measured in found.values()))
+    report = dict(chains=str(args.chains), steps=args.steps, models={k: m.values for k, m in found.items()})
+    write_text(out / "chains.json", json.dumps(report, indent=1) + "\n")
+    draw_levels({name: m.space.radius(m.texts) for name, m in found.items()}, out / "radii.png")
+    print(out / "chains.json")
+    print(out / "radii.png")
+
+
+def _measure(args: Namespace, texts, images, files) -> dict:
+    """Measurements of a CLIP before and after tuning."""
+    from hypvision.clip.models import create_clip
+    from hypvision.clip.radial.measure import measure_clip, measure_hyperlex, measure_tree
+    from hypvision.clip.radial.weights import merge_tower
+    from hypvision.clip.segmentation.segment import clip_options
+
+    clip = create_clip(**clip_options(args.clip))
+    clip.model.to(device_of(args))
+    found, walks, root = {}, {}, None
+    for name in ("before", "after") if args.tuned else ("model",):
+        if name == "after":
+            root = merge_tower(clip.model, args.tuned)
+        found[name] = measured = measure_clip(clip, texts, images, files, root, args.steps)
+        if args.hyperlex:
+            measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space)
+        if args.tree:
+            measured.values |= measure_tree(clip, args.tree_images, _ancestors(args.tree))
+        walks[name] = _walks(args, clip, measured, texts)
+    _show(args, walks)
+    return found
+
+
+def _ancestors(path: str) -> dict[str, list[str]]:
+    from hypvision.errors import HypvisionError
+
+    try:
+        found = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise HypvisionError(f"The tree '{path}' cannot be read: {error}.") from error
+    if not isinstance(found, dict) or not all(isinstance(above, list) for above in found.values()):
+        raise HypvisionError(f'The tree \'{path}\' must be a dict of lists: {{"CLASS": ["ANCESTOR", ...], ...}}.')
+    return found
+
+
+def _walks(args: Namespace, clip, measured, texts) -> list:
+    """The walk of each picture of ``--show``."""
+    from hypvision.clip.radial.measure import embed_images
+    from hypvision.clip.radial.spaces import Sphere
+    from hypvision.clip.radial.texts import embed_texts
+    from hypvision.clip.radial.traversal import hierarcaps_traversal, meru_traversal
+    from hypvision.data.chains import read_chains
+
+    if not args.show:
+        return []
+    chains = [chain.texts for chain in read_chains(args.candidates)] if args.candidates else texts
+    words = list(dict.fromkeys(text for chain in chains for text in chain))
+    candidates = embed_texts(clip.model, clip.tokenizer, words)
+    space, walk = Sphere(measured.space.root, "cosine"), hierarcaps_traversal
+    if args.traversal == "meru":
+        walk = meru_traversal
+    found = [walk(image, candidates, words, space, args.steps) for image in embed_images(clip, args.show)]
+    return [steps[::-1] for steps in found] if args.traversal == "meru" else found
+
+
+def _show(args: Namespace, walks: dict) -> None:
+    """Print and draw the walks, those of both models side by side."""
+    from hypvision.files import below
+    from hypvision.images import open_image
+    from hypvision.viz.chains import draw_walks
+
+    for number, picture in enumerate(args.show):
+        print(picture)
+        for name, found in walks.items():
+            for step in found[number]:
+                print(f"  {name:6}  threshold {step.threshold:.3f}  similarity {step.similarity:.3f}  {step.text}")
+        path = below(args.out, f"{number:02d}_{Path(picture).stem}.png")
+        drawn = {name: [step[:3] for step in found[number]] for name, found in walks.items()}
+        draw_walks(open_image(picture), drawn, path)
+        print(path)
+
+
+def add_make_chains_arguments(parser: Parser) -> None:
+    """The arguments of ``make-chains``."""
+    parser.add_argument("source", choices=["shapes", "emoji", "captions"], metavar="SOURCE",
+                        help="shapes (drawn scenes), emoji (a folder of them) or captions (your own)")  # fmt: skip
+    parser.add_output("out", metavar="OUT", help="csv or csv.gz")
+    parser.add_argument("--length", type=whole(1, 10_000_000), default=1000, help="chains of shapes (default: 1000)")
+    parser.add_argument("--root", default="data/emoji", metavar="DIR", help="folder of emoji")
+    parser.add_argument("--split", choices=["train", "val", "test"], default="train", help="of shapes or emoji")
+    parser.add_argument("--captions", metavar="FILE", help="a caption a line, or csv with the columns image,caption")
+    parser.add_argument("--terms", metavar="FILE", help="csv word,broader, or the folder of a WordNet export")
+    parser.add_argument("--levels", type=whole(3, 50), default=4, help="texts of a chain of captions (default: 4)")
+    parser.add_argument("--seed", type=whole(0), default=0, help="of the choice of negatives")
+
+
+def run_make_chains(args: Namespace) -> None:
+    """``make-chains`` from parsed arguments."""
+    from hypvision.data.broader import build_chains, read_captions, read_terms
+    from hypvision.data.chains import emoji_chains, shape_chains, write_chains
+    from hypvision.errors import HypvisionError
+
+    if args.source == "captions":
+        if not (args.captions and args.terms):
+            raise HypvisionError("make-chains captions needs --captions FILE and --terms FILE.")
+        captions = read_captions(args.captions)
+        chains = build_chains(captions, read_terms(args.terms), args.levels, args.seed)
+        print(f"{len(chains)} of {len(captions)} captions have a chain.")
+    elif args.source == "emoji":
+        chains = emoji_chains(args.root, args.split, seed=args.seed)
+    else:
+        chains = shape_chains(args.length, args.split, seed=args.seed)
+    write_chains(args.out, chains)
+    print(f"{args.out}: {len(chains)} chains of {len(chains[0].texts)} texts")

@@ -1,0 +1,56 @@
+"""``hypvision configs [PATTERN]``, the configs that ship; ``hypvision exec SCRIPT``, another project's script with our
+models and optimisers in timm's registries."""
+
+from __future__ import annotations
+
+from argparse import REMAINDER, Namespace
+from pathlib import Path
+
+from hypvision.cli.arguments import Parser
+from hypvision.errors import HypvisionError
+
+__all__ = ["add_configs_arguments", "add_exec_arguments", "run_configs", "run_exec"]
+
+
+def add_configs_arguments(parser: Parser) -> None:
+    """The arguments of ``configs``."""
+    text = "part of the name or of its folder, or a pattern such as '*_cifar10'"
+    parser.add_argument("pattern", nargs="?", metavar="PATTERN", help=text)
+
+
+def run_configs(args: Namespace) -> None:
+    """``configs``: the names that ``hypvision train`` takes, and where the files are."""
+    from hypvision.shipped import config_folder, shipped_configs
+
+    found = shipped_configs(args.pattern)
+    if not found:
+        raise HypvisionError(f"No config matches '{args.pattern}'. hypvision configs lists all.")
+    folder = None
+    for name, path in sorted(found.items(), key=lambda item: (item[1].parent.name, item[0])):
+        if path.parent.name != folder:
+            folder = path.parent.name
+            print(f"{folder}/")
+        print(f"  {name}")
+    print(f"{len(found)} configs in {config_folder()}. Use: hypvision train NAME")
+
+
+def add_exec_arguments(parser: Parser) -> None:
+    """The arguments of ``exec``."""
+    parser.add_argument("script", metavar="SCRIPT", help="Python file, e.g. timm's train.py")
+    parser.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENTS", help="of the script")
+
+
+def run_exec(args: Namespace) -> None:
+    """``exec``: runs the script as ``python SCRIPT`` would, after ``import hypvision``."""
+    import runpy
+    import sys
+
+    path = Path(args.script).expanduser()
+    if not path.is_file():
+        raise HypvisionError(f"There is no script '{args.script}'. Give the path of a Python file.")
+    before = sys.argv, sys.path
+    sys.argv, sys.path = [str(path), *args.arguments], [str(path.resolve().parent), *sys.path]
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    finally:
+        sys.argv, sys.path = before

@@ -1,0 +1,128 @@
+"""``hypvision fewshot``: the few-shot benchmark of CLIP, its tables, and pictures of what LatHAdapter learned."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+from hypvision.cli.arguments import Parser, whole
+from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
+from hypvision.errors import HypvisionError
+
+__all__ = ["add_fewshot_arguments", "run_fewshot"]
+
+_PROTOCOLS = ("base2new", "shots", "cross", "dg")
+
+
+def add_fewshot_arguments(parser: Parser) -> None:
+    """The arguments of ``fewshot``."""
+    text = (
+        "base2new: 16 shots of half of the classes, tested on both halves; shots: all classes; cross: train on "
+        "ImageNet, test on others; dg: on its variants; table: print and write tables of RESULTS; explain: draw what "
+        "the LatHAdapter of a finished cell, RESULTS, has learned"
+    )
+    parser.add_argument("what", choices=[*_PROTOCOLS, "table", "explain"], metavar="WHAT", help=text)
+    parser.add_argument("results", nargs="?", metavar="RESULTS", help="folder of results, for table and explain")
+    text = "maple, promptsrc, promptkd, coop, ..., each also with +lath"
+    parser.add_argument("--method", nargs="+", default=["promptsrc+lath"], metavar="NAME", help=text)
+    text = "names of the benchmark, or folders below --root (default: those of the protocol)"
+    parser.add_argument("--datasets", nargs="+", metavar="NAME", help=text)
+    parser.add_argument("--root", default="data", metavar="DIR", help="folder of all data sets (default: data)")
+    parser.add_argument("--seeds", nargs="+", type=whole(0), default=[1, 2, 3], metavar="N", help="default: 1 2 3")
+    parser.add_argument("--shots", nargs="+", type=whole(1), metavar="K", help="default: those of the protocol")
+    parser.add_argument("--source", default="imagenet", metavar="NAME", help="training data of cross and dg")
+    parser.add_argument("--clip", default="ViT-B-16", metavar="NAME", help="CLIP model (default: ViT-B-16)")
+    text = "its weights: a tag of open_clip, a file, zoo:NAME (default: openai)"
+    parser.add_argument("--pretrained", default="openai", metavar="WEIGHTS", help=text)
+    parser.add_argument("--size", type=whole(8), default=224, metavar="PX", help="side of the images (default: 224)")
+    text = "steps of each training instead of the published recipe's"
+    parser.add_argument("--steps", type=whole(1), metavar="N", help=text)
+    parser.add_argument("--epochs", type=whole(1), metavar="N", help="epochs instead of the published recipe's")
+    parser.add_argument("--batch", type=whole(1), metavar="N", help="images of a step instead of the recipe's")
+    text = "options of LatHAdapter, such as beta=0.1 attributes=8"
+    parser.add_argument("--adapter", nargs="+", default=[], metavar="KEY=VALUE", help=text)
+    text = "options of the method, such as depth=6 text_chunk=100"
+    parser.add_argument("--host", nargs="+", default=[], metavar="KEY=VALUE", help=text)
+    text = "checkpoint of PromptKD's teacher; {dataset}, {shots} and {seed} are filled in"
+    parser.add_argument("--teacher", metavar="FILE", help=text)
+    parser.add_argument("--teacher-clip", nargs=2, metavar=("NAME", "WEIGHTS"), help="of the teacher, if another CLIP")
+    parser.add_argument("--teacher-method", default="promptsrc", metavar="NAME", help="of the teacher")
+    parser.add_argument("--teacher-host", nargs="+", default=[], metavar="KEY=VALUE", help="options of the teacher")
+    text = "train heads on so many kept views of each image, 0 for the centre crop (default: new views in each epoch)"
+    parser.add_argument("--views", type=whole(0), metavar="N", help=text)
+    parser.add_argument("--cache", metavar="DIR", help="keep image features of the frozen tower in this folder")
+    parser.add_argument("--pickles", metavar="DIR", help="folder of the official code's pickled shots, read unrun")
+    parser.add_argument("--amp", choices=["bf16", "fp16"], help="mixed precision")
+    parser.add_argument("--workers", type=whole(0), default=0, metavar="N", help="data workers (default: 0)")
+    parser.add_argument("--skip-broken", action="store_true", help="leave out images that cannot be read")
+    text = "choose PromptKD's checkpoint on test images, as its code does"
+    parser.add_argument("--best-val", action="store_true", help=text)
+    text = "folder of the results (default: work_dirs/fewshot; of table and explain: RESULTS)"
+    parser.add_output("--out", what="folder", metavar="DIR", help=text)
+    add_submit_arguments(parser)
+
+
+def run_fewshot(args: Namespace) -> None:
+    """``fewshot`` from parsed arguments."""
+    if args.what in ("table", "explain"):
+        if args.results is None:
+            raise HypvisionError(f"hypvision fewshot {args.what} needs a folder of results: RESULTS.")
+        if args.what == "table":
+            from hypvision.tasks.few_shot_tables import write_tables
+
+            print(write_tables(args.results, args.out))
+            return
+        from hypvision.tasks.few_shot_pictures import explain_cell
+
+        for path in explain_cell(args.results, args.root, args.out):
+            print(f"Drawn in {path}")
+        return
+    if args.results is not None:
+        raise HypvisionError(f"'{args.results}': the results of {args.what} go to --out.")
+    _run(args)
+
+
+def _run(args: Namespace) -> None:
+    from hypvision.engine.checks import readable_errors
+    from hypvision.engine.config import parse_options
+    from hypvision.tasks.few_shot_benchmark import Settings, check_settings, is_finished, plan
+    from hypvision.tasks.few_shot_tables import write_tables
+
+    out = args.out or "work_dirs/fewshot"
+    clip = dict(name=args.clip, pretrained=None if args.pretrained == "none" else args.pretrained)
+    teacher = None
+    if args.teacher is not None:
+        own = clip if args.teacher_clip is None else dict(zip(("name", "pretrained"), args.teacher_clip))
+        host = dict(name=args.teacher_method, **parse_options(args.teacher_host))
+        teacher = dict(clip=own, host=host, checkpoint=args.teacher)
+    settings = Settings(
+        clip,
+        **{name: getattr(args, name) for name in ("size", "steps", "epochs", "batch", "views", "amp", "best_val")},
+        **{name: getattr(args, name) for name in ("skip_broken", "root", "cache", "pickles", "workers")},
+        adapter=parse_options(args.adapter) or None,
+        host=parse_options(args.host) or None,
+        teacher=teacher,
+    )
+    specs = plan(args.what, args.method, args.datasets, args.seeds, args.shots, args.source)
+    by_key = {spec.key: spec for spec in specs}
+    with readable_errors():
+        check_settings(out, settings)
+        cells = [Cell(spec.key, run_one, (spec, settings, out)) for spec in specs]
+        outcome = run_cells(
+            cells, lambda key: is_finished(out, by_key[key]), folder=f"{out}/jobs", **submit_options(args)
+        )
+        if outcome.results or outcome.skipped:
+            print(write_tables(out))
+        outcome.check()
+
+
+def run_one(spec, settings, out) -> dict[str, float]:
+    """One cell, told in a line; a process of its own may call it."""
+    import hypvision.tasks  # noqa: F401 - registers what configs name
+    from hypvision.engine.checks import readable_errors
+    from hypvision.tasks.few_shot_benchmark import run_cell
+
+    with readable_errors():
+        found = run_cell(spec, settings, out)
+    print(json.dumps({"cell": spec.key, **{name: round(value, 2) for name, value in found.items()}}), flush=True)
+    return found

@@ -1,0 +1,242 @@
+"""All measurements of a model on chains at once; ``hypvision chains`` is their command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
+
+from hypvision.checkpoints.read import read_file
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.radial.metrics import ChainMetrics, chain_metrics, kendall_tau
+from hypvision.clip.radial.retrieval import hyperlex_correlation, level_accuracy, read_hyperlex, tree_recall
+from hypvision.clip.radial.spaces import Hyperboloid, Space, Sphere
+from hypvision.clip.radial.texts import distinct, embed_texts
+from hypvision.clip.towers import encode_image
+from hypvision.errors import HypvisionError
+from hypvision.images import SUFFIXES, open_image
+
+__all__ = [
+    "Measured",
+    "embed_images",
+    "find_pictures",
+    "measure_chains",
+    "measure_clip",
+    "measure_hyperlex",
+    "measure_tree",
+    "read_embeddings",
+]
+
+
+@dataclass
+class Measured:
+    """Embeddings of chains and what was found.
+
+    Attributes:
+        space: of the embeddings.
+        texts: embeddings ``(n, L, d)``.
+        images: of the pictures ``(m, d)``, or None.
+        values: numbers by name.
+        metrics: of every image and chain; None without pictures.
+    """
+
+    space: Space
+    texts: Tensor
+    images: Tensor | None = None
+    values: dict[str, float] = field(default_factory=dict)
+    metrics: ChainMetrics | None = None
+
+
+def find_pictures(images: Sequence[str], folder: str | Path) -> dict[str, Path]:
+    """The files in a folder of the images of chains: by the end of the address, or by an id, with any suffix.
+
+    Raises:
+        HypvisionError: no such folder, or an image that is not there; names the first, and how many.
+    """
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise HypvisionError(f"There is no folder of pictures '{folder}'.")
+    files = {path.name: path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES}
+    stems = {path.stem: path for path in files.values()}
+    found, missing = {}, []
+    for image in dict.fromkeys(images):
+        name = image.rpartition("/")[2]
+        path = files.get(name) or stems.get(name) or stems.get(Path(name).stem)
+        if path is None:
+            missing.append(image)
+        else:
+            found[image] = path
+    if missing:
+        raise HypvisionError(
+            f"{len(missing)} of {len(missing) + len(found)} images of the chains have no picture in '{folder}', the "
+            f"first is '{missing[0]}'. Put them there, or take out these chains."
+        )
+    return found
+
+
+@torch.no_grad()
+def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64) -> Tensor:
+    """Unit embeddings ``(m, d)`` of pictures: the shorter side resized to that of the model, the middle cut out.
+
+    Raises:
+        HypvisionError: a picture that cannot be read, or an embedding that is not finite.
+    """
+    device = next(clip.model.parameters()).device
+    mean, std = (torch.tensor(value, device=device)[:, None, None] for value in (clip.mean, clip.std))
+    side = clip.model.visual.image_size
+    height, width = (side, side) if isinstance(side, int) else side
+    parts = []
+    for start in tqdm(range(0, len(paths), batch), desc="pictures", leave=False, disable=len(paths) <= batch):
+        pixels = []
+        for path in paths[start : start + batch]:
+            image = open_image(path)
+            scale = max(width / image.width, height / image.height)
+            image = image.resize((max(width, round(scale * image.width)), max(height, round(scale * image.height))), 3)
+            left, top = (image.width - width) // 2, (image.height - height) // 2
+            pixels.append(np.asarray(image.crop((left, top, left + width, top + height))))
+        inputs = torch.from_numpy(np.stack(pixels)).to(device).permute(0, 3, 1, 2)
+        parts.append(F.normalize(encode_image(clip.model, (inputs - mean) / std).float(), dim=-1))
+    found = torch.cat(parts)
+    bad = (~found.isfinite().all(-1)).nonzero().flatten()
+    if len(bad):
+        raise HypvisionError(f"The embedding of the picture '{paths[int(bad[0])]}' is not finite.")
+    return found
+
+
+def measure_chains(
+    chains: Sequence[Sequence[str]],
+    images: Sequence[str | None],
+    texts: Tensor,
+    pictures: Tensor | None,
+    space: Space,
+    steps: int = 50,
+) -> Measured:
+    """The metrics of HierarCaps and retrieval at each level.
+
+    Args:
+        chains: n chains of L texts.
+        images: for each chain what tells its image.
+        texts: embeddings ``(n, L, d)``.
+        pictures: of the distinct images, in the order in which they first appear ``(m, d)``; None: order of the texts
+            alone.
+        space: of the embeddings.
+        steps: radii of the walk.
+
+    Raises:
+        HypvisionError: embeddings that are not finite, or not as many as chains and images.
+    """
+    if texts.shape[:2] != (len(chains), len(chains[0])):
+        raise HypvisionError(
+            f"There are embeddings of {texts.shape[0]} chains of {texts.shape[1]} texts, but {len(chains)} chains of "
+            f"{len(chains[0])}."
+        )
+    bad = (~texts.isfinite().all(-1)).nonzero()
+    if len(bad):
+        row, level = bad[0].tolist()
+        text = chains[row][level]
+        raise HypvisionError(f"The embedding of '{text}' (chain {row + 1}, level {level + 1}) is not finite.")
+    radii = space.radius(texts)
+    found = Measured(space, texts, pictures)
+    if pictures is None:
+        found.values["d_corr"] = float(kendall_tau(radii).mean())
+        return found
+    order = list(dict.fromkeys(images))
+    if len(order) != len(pictures):
+        what = "an image without a chain" if len(pictures) > len(order) else "a chain without an image"
+        raise HypvisionError(f"There are {len(pictures)} images, but chains of {len(order)}: {what}.")
+    if not pictures.isfinite().all():
+        bad_image = order[int((~pictures.isfinite().all(-1)).nonzero()[0])]
+        raise HypvisionError(f"The embedding of the image '{bad_image}' is not finite.")
+    similarity = space.similarity(pictures, texts.flatten(0, 1))
+    found.metrics = chain_metrics(chains, radii, list(images), similarity, steps)
+    found.values = found.metrics.summary()
+    owners = [list(images).index(image) for image in order]
+    found.values |= level_accuracy(chains, owners, similarity)
+    return found
+
+
+def measure_clip(
+    clip: CLIPBundle,
+    chains: Sequence[Sequence[str]],
+    images: Sequence[str | None],
+    pictures: Mapping[str, Path] | None,
+    root: Tensor | None = None,
+    steps: int = 50,
+) -> Measured:
+    """:func:`measure_chains` of a CLIP model.
+
+    Args:
+        clip: the model.
+        chains, images, steps: see there.
+        pictures: files of the images, or None.
+        root: ``(d,)``; default: the embedding of the empty text.
+    """
+    every, rows = distinct([text for chain in chains for text in chain])
+    embedded = embed_texts(clip.model, clip.tokenizer, ["", *every], progress=True)
+    space = Sphere(embedded[0] if root is None else F.normalize(root.to(embedded), dim=-1))
+    texts = embedded[1:][rows].unflatten(0, (len(chains), -1))
+    found = None if pictures is None else embed_images(clip, [pictures[image] for image in dict.fromkeys(images)])
+    return measure_chains(chains, images, texts, found, space, steps)
+
+
+def measure_hyperlex(clip: CLIPBundle, path: str | Path, space: Space, template: str = "{}") -> dict[str, float]:
+    """:func:`~hypvision.clip.radial.retrieval.hyperlex_correlation` of a CLIP model, each word in a template."""
+    pairs = read_hyperlex(path)
+    words = list(dict.fromkeys(word for pair in pairs for word in pair[:2]))
+    embedded = embed_texts(clip.model, clip.tokenizer, [template.format(word) for word in words])
+    return hyperlex_correlation(pairs, {word: row for row, word in enumerate(words)}, embedded, space)
+
+
+def measure_tree(
+    clip: CLIPBundle, folder: str | Path, ancestors: Mapping[str, Sequence[str]], template: str = "{}"
+) -> dict[str, float]:
+    """:func:`~hypvision.clip.radial.retrieval.tree_recall` of pictures in class folders.
+
+    Args:
+        clip: the model.
+        folder: one folder a class.
+        ancestors: names of the nodes above each class.
+        template: of the sentences that names are put into.
+
+    Raises:
+        HypvisionError: a class without ancestors, or no pictures.
+    """
+    folder = Path(folder).expanduser()
+    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+    paths = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / name).rglob("*"))
+             if path.suffix.lower() in SUFFIXES]  # fmt: skip
+    if not paths:
+        raise HypvisionError(f"There are no pictures in class folders below '{folder}'.")
+    if missing := [name for name in classes if name not in ancestors]:
+        raise HypvisionError(f"The tree has no ancestors of the class '{missing[0]}'.")
+    nodes, rows = distinct([name for label in classes for name in (label, *ancestors[label])])
+    numbers = iter(rows.tolist())
+    lineage = [[next(numbers) for _ in range(1 + len(ancestors[name]))] for name in classes]
+    names = [template.format(name.replace("_", " ").replace("-", " ")) for name in nodes]
+    texts = embed_texts(clip.model, clip.tokenizer, names)
+    images = embed_images(clip, [path for path, _ in paths])
+    return tree_recall((images @ texts.T).cpu(), [label for _, label in paths], lineage)
+
+
+def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
+    """Embeddings of any model from a file: ``texts`` (n, L, d), ``images`` (m, d) if there are any, and ``root`` (d,)
+    for unit vectors, or ``c`` for points of a hyperboloid, time first.
+
+    Raises:
+        HypvisionError: no such file, or one without these.
+    """
+    found: dict[str, Any] = read_file(path)
+    texts = found.get("texts")
+    if not isinstance(texts, Tensor) or texts.dim() != 3 or not ({"root", "c"} & set(found)):
+        raise HypvisionError(
+            f"'{path}' has {', '.join(found) or 'nothing'}. Expected: texts (n, L, d), images (m, d), root (d,) or c."
+        )
+    space: Space = Sphere(found["root"]) if "root" in found else Hyperboloid(float(found["c"]))
+    return texts, found.get("images"), space

@@ -1,0 +1,144 @@
+"""Further tests of a model's order of texts and of what it has kept: HyperLex, retrieval over a tree of labels,
+retrieval and zero-shot recognition at each level of chains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hypvision.clip.radial.spaces import Space
+from hypvision.errors import HypvisionError, require
+
+__all__ = ["HyperLexPair", "hyperlex_correlation", "level_accuracy", "read_hyperlex", "recall_at", "tree_recall"]
+
+
+class HyperLexPair(NamedTuple):
+    """To what degree ``specific`` is a kind of ``general``: ``score``, 0 to 6; ``part`` of speech: N or V."""
+
+    specific: str
+    general: str
+    part: str
+    score: float
+
+
+def read_hyperlex(path: str | Path) -> list[HyperLexPair]:
+    """HyperLex's own file, ``hyperlex-all.txt`` (Vulic et al., 2017): WORD1 WORD2 POS TYPE AVG_SCORE ...
+
+    Raises:
+        HypvisionError: no such file, or a line that is not of this form.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise HypvisionError(f"There is no '{path}'. Give hyperlex-all.txt of HyperLex.")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        pairs = [(row[0], row[1], row[2], float(row[4])) for row in map(str.split, lines[1:]) if row]
+    except (UnicodeDecodeError, IndexError, ValueError) as error:
+        raise HypvisionError(
+            f"'{path}' is not a file of HyperLex ({error}). Expected: a header, then WORD1 WORD2 POS TYPE AVG_SCORE ..."
+        ) from error
+    if not pairs:
+        raise HypvisionError(f"'{path}' has no pairs.")
+    return [HyperLexPair(*pair) for pair in pairs]
+
+
+def hyperlex_correlation(
+    pairs: Sequence[HyperLexPair], words: Mapping[str, int], embeddings: Tensor, space: Space
+) -> dict[str, float]:
+    """Spearman's correlation of the ratings with minus the exterior angle at the general word, over all pairs, nouns
+    and verbs (``rho_all``, ``rho_N``, ``rho_V``); and over all with the difference of the radii (``rho_radius``).
+
+    Our reading: the authors' code for this number is not public.
+
+    Args:
+        pairs: of :func:`read_hyperlex`.
+        words: row of ``embeddings`` ``(N, d)`` for each word.
+        embeddings: of the words.
+        space: of the embeddings.
+    """
+    stats = require("scipy.stats", "metric")
+    general = embeddings[[words[pair.general] for pair in pairs]]
+    specific = embeddings[[words[pair.specific] for pair in pairs]]
+    score = np.array([pair.score for pair in pairs])
+    angle = -space.exterior_angle(general, specific).double().cpu().numpy()
+    apart = (space.radius(specific) - space.radius(general)).double().cpu().numpy()
+    found = {"rho_all": stats.spearmanr(score, angle)[0], "rho_radius": stats.spearmanr(score, apart)[0]}
+    for part in ("N", "V"):
+        chosen = np.array([pair.part == part for pair in pairs])
+        if chosen.sum() > 2:
+            found[f"rho_{part}"] = stats.spearmanr(score[chosen], angle[chosen])[0]
+    return {name: float(value) for name, value in found.items()}
+
+
+def tree_recall(
+    similarity: Tensor, labels: Sequence[int], lineage: Sequence[Sequence[int]], ks: Sequence[int] = (1, 5)
+) -> dict[str, float]:
+    """Recall of a picture's class and all of its ancestors among the names of a tree of labels.
+
+    R@k: the share of them among the k names most similar to the picture, the mean over pictures. This is our reading of
+    the "BREEDS R@k" of Alper and Averbuch-Elor, whose protocol is not public: do not compare.
+
+    Args:
+        similarity: pictures by names of the nodes ``(m, N)``.
+        labels: class of each picture.
+        lineage: for each class the numbers of its node and of those above it.
+        ks: of R@k.
+    """
+    order = similarity.argsort(dim=1, descending=True, stable=True)
+    rank = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).expand_as(order).to(order))
+    found: dict[str, float] = {}
+    for k in ks:
+        shares = [float((rank[i, list(lineage[label])] < k).double().mean()) for i, label in enumerate(labels)]
+        found[f"tree_R@{k}"] = float(np.mean(shares))
+    return found
+
+
+def recall_at(similarity: Tensor, matches: Tensor, ks: Sequence[int] = (1, 5)) -> dict[int, float]:
+    """Share of queries with a match among the k most similar items.
+
+    Args:
+        similarity: ``(queries, items)``.
+        matches: bool ``(queries, items)``.
+        ks: of R@k.
+    """
+    found = {}
+    for k in ks:
+        best = similarity.topk(min(k, similarity.shape[1]), dim=1).indices
+        found[k] = float(matches.gather(1, best).any(1).double().mean())
+    return found
+
+
+def level_accuracy(
+    texts: Sequence[Sequence[str]], owners: Sequence[int], similarity: Tensor, ks: Sequence[int] = (1, 5)
+) -> dict[str, float]:
+    """Retrieval at each level of chains: whether a picture's most similar text of that level is its own
+    (``level2_R@1``: zero-shot recognition with the texts as names), and whether the most similar picture of a most
+    specific text is its own (``text_to_image_R@1``).
+
+    Args:
+        texts: n chains of L texts.
+        owners: for each picture the number of its chain ``(m,)``.
+        similarity: pictures by texts, chain after chain ``(m, n L)``.
+        ks: of R@k.
+    """
+    n, depth = len(texts), len(texts[0])
+    similarity, chain = similarity.unflatten(1, (n, depth)), torch.as_tensor(owners)
+    found: dict[str, float] = {}
+    for level in range(depth):
+        number: dict[str, int] = {}
+        codes = torch.tensor([number.setdefault(row[level], len(number)) for row in texts])
+        first = torch.tensor([int((codes == code).nonzero()[0]) for code in range(len(number))])
+        own = codes[chain][:, None] == torch.arange(len(number))
+        for k, value in recall_at(similarity[:, first, level], own.to(similarity.device), ks).items():
+            found[f"level{level + 1}_R@{k}"] = value
+    last = [row[-1] for row in texts]
+    shown = sorted(set(chain.tolist()))
+    own = torch.tensor([[last[int(owner)] == last[row] for owner in chain] for row in shown])
+    for k, value in recall_at(similarity[:, shown, -1].T, own.to(similarity.device), ks).items():
+        found[f"text_to_image_R@{k}"] = value
+    return found

@@ -1,0 +1,88 @@
+"""Walks of one picture through texts, from general to specific: that of HierarCaps and that of MERU, two ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hypvision.clip.radial.metrics import walk
+from hypvision.clip.radial.spaces import Space
+
+__all__ = ["Step", "hierarcaps_traversal", "meru_traversal"]
+
+_OUTSIDE = -1e12  # similarity of a text whose cone does not hold the point
+
+
+class Step(NamedTuple):
+    """A text that a walk finds.
+
+    Attributes:
+        text: the text.
+        radius: its distance from the root.
+        similarity: to the picture.
+        threshold: the radius (of HierarCaps' walk), or the share of the way to the root (of MERU's), where it appears.
+    """
+
+    text: str
+    radius: float
+    similarity: float
+    threshold: float
+
+
+def hierarcaps_traversal(
+    image: Tensor, texts: Tensor, words: Sequence[str], space: Space, steps: int = 50
+) -> list[Step]:
+    """The most similar text within a growing radius, whenever it changes; from general to specific.
+
+    Alper and Averbuch-Elor (ECCV 2024). The published pictures take the radius ``1 - e . r``:
+    ``Sphere(root, "cosine")``.
+
+    Args:
+        image: its embedding ``(d,)``.
+        texts: embeddings ``(N, d)`` of ``words``, from which the walk chooses.
+        words: N texts.
+        space: of the embeddings.
+        steps: number of radii, evenly spaced.
+    """
+    similarity, radii = space.similarity(image[None], texts)[0], space.radius(texts)
+    thresholds = np.linspace(float(radii.min()), float(radii.max()), steps)
+    return _changes(walk(similarity[None], radii, steps)[0].tolist(), thresholds, similarity, radii, words)
+
+
+def meru_traversal(
+    image: Tensor, texts: Tensor, words: Sequence[str], space: Space, steps: int = 50, cones: bool = True
+) -> list[Step]:
+    """The most similar text to each of ``steps`` points from the picture to the root, whenever it changes; from
+    specific to general.
+
+    Desai et al., "Hyperbolic Image-Text Representations" (ICML 2023). On the hyperboloid the points are evenly spaced
+    in the tangent space at the origin, for CLIP on the straight line, made unit length.
+
+    Args:
+        image, texts, words, space, steps: see :func:`hierarcaps_traversal`.
+        cones: leave out texts whose entailment cone does not hold the point, unless all are.
+    """
+    points = space.towards_root(image, steps)
+    similarity = space.similarity(points, texts)
+    if cones:
+        aperture = space.half_aperture(texts)
+        outside = torch.stack([space.exterior_angle(texts, p.expand_as(texts)) > aperture for p in points])
+        similarity = similarity.masked_fill(outside, _OUTSIDE)
+    found = similarity.argmax(1).tolist()
+    return _changes(
+        found, np.linspace(0, 1, steps), space.similarity(image[None], texts)[0], space.radius(texts), words
+    )
+
+
+def _changes(
+    found: Sequence[int], thresholds: np.ndarray, similarity: Tensor, radii: Tensor, words: Sequence[str]
+) -> list[Step]:
+    path: list[Step] = []
+    for number, threshold in zip(found, thresholds):
+        if not path or path[-1].text != words[number]:
+            path.append(Step(words[number], float(radii[number]), float(similarity[number]), float(threshold)))
+    return path

@@ -1,0 +1,264 @@
+"""What a run says on the console: a few lines before the first step, one live bar, a table after each validation.
+
+mmengine writes its whole config, the table of hooks and a line for each frozen parameter. All of that goes to the log
+file; on the console ``--verbose`` brings it back. Everything here is written to standard error, so that the metrics of
+``hypvision test`` are alone on standard output.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.dist import get_world_size, is_main_process
+from mmengine.hooks import Hook
+from mmengine.logging import MMLogger
+from mmengine.runner import EpochBasedTrainLoop, Runner
+from tqdm import tqdm
+
+__all__ = ["ConsoleHook", "quiet"]
+
+_OWN = str(Path(__file__).resolve().parents[1])
+_LINES = 30.0  # seconds between lines where the output is no terminal
+
+
+class _Brief(logging.Filter):
+    """Passes errors, and the warnings of this package."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        ours = record.pathname.startswith(_OWN)
+        return record.levelno >= (logging.WARNING if ours else logging.ERROR)
+
+
+class _IntoLog(io.TextIOBase):
+    """What libraries print, as lines of the log file."""
+
+    def write(self, text: str) -> int:
+        logger = MMLogger.get_current_instance()
+        for line in text.splitlines():
+            if line.strip():
+                logger.info(line.rstrip())
+        return len(text)
+
+
+@contextmanager
+def quiet(verbose: bool = False) -> Iterator[None]:
+    """Inside, the console has what :class:`ConsoleHook` says, errors and our warnings; the rest is in the log file.
+
+    Args:
+        verbose: leave the console to mmengine.
+    """
+    if verbose:
+        yield
+        return
+    build = MMLogger.__init__
+
+    def init(self: MMLogger, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        for handler in self.handlers:
+            if type(handler) is logging.StreamHandler:
+                handler.setStream(sys.stderr)
+                handler.addFilter(_Brief())
+
+    MMLogger.__init__ = init  # its instances are made deep inside, and dump the config at once
+    warned = logging.getLogger("py.warnings")
+    relay = _Relay()
+    warned.addHandler(relay)
+    propagates, warned.propagate = warned.propagate, False
+    logging.captureWarnings(True)
+    try:
+        with redirect_stdout(_IntoLog()):
+            yield
+    finally:
+        MMLogger.__init__ = build
+        logging.captureWarnings(False)
+        warned.removeHandler(relay)
+        warned.propagate = propagates
+
+
+class _Relay(logging.Handler):
+    """Python's warnings, as lines of the log file."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        MMLogger.get_current_instance().info(" ".join(record.getMessage().split()))
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e6:.1f} M" if number >= 1e5 else f"{number / 1e3:.1f} k"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
+
+
+class _Progress:
+    """A live bar on a terminal; elsewhere a plain line at the end and every half a minute."""
+
+    def __init__(self, what: str, total: int, done: int = 0):
+        self.what, self.total, self.first, self.done = what, total, done, done
+        self.begin = self.last = time.monotonic()
+        self.bar = None
+        if sys.stderr.isatty():
+            self.bar = tqdm(total=total, initial=done, desc=what, unit="it", dynamic_ncols=True, file=sys.stderr)
+
+    def update(self, done: int, facts: str = "") -> None:
+        """``done`` of the total; ``facts`` stand behind."""
+        if self.bar is not None:
+            self.bar.set_postfix_str(facts, refresh=False)
+            self.bar.update(done - self.done)
+        self.done = done
+        now = time.monotonic()
+        if self.bar is None and (now - self.last >= _LINES or done == self.total):
+            self.last = now
+            rate = (done - self.first) / max(now - self.begin, 1e-9)
+            left = f"{_duration((self.total - done) / rate)} left" if rate and done < self.total else "done"
+            say(", ".join(filter(None, (f"{self.what} {done}/{self.total}", facts, f"{rate:.3g} it/s", left))))
+
+    def close(self) -> None:
+        """Take the bar away, or leave it where it ended."""
+        if self.bar is not None:
+            self.bar.close()
+
+
+def say(text: str) -> None:
+    """A line on standard error that a live bar does not tear."""
+    tqdm.write(text, file=sys.stderr)
+    sys.stderr.flush()
+
+
+class ConsoleHook(Hook):
+    """Tells what runs, how far it is, and what was measured; on the first process alone.
+
+    Not registered: :mod:`hypvision.engine.run` adds it where the console is not mmengine's.
+    """
+
+    priority = "LOWEST"
+
+    def __init__(self) -> None:
+        self.train_bar: _Progress | None = None
+        self.other_bar: _Progress | None = None
+        self.rows: list[dict[str, str]] = []
+
+    # Before the first step
+
+    def before_run(self, runner: Runner) -> None:
+        if not is_main_process():
+            return
+        model = getattr(runner.model, "module", runner.model)
+        backbone = getattr(model, "backbone", None)
+        cfg = getattr(backbone, "pretrained_cfg", None) or {}
+        name = getattr(backbone, "model_name", None) or cfg.get("architecture") or type(backbone or model).__name__
+        sizes = [p.numel() for p in model.parameters()]
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        device = next(model.parameters()).device
+        place = f"CPU, {torch.get_num_threads()} threads"
+        if device.type == "cuda":
+            place = torch.cuda.get_device_name(device)
+        several = f", {get_world_size()} processes" if get_world_size() > 1 else ""
+        size = f"{_count(sum(sizes))} parameters, {_count(trained)} of them trained"
+        say(f"model   {type(model).__name__} on {name}, {size}")
+        say(f"device  {place}{several}")
+        say(f"log     {runner.log_dir}")
+
+    def before_train(self, runner: Runner) -> None:
+        if not is_main_process():
+            return
+        loader = runner.train_dataloader
+        wrapper = type(runner.optim_wrapper).__name__
+        optimizer = type(getattr(runner.optim_wrapper, "optimizer", runner.optim_wrapper)).__name__
+        say(f"data    {_described(loader)}, {getattr(loader, 'batch_size', None) or '?'} at a time")
+        epochs = f"{runner.max_epochs} epochs, " if isinstance(runner.train_loop, EpochBasedTrainLoop) else ""
+        say(f"length  {epochs}{runner.max_iters} steps of {optimizer} ({wrapper})")
+        self.train_bar = _Progress("train", runner.max_iters, runner.iter)
+
+    # While it runs
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
+    ) -> None:
+        if self.train_bar is not None:
+            rates = sum(runner.optim_wrapper.get_lr().values(), [])
+            loss = (outputs or {}).get("loss")
+            facts = [] if loss is None else [f"loss {float(loss):.4g}"]  # the value is on the CPU since StopOnNaNHook
+            facts += [f"lr {max(rates):.3g}"] if rates else []
+            self.train_bar.update(runner.iter + 1, ", ".join(facts))
+
+    def before_val(self, runner: Runner) -> None:
+        self._begin("validate", runner.val_dataloader)
+
+    def before_test(self, runner: Runner) -> None:
+        if is_main_process():
+            say(f"data    {_described(runner.test_dataloader)}")
+        self._begin("test", runner.test_dataloader)
+
+    def _begin(self, what: str, loader: Any) -> None:
+        if is_main_process():
+            self.other_bar = _Progress(what, len(loader))
+
+    def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        if self.other_bar is not None:
+            self.other_bar.update(batch_idx + 1)
+
+    def after_test_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        self.after_val_iter(runner, batch_idx)
+
+    # What was measured
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        if is_main_process():
+            self._end()
+            by_epoch = isinstance(runner._train_loop, EpochBasedTrainLoop)
+            step = dict(epoch=str(runner.epoch)) if by_epoch else dict(step=str(runner.iter))
+            self.rows.append({**step, **_rounded(metrics)})
+            say(_table(self.rows))
+
+    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        if is_main_process():
+            self._end()
+            say(_table([_rounded(metrics)]))
+
+    def _end(self) -> None:
+        if self.other_bar is not None:
+            self.other_bar.close()
+            self.other_bar = None
+
+    def after_train(self, runner: Runner) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the bars away, also after an error."""
+        self._end()
+        if self.train_bar is not None:
+            self.train_bar.close()
+            self.train_bar = None
+
+
+def _described(loader: Any) -> str:
+    dataset = loader.dataset
+    classes = (getattr(dataset, "metainfo", None) or {}).get("classes") or ()
+    words = f", {len(classes)} classes" if classes else ""
+    return f"{len(dataset)} samples of {type(dataset).__name__}{words}"
+
+
+def _rounded(metrics: Mapping[str, Any] | None) -> dict[str, str]:
+    return {name: f"{float(value):.4g}" for name, value in (metrics or {}).items()}
+
+
+_WIDEST = 8  # columns; the log file has all
+
+
+def _table(rows: list[dict[str, str]]) -> str:
+    heads = list(dict.fromkeys(key for row in rows for key in row))[:_WIDEST]
+    short = [head.rpartition("/")[2] for head in heads]
+    lines = [short, *([row.get(head, "") for head in heads] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines)

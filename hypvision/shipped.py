@@ -1,0 +1,38 @@
+"""What ships beside the package: the configs, in a checkout and in a wheel alike."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+
+__all__ = ["config_folder", "find_config", "shipped_configs"]
+
+
+def config_folder() -> Path:
+    """The folder of the configs: that of the checkout, or the copy in the installed package."""
+    package = Path(__file__).resolve().parent
+    inside = package / "_configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def shipped_configs(pattern: str | None = None) -> dict[str, Path]:
+    """The configs that can be trained or tested, by their names without ``.py``.
+
+    Args:
+        pattern: part of the name or of that of its folder, or a pattern such as ``"*_cifar10"``; None: all.
+    """
+    files = sorted(config_folder().glob("*/*.py"))
+    found = {path.stem: path for path in files if path.parent.name != "_base_"}
+    if pattern is None:
+        return found
+    wanted = pattern if any(sign in pattern for sign in "*?[") else f"*{pattern}*"
+    return {name: path for name, path in found.items() if fnmatch.fnmatch(f"{path.parent.name}/{name}", f"*{wanted}")}
+
+
+def find_config(name: str | Path) -> Path | None:
+    """The shipped config of this name, with or without its folder and ``.py``; None if there is none."""
+    path = Path(name)
+    found = shipped_configs().get(path.name.removesuffix(".py"))
+    if found is None or (path.parent.name and path.parent.name != found.parent.name):
+        return None
+    return found

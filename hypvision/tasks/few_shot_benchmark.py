@@ -1,0 +1,306 @@
+"""The few-shot benchmark: cells of a protocol, each trained, tested and written to a file of its own.
+
+A cell is a method on a data set with a seed and a number of shots. Its folder below the results holds ``result.json``
+once it is finished, and the checkpoints of a training that can be resumed until then. The settings that every cell of
+a results folder shares stand in ``settings.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.registry import MODELS
+
+import hypvision
+from hypvision.clip.prompting.features import FeatureCache
+from hypvision.data.fewshot import FewShotDataset
+from hypvision.data.fewshot.dataset import load_cell
+from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
+from hypvision.data.fewshot.splits import class_names
+from hypvision.engine.checkpoint import load
+from hypvision.engine.run import train
+from hypvision.errors import HypvisionError
+from hypvision.files import write_text
+from hypvision.tasks.few_shot import FewShotCLIP, accuracy, prepare_tip_adapter
+from hypvision.tasks.few_shot_recipes import few_shot_config, split_method
+
+__all__ = ["CellSpec", "Settings", "cell_config", "check_settings", "is_finished", "plan", "run_cell"]
+
+_SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")  # tell the classes that they were trained on alone
+_PASSED_ON = (
+    "adapter", "amp", "workers", "steps", "epochs", "batch", "views", "cache", "skip_broken", "pickles", "best_val",
+)  # fmt: skip
+_AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class CellSpec(NamedTuple):
+    """A cell.
+
+    Attributes:
+        protocol: ``"base2new"``, ``"shots"``, ``"cross"`` or ``"dg"``.
+        method: as the command line says it, ``"promptsrc+lath"``.
+        dataset: what is trained on.
+        shots, seed: which images.
+        targets: for ``cross`` and ``dg``: what is tested on beside.
+    """
+
+    protocol: str
+    method: str
+    dataset: str
+    shots: int
+    seed: int
+    targets: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Its folder below the results."""
+        return f"{self.protocol}/{self.method}/{self.dataset}/{self.shots}shots-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the cells of a results folder share.
+
+    Attributes:
+        clip: arguments of :func:`hypvision.clip.models.create_clip`.
+        size: side of the images.
+        steps, epochs, batch: of each training, instead of the published ones.
+        adapter, host: further options of LatHAdapter and of the hosts.
+        teacher: of PromptKD, see :class:`hypvision.clip.prompting.promptkd.PromptKD`; ``{dataset}`` and ``{seed}`` in
+            its ``checkpoint`` are filled in.
+        views: see :class:`hypvision.tasks.few_shot.FeatureCacheHook`.
+        amp: ``"bf16"``, ``"fp16"`` or None.
+        best_val: choose PromptKD's checkpoint on test images, as its code does.
+        skip_broken: leave out images that cannot be read.
+        root, cache, pickles, workers: where data and features are, and how they are read; these change no result.
+    """
+
+    clip: dict[str, Any]
+    size: int = 224
+    steps: int | None = None
+    epochs: int | None = None
+    batch: int | None = None
+    adapter: dict[str, Any] | None = None
+    host: dict[str, Any] | None = None
+    teacher: dict[str, Any] | None = None
+    views: int | None = None
+    amp: str | None = None
+    best_val: bool = False
+    skip_broken: bool = False
+    root: str = "data"
+    cache: str | None = None
+    pickles: str | None = None
+    workers: int = 0
+
+    def shared(self) -> dict[str, Any]:
+        """What results depend on, as plain values."""
+        found = {key: value for key, value in asdict(self).items() if key not in ("root", "cache", "workers")}
+        return json.loads(json.dumps(found))
+
+
+# What there is to do --------------------------------------------------------------------------------------------------
+
+
+def plan(
+    protocol: str,
+    methods: Sequence[str],
+    datasets: Sequence[str] | None = None,
+    seeds: Sequence[int] = (1, 2, 3),
+    shots: Sequence[int] | None = None,
+    source: str = "imagenet",
+) -> list[CellSpec]:
+    """The cells of a protocol.
+
+    Args:
+        protocol: ``"base2new"`` (16 shots), ``"shots"`` (1, 2, 4, 8, 16), ``"cross"``, ``"dg"`` (16 shots of
+            ``source``).
+        methods: see :data:`hypvision.tasks.few_shot_recipes.METHODS`.
+        datasets: default: those of the benchmark.
+        seeds: of the shots.
+        shots: instead of the protocol's.
+        source: of ``cross`` and ``dg``.
+
+    Raises:
+        HypvisionError: an unknown method, or one that cannot do the protocol.
+    """
+    wide = protocol in ("cross", "dg")
+    datasets = tuple(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
+    shots = tuple(shots or ((1, 2, 4, 8, 16) if protocol == "shots" else (16,)))
+    cells = []
+    for method in methods:
+        name, _ = split_method(method)
+        if name in _SEEN_ONLY and protocol != "shots":
+            raise HypvisionError(
+                f"{method} tells the classes that it was trained on alone, so it has no cells in '{protocol}'. Run "
+                "hypvision fewshot shots."
+            )
+        for seed in seeds:
+            for count in shots:
+                if wide and name != "promptkd":
+                    cells.append(CellSpec(protocol, method, source, count, seed, datasets))
+                else:  # PromptKD is distilled on each target
+                    cells += [CellSpec(protocol, method, dataset, count, seed) for dataset in datasets]
+    return cells
+
+
+def is_finished(results: str | Path, spec: CellSpec) -> bool:
+    """Whether a cell has its result; one with fewer targets than asked for has not."""
+    path = Path(results, spec.key, "result.json")
+    if not path.is_file():
+        return False
+    try:
+        return set(spec.targets) <= set(json.loads(path.read_text(encoding="utf-8"))["accuracy"])
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def check_settings(results: str | Path, settings: Settings) -> None:
+    """Write the settings of a results folder, or compare them with those that are there.
+
+    Raises:
+        HypvisionError: the folder is of other settings; says which.
+    """
+    path, given = Path(results, "settings.json"), settings.shared()
+    if not path.is_file():
+        write_text(path, json.dumps(given, indent=1) + "\n")
+        return
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise HypvisionError(f"'{path}' is damaged ({error}). Remove the folder, or give another --out.") from error
+    if different := [key for key in {**known, **given} if known.get(key) != given.get(key)]:
+        told = "; ".join(f"{key}: {known.get(key)!r} there, {given.get(key)!r} here" for key in different)
+        raise HypvisionError(f"The results in '{results}' are of other settings ({told}). Give another --out.")
+
+
+# Doing it -------------------------------------------------------------------------------------------------------------
+
+
+def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[str, float]:
+    """Train and test one cell, and write its result.
+
+    Returns:
+        Accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the names of data sets.
+
+    Raises:
+        HypvisionError: a mistake in data or settings.
+    """
+    folder, begin = Path(results, spec.key), time.perf_counter()
+    config = cell_config(spec, settings)
+    epochs = config.train_cfg.max_epochs if _trains(spec.method) else 0
+    if epochs:
+        runner = train(config, folder, resume="auto")
+        model, steps = runner.model, runner.iter
+        model = getattr(model, "module", model)
+        if settings.best_val and (best := sorted(folder.glob("best_top1_*.pth"))):
+            model.load_state_dict(load(best[-1])["state_dict"])
+    else:
+        model, steps = MODELS.build(config.model).to(get_device()), 0
+    trained = time.perf_counter() - begin
+    found = _measure(model, spec, settings)
+    name, _ = split_method(spec.method)
+    report = dict(
+        cell=spec._asdict(),
+        accuracy=found,
+        steps=steps,
+        epochs=epochs,
+        train_seconds=round(trained, 1),
+        seconds=round(time.perf_counter() - begin, 1),
+        parameters=sum(value.numel() for _, value in model.learned()),
+        transductive=name == "promptkd",
+        selection="best_val" if settings.best_val else "last",
+        settings=settings.shared(),
+        notes="Shots are drawn from sorted files." if spec.dataset == "imagenet" else "",
+        version=hypvision.__version__,
+    )
+    write_text(folder / "result.json", json.dumps(report, indent=1) + "\n")
+    return found
+
+
+def _trains(method: str) -> bool:
+    name, lath = split_method(method)
+    return lath or name not in ("zeroshot", "tip-adapter")
+
+
+def cell_config(spec: CellSpec, settings: Settings) -> Config:
+    """The config of the training of a cell."""
+    name, _ = split_method(spec.method)
+    subset = "base" if spec.protocol == "base2new" else "all"
+    seen = load_cell(settings.root, spec.dataset, spec.shots, spec.seed, subset, settings.pickles)
+    every = load_cell(settings.root, spec.dataset, None, spec.seed)
+    host = dict(settings.host or {})
+    if name == "promptkd":
+        host["teacher"] = _teacher(spec, settings)
+    classes, images = len({item.label for item in seen.train}), len(every.train if name == "promptkd" else seen.train)
+    options = few_shot_config(
+        spec.method,
+        spec.protocol,
+        settings.root,
+        spec.dataset,
+        spec.shots,
+        spec.seed,
+        settings.clip,
+        settings.size,
+        classes=classes,
+        images=images,
+        total_classes=len(class_names(every.train)),
+        host=host,
+        **{name: getattr(settings, name) for name in _PASSED_ON},
+    )
+    return Config(options)
+
+
+def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any]:
+    if settings.teacher is None:
+        raise HypvisionError(
+            "PromptKD needs --teacher CHECKPOINT, of a PromptSRC training on the same classes; {dataset} and {seed} in "
+            "the path are filled in."
+        )
+    found = json.loads(json.dumps(settings.teacher))
+    found["checkpoint"] = found["checkpoint"].format(dataset=spec.dataset, seed=spec.seed, shots=spec.shots)
+    return found
+
+
+def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings) -> dict[str, float]:
+    shared = dict(size=settings.size, skip_broken=settings.skip_broken, seed=spec.seed)
+    cache = FeatureCache(settings.cache)
+    if hasattr(model.host, "search"):
+        seen = FewShotDataset(
+            settings.root, spec.dataset, "train", spec.shots, augment=True, pickles=settings.pickles, **shared
+        )
+        model.set_classes(seen.metainfo["classes"], seen.metainfo["template"])
+        if not model.host.learner.keys.any():
+            prepare_tip_adapter(model, seen, cache)
+        _search(model, spec, settings, cache, shared)
+    tests: Mapping[str, tuple[str, str]] = {"all": (spec.dataset, "all")}
+    if spec.protocol == "base2new":
+        tests = {part: (spec.dataset, part) for part in ("base", "new")}
+    elif spec.targets:
+        tests = {name: (name, "all") for name in (spec.dataset, *spec.targets)}
+    found = {}
+    for key, (name, subset) in tests.items():
+        data = FewShotDataset(settings.root, name, "test", subset=subset, **shared)
+        features = None
+        if settings.cache is not None and model.host.feature_inputs:
+            features = cache.features(model.host, data)[0]
+        found[key] = accuracy(model, data, 100, settings.workers, _AMP[settings.amp], features)
+    return found
+
+
+def _search(model: FewShotCLIP, spec: CellSpec, settings: Settings, cache: FeatureCache, shared: dict) -> None:
+    """Tip-Adapter's two numbers, on validation images where there are any."""
+    try:
+        val = FewShotDataset(settings.root, spec.dataset, "val", spec.shots, pickles=settings.pickles, **shared)
+    except HypvisionError:  # no validation images
+        return
+    device = get_device()
+    features = cache.features(model.host, val)[0].to(device)
+    model.host.search(features, torch.tensor(val.labels, device=device))

@@ -1,0 +1,155 @@
+"""What LatHAdapter learned, as pictures: nearest classes and images of each attribute, all on the Poincare disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from mmengine.registry import MODELS
+from PIL import Image, ImageDraw
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from hypvision.clip.adapters.lathadapter import LatentHierarchy
+from hypvision.data.fewshot import FewShotDataset
+from hypvision.engine.checkpoint import load
+from hypvision.engine.hooks import last_checkpoint
+from hypvision.errors import HypvisionError
+from hypvision.files import replacing
+from hypvision.images import open_image
+from hypvision.tasks.few_shot import FewShotCLIP
+from hypvision.tasks.few_shot_benchmark import CellSpec, Settings, cell_config
+from hypvision.viz.disk import poincare_disk, to_disk
+from hypvision.viz.sheet import contact_sheet, save_picture
+
+__all__ = ["Places", "attribute_sheet", "draw_places", "explain_cell", "load_cell_model", "places"]
+
+
+class Places(NamedTuple):
+    """Points of the ball: attributes (N, d), refined classes (C, d) and images (B, d), with labels and names."""
+
+    attributes: Tensor
+    classes: Tensor
+    images: Tensor
+    labels: Tensor
+    names: tuple[str, ...]
+
+
+def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, CellSpec, Settings]:
+    """The trained model of a finished cell, and what it was.
+
+    Raises:
+        HypvisionError: the folder holds no finished cell, or its checkpoint is gone.
+    """
+    folder = Path(folder)
+    try:
+        report = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        spec = CellSpec(**{**report["cell"], "targets": tuple(report["cell"]["targets"])})
+        settings = Settings(**report["settings"], root=str(root))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HypvisionError(
+            f"'{folder}' is no finished few-shot cell ({error}). Give the folder of one, RESULTS/base2new/METHOD/..."
+        ) from error
+    path = last_checkpoint(folder)
+    if path is None:
+        raise HypvisionError(f"There is no checkpoint in '{folder}', so there is nothing to draw.")
+    model = MODELS.build(cell_config(spec, settings).model)
+    model.load_state_dict(load(path)["state_dict"])
+    return model.eval(), spec, settings
+
+
+@torch.no_grad()
+def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Places:
+    """Where attributes, classes and the first images of a data set are.
+
+    Raises:
+        HypvisionError: the model has no LatHAdapter with a hierarchy.
+    """
+    hierarchy: LatentHierarchy | None = model.hierarchy
+    if hierarchy is None or not hierarchy.config.hierarchy:
+        raise HypvisionError("This cell has no LatHAdapter with a hierarchy. Give one of a method with +lath.")
+    device = next(model.parameters()).device
+    model.set_classes(dataset.metainfo["classes"], dataset.metainfo["template"])
+    images, labels, text = [], [], None
+    for sample in DataLoader(dataset, 50):
+        out = model.host(sample["inputs"].to(device))
+        images.append(hierarchy.lift(out.image))
+        labels.append(sample["label"])
+        text = out.text if out.text.dim() == 2 else out.text[0]
+        if sum(map(len, labels)) >= most:
+            break
+    _, classes = hierarchy.classes(text)
+    attributes, seen = hierarchy.lift(hierarchy.nodes()), torch.cat(images)
+    return Places(attributes.cpu(), classes.cpu(), seen.cpu(), torch.cat(labels), model.host.names)
+
+
+def attribute_sheet(
+    found: Places, hierarchy: LatentHierarchy, paths: Sequence[str], count: int = 8, cell: int = 72
+) -> Image.Image:
+    """A row for each attribute: its nearest classes in words, its nearest images below."""
+    to_class = hierarchy.ball.cdist(found.attributes, found.classes)
+    to_image = hierarchy.ball.cdist(found.attributes, found.images)
+    rows = []
+    for number, (classes, images) in enumerate(zip(to_class, to_image)):
+        nearest = classes.topk(min(5, len(classes)), largest=False).indices.tolist()
+        words = f"attribute {number + 1}: {', '.join(found.names[i] for i in nearest)}"
+        shown = images.topk(min(count, len(images)), largest=False).indices.tolist()
+        strip = contact_sheet([open_image(paths[i]) for i in shown], len(shown), cell)
+        row = Image.new("RGB", (max(strip.width, 640), strip.height + 18), "white")
+        ImageDraw.Draw(row).text((8, 3), words[:110], fill="black")
+        row.paste(strip, (0, 18))
+        rows.append(row)
+    sheet = Image.new("RGB", (max(row.width for row in rows), sum(row.height for row in rows)), "white")
+    for number, row in enumerate(rows):
+        sheet.paste(row, (0, sum(other.height for other in rows[:number])))
+    return sheet
+
+
+def draw_places(found: Places, hierarchy: LatentHierarchy, path: str | Path, title: str = "") -> None:
+    """Classes, attributes and images on the disk; each attribute with its nearest class.
+
+    Distances from the middle are exact, angles are those of the plane of largest variance.
+    """
+    xy = to_disk(torch.cat([found.images, found.attributes, found.classes]), hierarchy.ball, "origin")
+    images, attributes, classes = (
+        xy[: len(found.images)],
+        xy[len(found.images) : -len(found.classes)],
+        xy[-len(found.classes) :],
+    )
+    figure, disk = poincare_disk(8.0)
+    disk.points(images, colours=found.labels.numpy(), s=8, alpha=0.5, zorder=1)
+    nearest = hierarchy.ball.cdist(found.attributes, found.classes).argmin(1).numpy()
+    disk.geodesics(attributes, classes[nearest], color="0.6", linewidth=0.7)
+    labels = list(found.names) if len(found.names) <= 60 else None
+    disk.points(classes, labels=labels, s=26, marker="s", color="black", zorder=3)
+    names = [f"A{number + 1}" for number in range(len(attributes))]
+    disk.points(attributes, labels=names, s=60, marker="^", color="crimson", zorder=4)
+    disk.axes.set_title(title)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=140)
+
+
+def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = None) -> list[Path]:
+    """Draw ``attributes.png`` and ``disk.png`` of a finished cell, from its test images.
+
+    Args:
+        folder: of the cell.
+        root: of all data sets.
+        out: where to draw; default: in the folder.
+
+    Returns:
+        What was drawn.
+    """
+    model, spec, settings = load_cell_model(folder, root)
+    subset = "base" if spec.protocol == "base2new" else "all"
+    data = FewShotDataset(
+        settings.root, spec.dataset, "test", None, spec.seed, subset, settings.size, skip_broken=settings.skip_broken
+    )
+    found, out = places(model, data), Path(out or folder)
+    drawn = [out / "attributes.png", out / "disk.png"]
+    save_picture(attribute_sheet(found, model.hierarchy, data.paths[: len(found.images)]), drawn[0])
+    draw_places(found, model.hierarchy, drawn[1], f"{spec.method} on {spec.dataset}, {spec.shots} shots")
+    return drawn

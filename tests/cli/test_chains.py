@@ -1,0 +1,93 @@
+"""``hypvision chains`` and ``make-chains`` from their arguments to their files."""
+
+import json
+
+import pytest
+import torch
+from helpers.emoji import make_emoji
+from safetensors.torch import save_file
+
+pytest.importorskip("open_clip")
+pytest.importorskip("matplotlib")
+
+from hypvision.cli import main
+from hypvision.clip.models import create_clip
+from hypvision.clip.radial.weights import save_tower
+from hypvision.data.chains import Chain, read_chains, write_chains
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Emoji with their chains, a CLIP and a tuned text tower of it."""
+    root = tmp_path_factory.mktemp("chains")
+    make_emoji(root / "emoji", styles=("noto",))
+    words = ["make-chains", "emoji", str(root / "chains.csv"), "--root", str(root / "emoji"), "--split", "test"]
+    assert main(words) == 0
+    torch.manual_seed(0)
+    clip = create_clip("emoji-s16")
+    torch.save(clip.model.state_dict(), root / "clip.pt")
+    with torch.no_grad():
+        clip.model.text_projection.add_(0.05 * torch.randn_like(clip.model.text_projection))
+    save_tower(clip.model, root / "tuned.safetensors")
+    return root
+
+
+def test_before_and_after(folder, tmp_path, capsys):
+    picture = folder / "emoji/images/noto/test-0-1.png"
+    words = ["chains", str(folder / "chains.csv"), "--clip", f"emoji-s16:{folder / 'clip.pt'}", "--device", "cpu"]
+    words += ["--tuned", str(folder / "tuned.safetensors"), "--images", str(folder / "emoji/images/noto")]
+    assert main([*words, "--show", str(picture), "--out", str(tmp_path / "out")]) == 0
+    text = capsys.readouterr().out
+    report = json.loads((tmp_path / "out/chains.json").read_text())
+    before, after = report["models"]["before"], report["models"]["after"]
+    assert set(before) == set(after) and {"precision", "recall", "d_corr", "level2_R@1"} <= set(before)
+    assert before != after and f"{before['recall']:10.4f}  {after['recall']:10.4f}" in text
+    assert "before  threshold" in text and "after   threshold" in text
+    assert (tmp_path / "out/00_test-0-1.png").is_file() and (tmp_path / "out/radii.png").is_file()
+
+
+def test_texts_alone_and_the_other_walk(folder, tmp_path, capsys):
+    words = ["chains", str(folder / "chains.csv"), "--clip", f"emoji-s16:{folder / 'clip.pt'}", "--out", str(tmp_path)]
+    picture = str(folder / "emoji/images/noto/test-1-2.png")
+    assert main([*words, "--show", picture, "--traversal", "meru", "--candidates", str(folder / "chains.csv")]) == 0
+    assert set(json.loads((tmp_path / "chains.json").read_text())["models"]["model"]) == {"d_corr"}
+    assert "threshold" in capsys.readouterr().out
+
+
+def test_embeddings_of_a_file(folder, tmp_path, capsys):
+    n = len(read_chains(folder / "chains.csv"))
+    tensors = dict(texts=torch.randn(n, 4, 6), images=torch.randn(n, 6), root=torch.zeros(6))
+    save_file(tensors, tmp_path / "e.safetensors")
+    words = ["chains", str(folder / "chains.csv"), "--embeddings", str(tmp_path / "e.safetensors")]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    assert "embeddings" in capsys.readouterr().out
+    assert main([*words, "--out", str(tmp_path / "out"), "--images", str(folder)]) == 2
+    assert "--images needs a CLIP" in capsys.readouterr().err
+
+
+def test_own_captions(tmp_path, capsys):
+    (tmp_path / "captions.csv").write_text("image,caption\n1.jpg,a bowl of ramen\n2.jpg,nothing\n")
+    (tmp_path / "terms.csv").write_text("word,broader\nramen,dish\npizza,dish\ndish,food\nfruit,food\ndog,animal\n")
+    words = ["make-chains", "captions", str(tmp_path / "out.csv.gz"), "--captions", str(tmp_path / "captions.csv")]
+    assert main([*words, "--terms", str(tmp_path / "terms.csv")]) == 0
+    assert "1 of 2 captions have a chain" in capsys.readouterr().out
+    (chain,) = read_chains(tmp_path / "out.csv.gz")
+    assert chain.texts == ("food", "dish", "ramen", "a bowl of ramen") and chain.image == "1.jpg"
+    assert main(words) == 2 and "needs --captions FILE and --terms" in capsys.readouterr().err
+    assert main(["make-chains", "shapes", str(tmp_path / "shapes.csv"), "--length", "3"]) == 0
+    assert len(read_chains(tmp_path / "shapes.csv")) == 3
+
+
+def test_mistakes_are_told(folder, tmp_path, capsys):
+    clip = ["--clip", f"emoji-s16:{folder / 'clip.pt'}", "--out", str(tmp_path / "out")]
+    write_chains(tmp_path / "bare.csv", [Chain(("a", "b"), ("c", "d")), Chain(("c", "d"), ("a", "b"))])
+    for words, message in (
+        ([str(tmp_path / "none.csv"), *clip], "There are no chains"),
+        ([str(tmp_path / "bare.csv"), *clip, "--images", str(folder)], "name no images"),
+        ([str(folder / "chains.csv"), *clip, "--tree", "x.json"], "--tree and --tree-images go together"),
+        ([str(folder / "chains.csv"), *clip, "--images", str(tmp_path)], "images of the chains have no picture"),
+        ([str(folder / "chains.csv"), *clip, "--tuned", str(tmp_path / "none.pth")], "There is no checkpoint"),
+        ([str(folder / "chains.csv"), *clip, "--steps", "0"], "at least 1"),
+    ):
+        assert main(["chains", *words]) == 2
+        assert message in capsys.readouterr().err

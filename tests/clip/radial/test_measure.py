@@ -1,0 +1,153 @@
+"""HyperLex, retrieval and measurements of files, against hand-made cases; mistakes with the names of what is wrong."""
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+pytest.importorskip("open_clip")
+pytest.importorskip("scipy")
+
+from hypvision.clip.models import create_clip
+from hypvision.clip.radial.measure import (
+    embed_images,
+    find_pictures,
+    measure_chains,
+    measure_clip,
+    measure_hyperlex,
+    measure_tree,
+    read_embeddings,
+)
+from hypvision.clip.radial.retrieval import (
+    hyperlex_correlation,
+    level_accuracy,
+    read_hyperlex,
+    recall_at,
+    tree_recall,
+)
+from hypvision.clip.radial.spaces import Hyperboloid, Sphere
+from hypvision.errors import HypvisionError
+
+HYPERLEX = """WORD1 WORD2 POS TYPE AVG_SCORE AVG_SCORE_0_10 STD SCORES..
+cat animal N hyp-1 6.0 10 0 6 6
+dog animal N hyp-1 5.5 9 0 5 6
+animal cat N r-hyp-1 1.0 1 0 1 1
+run move V hyp-1 4.0 6 0 4 4
+move run V r-hyp-1 0.5 0 0 0 1
+eat move V no-rel 0.2 0 0 0 0
+"""
+
+
+def test_hyperlex(tmp_path):
+    (tmp_path / "h.txt").write_text(HYPERLEX)
+    pairs = read_hyperlex(tmp_path / "h.txt")
+    assert pairs[0] == ("cat", "animal", "N", 6.0) and len(pairs) == 6
+    # On a line away from the root: the general word first, so the angle at it is 0 towards the specific one, else pi.
+    place = dict(animal=[1.0, 0], cat=[2.0, 0.2], dog=[2.0, 0.4], move=[0, 1.0], run=[0.3, 2.0], eat=[1.0, 0.1])
+    words = {word: row for row, word in enumerate(place)}
+    found = hyperlex_correlation(pairs, words, torch.tensor(list(place.values())), Sphere(torch.zeros(2)))
+    assert (
+        found["rho_all"] == pytest.approx(5 / 7, abs=1e-3)
+        and found["rho_V"] == pytest.approx(0.5)
+        and found["rho_N"] == pytest.approx(1.0)
+    )
+    assert set(found) == {"rho_all", "rho_N", "rho_V", "rho_radius"}
+    clip = create_clip("emoji-s16")
+    measured = measure_hyperlex(clip, tmp_path / "h.txt", Sphere(torch.ones(128) / 128**0.5), "a {}")
+    assert all(-1 <= value <= 1 for value in measured.values())
+
+
+@pytest.mark.parametrize("text", ["header\n", "header\na b N\n", "header\na b N t x\n"])
+def test_files_that_are_not_hyperlex(tmp_path, text):
+    (tmp_path / "h.txt").write_text(text)
+    with pytest.raises(HypvisionError, match="h.txt"):
+        read_hyperlex(tmp_path / "h.txt")
+    with pytest.raises(HypvisionError, match="There is no"):
+        read_hyperlex(tmp_path / "none.txt")
+
+
+def test_recall_over_a_tree():
+    # Names: 0 animal, 1 cat, 2 dog, 3 vehicle, 4 car. The first picture finds cat and animal, the second car alone.
+    similarity = torch.tensor([[0.8, 0.9, 0.1, 0.0, 0.2], [0.7, 0.1, 0.5, 0.0, 0.9]])
+    found = tree_recall(similarity, [0, 2], [[1, 0], [2, 0], [4, 3]], ks=(1, 2, 5))
+    assert found == {"tree_R@1": 0.5, "tree_R@2": 0.75, "tree_R@5": 1.0}
+
+
+def test_recall_and_levels():
+    similarity = torch.tensor([[0.9, 0.1, 0.5], [0.2, 0.3, 0.8]])
+    assert recall_at(similarity, torch.tensor([[0, 0, 1], [0, 0, 1]]).bool(), (1, 2, 9)) == {1: 0.5, 2: 1.0, 9: 1.0}
+    chains = [("animal", "cat"), ("animal", "dog"), ("food", "pie")]
+    # Pictures of chains 0 and 2; texts: animal cat animal dog food pie.
+    similarity = torch.tensor([[0.5, 0.3, 0.5, 0.4, 0.1, 0.0], [0.2, 0.0, 0.2, 0.1, 0.6, 0.9]])
+    found = level_accuracy(chains, [0, 2], similarity, ks=(1, 2))
+    assert found == {"level1_R@1": 1.0, "level1_R@2": 1.0, "level2_R@1": 0.5, "level2_R@2": 1.0,
+                     "text_to_image_R@1": 1.0, "text_to_image_R@2": 1.0}  # fmt: skip
+
+
+CHAINS, IMAGES = [("a", "b c", "d"), ("a", "e", "f"), ("a", "e", "g")], ["x/1.jpg", "2", "2"]
+
+
+def test_embeddings_of_any_model(tmp_path):
+    texts, images = torch.randn(3, 3, 5), torch.randn(2, 5)
+    save_file(dict(texts=texts, images=images, root=torch.zeros(5)), tmp_path / "a.safetensors")
+    found, pictures, space = read_embeddings(tmp_path / "a.safetensors")
+    measured = measure_chains(CHAINS, IMAGES, found, pictures, space, 7)
+    assert len(measured.metrics.precision) == 2 and -1 <= measured.values["d_corr"] <= 1
+    assert measure_chains(CHAINS, IMAGES, found, None, space).values == {"d_corr": measured.values["d_corr"]}
+    save_file(dict(texts=texts, c=torch.tensor(0.5)), tmp_path / "b.safetensors")
+    space = read_embeddings(tmp_path / "b.safetensors")[2]
+    assert isinstance(space, Hyperboloid) and space.c == 0.5
+    save_file(dict(texts=texts), tmp_path / "c.safetensors")
+    with pytest.raises(HypvisionError, match="has texts. Expected: texts"):
+        read_embeddings(tmp_path / "c.safetensors")
+
+
+def test_mistakes_in_embeddings_are_told():
+    texts, images, space = torch.randn(3, 3, 5), torch.randn(2, 5), Sphere(torch.zeros(5))
+    broken = texts.clone()
+    broken[1, 2, 0] = float("nan")
+    with pytest.raises(HypvisionError, match=r"'f' \(chain 2, level 3\) is not finite"):
+        measure_chains(CHAINS, IMAGES, broken, images, space)
+    with pytest.raises(HypvisionError, match="image '2' is not finite"):
+        measure_chains(CHAINS, IMAGES, texts, torch.stack([images[0], broken[1, 2]]), space)
+    with pytest.raises(HypvisionError, match="an image without a chain"):
+        measure_chains(CHAINS, IMAGES, texts, torch.randn(3, 5), space)
+    with pytest.raises(HypvisionError, match="a chain without an image"):
+        measure_chains(CHAINS, IMAGES, texts, images[:1], space)
+    with pytest.raises(HypvisionError, match="3 chains of 2 texts"):
+        measure_chains(CHAINS, IMAGES, texts[:, :2], images, space)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    for number, name in enumerate(("1.jpg", "2.png")):
+        Image.new("RGB", (80, 64 + 40 * number), (90 * number, 60, 0)).save(tmp_path / name)
+    return tmp_path
+
+
+def test_pictures_are_found_and_embedded(pictures):
+    files = find_pictures(IMAGES, pictures)
+    assert files == {"x/1.jpg": pictures / "1.jpg", "2": pictures / "2.png"}
+    clip = create_clip("emoji-s16")
+    every = embed_images(clip, list(files.values()))
+    assert torch.allclose(every.norm(dim=-1), torch.ones(2)) and every.shape == (2, 128)
+    assert torch.allclose(embed_images(clip, [files["2"]])[0], every[1], atol=1e-5)
+    measured = measure_clip(clip, CHAINS, IMAGES, files)
+    assert measured.texts.shape == (3, 3, 128) and torch.equal(measured.texts[0, 0], measured.texts[2, 0])
+    assert len(measured.metrics.predicted) == 2
+    with pytest.raises(HypvisionError, match="1 of 3 images .* the first is 'http://y/3.jpg'"):
+        find_pictures([*IMAGES, "http://y/3.jpg"], pictures)
+    with pytest.raises(HypvisionError, match="no folder of pictures"):
+        find_pictures(IMAGES, pictures / "none")
+
+
+def test_tree_of_class_folders(pictures):
+    clip = create_clip("emoji-s16")
+    (pictures / "tree/cat").mkdir(parents=True)
+    (pictures / "1.jpg").rename(pictures / "tree/cat/1.jpg")
+    found = measure_tree(clip, pictures / "tree", {"cat": ["animal"]})
+    assert found["tree_R@5"] == 1.0
+    with pytest.raises(HypvisionError, match="no ancestors of the class 'cat'"):
+        measure_tree(clip, pictures / "tree", {"dog": ["animal"]})
+    with pytest.raises(HypvisionError, match="no pictures in class folders"):
+        measure_tree(clip, pictures / "none", {})

@@ -1,0 +1,78 @@
+"""The console of a run: few lines, the numbers that matter, everything else in the log file."""
+
+import json
+import logging
+import sys
+import warnings
+
+import pytest
+from helpers.engine import make_images, write_config
+
+from hypvision.cli import main
+from hypvision.engine import console
+from hypvision.engine.console import _duration, _Progress, _table, quiet
+
+
+@pytest.fixture
+def config(tmp_path):
+    return str(write_config(tmp_path / "config.py", make_images(tmp_path / "data"), epochs=2))
+
+
+def test_a_training_and_a_test_say_what_matters(tmp_path, config, capsys):
+    work = tmp_path / "work"
+    assert main(["train", config, "--work-dir", str(work)]) == 0
+    said = capsys.readouterr()
+    lines = said.err.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith(("train ", "validate ")))
+    assert first <= 25 and said.out == ""
+    begin = "\n".join(lines[:first])
+    for word in ("ImageClassifier on test_vit", "0.3 M parameters", "24 samples", "3 classes", "CPU", "log", "6 steps"):
+        assert word in begin, word
+    [bar] = [line for line in lines if line.startswith("train 6/6")]
+    assert "loss " in bar and "lr " in bar and "it/s" in bar
+    assert [line.split() for line in lines[-3:]][0] == ["epoch", "top1", "top2"] and lines[-1].split()[0] == "2"
+    [log] = work.glob("*/*.log")
+    text = log.read_text()
+    assert "train_dataloader = dict(" in text and "Epoch(train)" in text and len(text.splitlines()) > 200
+    assert main(["test", config, str(work / "epoch_2.pth"), "--work-dir", str(tmp_path / "test")]) == 0
+    said = capsys.readouterr()
+    assert set(json.loads(said.out)) == {"top1", "top2"} and "test 3/3" in said.err
+
+
+def test_verbose_is_mmengines_console(tmp_path, config, capsys):
+    assert main(["train", config, "--work-dir", str(tmp_path / "work"), "--verbose"]) == 0
+    said = capsys.readouterr()
+    assert "train_dataloader = dict(" in said.out + said.err and "log     " not in said.err
+
+
+def test_errors_and_our_warnings_reach_the_console(tmp_path, capsys):
+    from mmengine.logging import MMLogger
+
+    with quiet():
+        logger = MMLogger.get_instance("console-test", log_file=str(tmp_path / "log"))
+        logger.info("details")
+        logger.warning("theirs")  # from a file outside of the package
+        logger.error("serious")
+        print("printed by a library")
+        warnings.warn("of Python", stacklevel=1)
+    for handler in logger.handlers:
+        handler.flush()
+    said, text = capsys.readouterr(), (tmp_path / "log").read_text()
+    assert "serious" in said.err and "details" not in said.err and "theirs" not in said.err and said.out == ""
+    assert all(word in text for word in ("details", "theirs", "serious", "printed by a library", "of Python"))
+    record = logging.LogRecord("x", logging.WARNING, console.__file__, 1, "ours", (), None)
+    assert console._Brief().filter(record)
+
+
+def test_a_terminal_has_a_live_bar(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    bar = _Progress("train", 4)
+    for step in range(1, 5):
+        bar.update(step, "loss 0.5")
+    bar.close()
+    assert "train: 100%" in capsys.readouterr().err and bar.bar.n == 4
+
+
+def test_words():
+    assert [_duration(seconds) for seconds in (7, 65, 3720)] == ["7 s", "1 min 05 s", "1 h 02 min"]
+    assert _table([{"epoch": "1", "coco/bbox_mAP": "0.5"}]).split() == ["epoch", "bbox_mAP", "1", "0.5"]

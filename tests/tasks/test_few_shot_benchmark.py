@@ -1,0 +1,189 @@
+"""The few-shot benchmark in one command, on tiny data: cells, resuming, settings, tables."""
+
+import csv
+import json
+
+import pytest
+from helpers.fewshot import bundle
+from helpers.fewshot_layouts import coop, imagenet
+from PIL import Image
+
+from hypvision.cli import main
+from hypvision.data.fewshot import FewShotDataset
+from hypvision.errors import HypvisionError
+from hypvision.tasks import few_shot_published as published
+from hypvision.tasks.few_shot_benchmark import plan
+from hypvision.tasks.few_shot_pictures import load_cell_model, places
+from hypvision.tasks.few_shot_tables import harmonic, read_results, tables
+
+SMALL = ["--clip", "tiny", "--pretrained", "none", "--size", "64", "--steps", "2"]
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setattr("hypvision.tasks.few_shot.create_clip", lambda **options: bundle())
+    monkeypatch.setattr("hypvision.clip.prompting.promptkd.create_clip", lambda **options: bundle())
+
+
+def run(*words):
+    return main(["fewshot", *map(str, words)])
+
+
+def test_base_to_new_and_its_table(tmp_path, capsys):
+    coop(tmp_path)
+    coop(tmp_path, "dtd")
+    out = tmp_path / "results"
+    command = ["base2new", "--method", "zeroshot", "coop", "--datasets", "caltech101", "dtd", "--seeds", 1, 2]
+    command += ["--shots", 2, "--root", tmp_path, "--out", out, "--host", "text_chunk=2", *SMALL]
+    assert run(*command) == 2  # zeroshot has no text_chunk: those cells fail, the others run
+    assert "4 of 8 cells failed" in capsys.readouterr().err
+    cells = sorted(path.parent.relative_to(out).as_posix() for path in out.rglob("result.json"))
+    assert cells == [f"base2new/coop/{d}/2shots-seed{s}" for d in ("caltech101", "dtd") for s in (1, 2)]
+    result = json.loads((out / cells[0] / "result.json").read_text())
+    assert set(result["accuracy"]) == {"base", "new"} and result["steps"] == 2 and not result["transductive"]
+    assert all(0 <= value <= 100 for value in result["accuracy"].values())
+    before = (out / cells[0] / "result.json").stat().st_mtime_ns
+    command[2:4] = ["coop"]
+    assert run(*command) == 0 and (out / cells[0] / "result.json").stat().st_mtime_ns == before  # not again
+    printed = capsys.readouterr().out
+    assert "| coop | average | 2 |" in printed and "± " in printed
+    assert run("table", out) == 0
+    rows = list(csv.DictReader((out / "base2new.csv").open()))
+    assert [row["dataset"] for row in rows] == ["average", "caltech101", "dtd"]
+    mean = {key: float(rows[0][key]) for key in ("base", "new", "HM")}
+    assert mean["HM"] == pytest.approx(harmonic(mean["base"], mean["new"]))
+    assert rows[1]["base published"] == "98.0" and rows[0]["base published"] == ""  # not all data sets
+    command[command.index("--steps") + 1] = 3
+    assert run(*command) == 2
+    assert "of other settings (steps: 2 there, 3 here)" in capsys.readouterr().err
+
+
+def test_a_cell_that_was_cut_goes_on(tmp_path, monkeypatch):
+    coop(tmp_path)
+    out = tmp_path / "results"
+    command = ["base2new", "--method", "promptsrc+lath", "--datasets", "caltech101", "--seeds", 1, "--shots", 2]
+    command += ["--root", tmp_path, "--out", out, "--host", "depth=2", "templates=2", *SMALL[:-2], "--epochs", 2]
+    read, calls = FewShotDataset.__getitem__, []
+
+    def cut(self, index):
+        calls.append(index)
+        if len(calls) == 8:  # in the second epoch
+            raise KeyboardInterrupt
+        return read(self, index)
+
+    monkeypatch.setattr(FewShotDataset, "__getitem__", cut)
+    assert run(*command) == 130
+    monkeypatch.setattr(FewShotDataset, "__getitem__", read)
+    cell = out / "base2new/promptsrc+lath/caltech101/2shots-seed1"
+    assert (cell / "epoch_1.pth").is_file() and not (cell / "result.json").exists()
+    assert run(*command) == 0
+    assert json.loads((cell / "result.json").read_text())["epochs"] == 2
+
+
+def test_shots_heads_and_the_curve(tmp_path):
+    coop(tmp_path)
+    out = tmp_path / "results"
+    methods = ["tip-adapter", "tip-adapter-f", "linear-probe", "clip-adapter", "zeroshot"]
+    assert run("shots", "--method", *methods, "--datasets", "caltech101", "--seeds", 1, "--shots", 1, 2, "--root",
+               tmp_path, "--out", out, "--views", 0, "--cache", tmp_path / "cache", *SMALL) == 0  # fmt: skip
+    assert (out / "shots.png").is_file() and len(list((tmp_path / "cache").iterdir())) > 2
+    rows = {row.method: row for row in tables(read_results(out))["shots"]}
+    assert set(rows) == set(methods) and set(rows["tip-adapter"].mean) == {"1 shots", "2 shots"}
+    assert rows["zeroshot"].mean["1 shots"] == rows["zeroshot"].mean["2 shots"]
+
+
+def test_other_data_sets(tmp_path):
+    for name in ("imagenet", "imagenetv2", "imagenet_a"):
+        imagenet(tmp_path, name)
+    coop(tmp_path)
+    out = tmp_path / "results"
+    shared = ["--method", "maple", "--seeds", 1, "--root", tmp_path, "--out", out, "--host", "depth=2", *SMALL]
+    assert run("cross", "--datasets", "caltech101", *shared) == 0
+    assert run("dg", "--datasets", "imagenetv2", "imagenet_a", *shared) == 0
+    found = tables(read_results(out))
+    assert {row.dataset for row in found["dg"]} == {"average", "imagenet (source)", "imagenetv2", "imagenet_a"}
+    assert {row.dataset for row in found["cross"]} == {"imagenet (source)", "caltech101"}
+    assert run("dg", "--datasets", "imagenetv2", "imagenet_a", "imagenet_r", *shared) == 2  # another target: not there
+
+
+def test_promptkd_takes_the_teacher_of_its_cell(tmp_path):
+    coop(tmp_path)
+    out = tmp_path / "results"
+    small = ["--datasets", "caltech101", "--seeds", 1, "--root", tmp_path, "--shots", 2, *SMALL]
+    host = ["depth=2", "templates=2"]
+    assert run("base2new", "--method", "promptsrc", "--out", out, "--host", *host, *small) == 0
+    teacher = f"{out}/base2new/promptsrc/{{dataset}}/{{shots}}shots-seed{{seed}}/epoch_2.pth"
+    command = ["base2new", "--method", "promptkd", "promptkd+lath", "--host", "depth=2", *small]
+    assert run(*command, "--out", tmp_path / "kd", "--teacher", teacher, "--teacher-host", *host) == 0
+    cells = read_results(tmp_path / "kd")
+    assert len(cells) == 2 and all(cell["about"]["transductive"] for cell in cells)
+    assert run(*command, "--out", tmp_path / "other") == 2  # no teacher
+
+
+def test_pictures_of_a_cell(tmp_path):
+    coop(tmp_path)
+    out = tmp_path / "results"
+    small = ["--datasets", "caltech101", "--seeds", 1, "--root", tmp_path, "--shots", 2, *SMALL]
+    assert run("shots", "--method", "coop+lath", "coop", "--out", out, "--adapter", "attributes=3", *small) == 0
+    cell = out / "shots/coop+lath/caltech101/2shots-seed1"
+    assert run("explain", cell, "--root", tmp_path) == 0
+    for name in ("attributes.png", "disk.png"):
+        with Image.open(cell / name) as picture:
+            assert picture.width > 300
+    model, *_ = load_cell_model(cell, tmp_path)
+    found = places(model, FewShotDataset(str(tmp_path), "caltech101", "test", size=64))
+    assert found.attributes.shape == (3, 64) and found.classes.shape == (5, 64) and len(found.images) == 10
+    assert run("explain", out, "--root", tmp_path) == 2  # no cell
+    assert run("explain", out / "shots/coop/caltech101/2shots-seed1", "--root", tmp_path) == 2  # no adapter
+
+
+# Plans and tables -----------------------------------------------------------------------------------------------------
+
+
+def test_plans():
+    assert len(plan("base2new", ["maple", "promptsrc+lath"])) == 2 * 11 * 3
+    assert len(plan("shots", ["maple"], ["dtd"])) == 5 * 3
+    (cell,) = plan("cross", ["maple"], seeds=(1,))
+    assert cell.dataset == "imagenet" and len(cell.targets) == 10
+    assert cell.key == "cross/maple/imagenet/16shots-seed1"
+    assert [c.dataset for c in plan("dg", ["promptkd"], seeds=(1,))] == list(plan("dg", ["maple"])[0].targets)
+    with pytest.raises(HypvisionError, match="has no cells in 'base2new'"):
+        plan("base2new", ["linear-probe"])
+
+
+def test_the_harmonic_mean_of_averages_is_the_published_one():
+    base, new = published.BASE_TO_NEW["maple"]["average"]
+    sets = {name: pair for name, pair in published.BASE_TO_NEW["maple"].items() if name != "average"}
+    assert len(sets) == 11
+    assert sum(pair[0] for pair in sets.values()) / 11 == pytest.approx(base, abs=0.01)
+    assert sum(pair[1] for pair in sets.values()) / 11 == pytest.approx(new, abs=0.01)
+    assert harmonic(base, new) == pytest.approx(78.55, abs=0.01)
+    assert sum(harmonic(*pair) for pair in sets.values()) / 11 == pytest.approx(78.27, abs=0.01)
+    cells = [
+        dict(protocol="base2new", method="maple", dataset=name, shots=16, seed=seed,
+             accuracy=dict(base=pair[0] + seed, new=pair[1] - seed))
+        for name, pair in sets.items() for seed in (-1, 0, 1)
+    ]  # fmt: skip
+    rows = tables(cells)["base2new"]
+    assert rows[0].dataset == "average" and rows[0].mean["HM"] == pytest.approx(78.55, abs=0.01)
+    assert rows[0].known["HM"] == pytest.approx(78.55, abs=0.01) and rows[1].dataset == "imagenet"
+    assert rows[1].std["base"] == pytest.approx(1.0)
+    for table in (published.CROSS_DATASET, published.DOMAIN):
+        for row in table.values():
+            if len(row) > 1:
+                own = [value for name, value in row.items() if name not in ("average", "imagenet")]
+                assert sum(own) / len(own) == pytest.approx(row["average"], abs=0.02)
+
+
+def test_mistakes_are_explained(tmp_path, capsys):
+    for match, words in (
+        ("no WHAT 'base2old'. Did you mean base2new", ["base2old"]),
+        ("table needs a folder of results", ["table"]),
+        ("no results (result.json)", ["table", tmp_path]),
+        ("go to --out", ["shots", tmp_path]),
+        ("no few-shot method 'mapel'", ["shots", "--method", "mapel", "--out", tmp_path / "a"]),
+    ):
+        assert run(*words) == 2
+        assert match in capsys.readouterr().err
+    (tmp_path / "result.json").write_text("{}")
+    assert run("table", tmp_path) == 2 and "is damaged" in capsys.readouterr().err

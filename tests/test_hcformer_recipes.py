@@ -1,0 +1,170 @@
+"""HCFormer's recipes are the published ones: a table of both, read from the configs as they resolve.
+
+python tests/test_hcformer_recipes.py     # prints the table of configs/hcformer/README.md
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import timm
+from mmengine.config import Config
+
+from hypvision.engine.param_groups import TimmParamGroups
+
+ROOT = Path(__file__).parents[1] / "configs" / "hcformer"
+NAMES = {
+    "ImageNet-1K": "hcformer-{}_4xb256-310e_in1k.py",
+    "ADE20K": "semantic-fpn_hcformer-{}_4xb4-80k_ade20k-512x512.py",
+    "COCO": "mask-rcnn_hcformer-{}_8xb2-1x_coco.py",
+}
+# What the paper and the code behind it say.
+PUBLISHED = {
+    "ImageNet-1K": {
+        "optimiser": "AdamW, rate 0.001, decay 0.05",
+        "batch": "4 x 256, linear rule",
+        "length": "310 epochs",
+        "schedule": "linear from 1e-06 over 5 epochs, cosine from epoch 0 to 300, then 1e-06",
+        "precision": "AMP",
+        "mixup, cutmix, label smoothing": "0.8, 1, 0.1",
+        "augmentation": "rand-m9-mstd0.5-inc1, erasing 0.25",
+        "interpolation in training": "random",
+        "test crop, interpolation": "0.9, bicubic",
+        "drop path": "0.1",
+        "not decayed": "norms, biases, temperatures, layer scales",
+    },
+    "ADE20K": {
+        "optimiser": "AdamW, rate 0.0002, decay 0.0001",
+        "batch": "4 x 4",
+        "length": "80000 iterations",
+        "schedule": "polynomial, power 0.9",
+        "training size": "short side 512 times 0.5 to 2, crops of 512",
+        "test size": "short side 512, aligned to 32",
+        "drop path": "0",
+        "not decayed": "nothing",
+    },
+    "COCO": {
+        "optimiser": "AdamW, rate 0.0001, decay 0.0001",
+        "batch": "8 x 2",
+        "length": "12 epochs",
+        "schedule": "steps after epochs 8, 11",
+        "size": "1333 x 800",
+        "drop path": "0",
+    },
+}
+KEPT = {
+    ("ImageNet-1K", "schedule"): "the engine counts a cosine from its start; the rates differ by 0.016 of the first "
+    "at most",
+}
+
+
+def recipe(task: str, size: str) -> dict[str, str]:
+    """What a config says once its bases are resolved."""
+    name = NAMES[task].format(size)
+    cfg = Config.fromfile(ROOT / name)
+    optimizer, loop = cfg.optim_wrapper.optimizer, cfg.train_cfg
+    processes, batch = name[name.index("xb") - 1], cfg.train_dataloader.batch_size
+    assert f"_{processes}xb{batch}-" in name
+    found = {
+        "optimiser": f"{optimizer.type}, rate {optimizer.lr:g}, decay {optimizer.weight_decay:g}",
+        "batch": f"{processes} x {batch}",
+        "length": f"{loop.max_epochs} epochs" if "max_epochs" in loop else f"{loop.max_iters} iterations",
+        "drop path": f"{cfg.model.backbone.get('drop_path_rate', 0.0):g}",
+    }
+    return found | {"ImageNet-1K": _imagenet, "ADE20K": _ade20k, "COCO": _coco}[task](cfg, found)
+
+
+def _imagenet(cfg: Config, found: dict[str, str]) -> dict[str, str]:
+    warm_up, cosine = cfg.param_scheduler
+    train, test = (cfg[f"{kind}_dataloader"].dataset.transform for kind in ("train", "test"))
+    mix = cfg.model.mixup
+    assert cfg.auto_scale_lr == dict(base_batch_size=1024, enable=True) and warm_up.by_epoch and cosine.by_epoch
+    assert train.re_mode == "pixel" and train.is_training
+    return {
+        "batch": f"{found['batch']}, linear rule",
+        "schedule": f"linear from {warm_up.start_factor * cfg.optim_wrapper.optimizer.lr:g} over {warm_up.end} epochs, "
+        f"cosine from epoch {cosine.begin} to {cosine.end}, then {cosine.eta_min:g}",
+        "precision": "AMP" if cfg.optim_wrapper.type == "AmpOptimWrapper" else "float32",
+        "mixup, cutmix, label smoothing": f"{mix.mixup_alpha:g}, {mix.cutmix_alpha:g}, {cfg.model.label_smoothing:g}",
+        "augmentation": f"{train.auto_augment}, erasing {train.re_prob:g}",
+        "interpolation in training": train.interpolation,
+        "test crop, interpolation": f"{test.crop_pct:g}, {test.interpolation}",
+        "not decayed": _not_decayed(cfg),
+    }
+
+
+def _ade20k(cfg: Config, found: dict[str, str]) -> dict[str, str]:
+    resize, crop = cfg.train_dataloader.dataset.pipeline[2:4]
+    tested = {step.type: step for step in cfg.test_dataloader.dataset.pipeline}
+    assert cfg.val_dataloader.dataset.pipeline == cfg.test_dataloader.dataset.pipeline
+    low, high = resize.ratio_range
+    aligned = f", aligned to {tested['ResizeToMultiple'].size_divisor}" if "ResizeToMultiple" in tested else ""
+    return {
+        "schedule": f"polynomial, power {cfg.param_scheduler[0].power:g}",
+        "training size": f"short side {min(resize.scale)} times {low:g} to {high:g}, crops of {crop.crop_size[0]}",
+        "test size": f"short side {min(tested['Resize'].scale)}{aligned}",
+        "not decayed": _not_decayed(cfg),
+    }
+
+
+def _coco(cfg: Config, found: dict[str, str]) -> dict[str, str]:
+    return {
+        "schedule": f"steps after epochs {', '.join(map(str, cfg.param_scheduler[1].milestones))}",
+        "size": " x ".join(map(str, cfg.train_dataloader.dataset.pipeline[2].scale)),
+    }
+
+
+def _not_decayed(cfg: Config) -> str:
+    """The kinds of parameters of the backbone that get no weight decay."""
+    if cfg.optim_wrapper.constructor == "DefaultOptimWrapperConstructor":
+        assert "paramwise_cfg" not in cfg.optim_wrapper
+        return "nothing"
+    model = timm.create_model("hcformer_nano", device="meta")
+    groups = TimmParamGroups(cfg.optim_wrapper.to_dict()).groups(model)
+    spared = {id(p) for group in groups if group["weight_decay"] == 0 for p in group["params"]}
+    kinds: dict[str, bool] = {}
+    for name, parameter in model.named_parameters():
+        kind = _kind(name, parameter.dim())
+        assert kinds.setdefault(kind, id(parameter) in spared) == (id(parameter) in spared), name
+    order = ("weights", "position biases", "norms", "biases", "temperatures", "layer scales")
+    return ", ".join(kind for kind in order if kinds[kind])
+
+
+def _kind(name: str, dim: int) -> str:
+    end = name.rpartition(".")[2]
+    if end.endswith("bias"):
+        return "position biases" if dim > 1 else "norms" if "norm" in name else "biases"
+    if end.endswith("alpha"):
+        return "temperatures"
+    return "layer scales" if "layer_scale" in end else "norms" if "norm" in name else "weights"
+
+
+def table() -> str:
+    """Published beside ours, of the nano configs; the others differ in the network alone."""
+    lines = ["| | | published | here | why |", "|---|---|---|---|---|"]
+    for task, settings in PUBLISHED.items():
+        ours = recipe(task, "nano")
+        for i, (setting, value) in enumerate(settings.items()):
+            here = "the same" if ours[setting] == value else ours[setting]
+            lines.append(f"| {'' if i else task} | {setting} | {value} | {here} | {KEPT.get((task, setting), '')} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("size", ["nano", "tiny", "small", "medium"])
+@pytest.mark.parametrize("task", NAMES)
+def test_the_recipe_is_the_published_one(task, size):
+    found = recipe(task, size)
+    assert found.keys() == PUBLISHED[task].keys()
+    differ = {setting for setting, value in PUBLISHED[task].items() if found[setting] != value}
+    assert differ == {setting for kept, setting in KEPT if kept == task}, {name: found[name] for name in differ}
+
+
+def test_the_table_stands_in_the_readme():
+    assert table() in (ROOT / "README.md").read_text(), (
+        "python tests/test_hcformer_recipes.py prints the table of today"
+    )
+
+
+if __name__ == "__main__":
+    print(table())
