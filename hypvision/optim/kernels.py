@@ -20,7 +20,7 @@ __all__ = ["BallKernel", "Kernel", "LorentzKernel", "kernel_of"]
 
 # Rows of a block: its temporaries stay in the cache. On a CPU new memory is handed out page by page, and that is what
 # an update written in whole tensors waits for.
-_BLOCK = 2**16
+_BLOCK = 2**18  # coordinates; in smaller ones calls cost more than what they compute
 # Longest step, sqrt(c) times the distance; nothing can be farther away than twice the caps of the radius.
 _LONGEST = 40.0
 # Longest gradient: its products with points at the cap must not overflow.

@@ -162,7 +162,7 @@ class LanguageParamGroups(ParamGroups):
 
 @METRICS.register_module()
 class BitsPerByte(BaseMetric):
-    """Mean loss of a token in nats, its perplexity, and bits a byte of the text, which compares tokenizers."""
+    """Cross entropy of a token in nats, its perplexity, and bits a byte of the text, which compares tokenizers."""
 
     default_prefix = ""
 
@@ -174,4 +174,5 @@ class BitsPerByte(BaseMetric):
         """The means over all tokens."""
         loss = sum(total for total, _ in results) / max(sum(count for _, count in results), 1)
         ratio = (self.dataset_meta or {}).get("tokens_per_byte", 1.0)
-        return dict(loss=loss, perplexity=math.exp(min(loss, 50.0)), bits_per_byte=loss * ratio / math.log(2))
+        # not "loss": mmengine averages what is called so over the validations before
+        return dict(cross_entropy=loss, perplexity=math.exp(min(loss, 50.0)), bits_per_byte=loss * ratio / math.log(2))

@@ -82,7 +82,9 @@ def test_config_takes_steps(name, text, tmp_path):
     )
     assert runner.iter == 2
     values = runner.message_hub.log_scalars
-    assert values["val/bits_per_byte"].current() == pytest.approx(values["val/loss"].current() / math.log(2), rel=0.05)
+    entropy = values["val/cross_entropy"].current()
+    assert values["val/bits_per_byte"].current() == pytest.approx(entropy / math.log(2))
+    assert values["val/perplexity"].current() == pytest.approx(math.exp(entropy))
     mixed = runner.model.decoder.config.mixed
     assert ("train/expert_share/0" in values) == mixed
     if mixed and runner.model.decoder.config.lorentz:

@@ -277,7 +277,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    start(args, layers=1)
+    start(args, layers=2)
     text = table(args)
     facts = f"hypvision {hypvision.__version__}. float32, batch 1; least times."
     options = ["parts", "vocabulary", "lengths", "rows", "layers"]

@@ -1,0 +1,37 @@
+"""The benchmark of language models counts and writes what it says; the times themselves are not tested."""
+
+import argparse
+
+import pytest
+from bench import helm as bench
+
+from hypvision.helm import PRESETS
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setitem(PRESETS, "helm_d_115m", dict(dim=390, n_heads=6, inter_dim=390))
+    monkeypatch.setitem(
+        PRESETS, "helm_mice_120m", {**PRESETS["helm_mice_120m"], "inter_dim": 390, "mice_inter_dim": 98}
+    )
+
+
+def arguments(*words):
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    args = parser.parse_args([*words, "--repeats", "1", "--layers", "2"])
+    args.benchmark = "helm"
+    return args
+
+
+@pytest.mark.slow
+def test_all_parts(small, tmp_path, capsys):
+    page = tmp_path / "benchmarks.md"
+    bench.run(arguments("--vocabulary", "300", "--lengths", "16", "--rows", "600", "--write", str(page)))
+    text = page.read_text()
+    for row in ("HELM-D step, V 300, L 16, eager", "HELM-MiCE layer, L 16", "peak MiB above weights", "600 rows",
+                "core of its attention", "helm_mice_120m: a token at 128"):  # fmt: skip
+        assert row in text
+    assert "| 93 / 600 | 372 bytes |" in text and "| 768 / 780 | 3072 bytes |" in text  # of the published sizes
+    tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+    assert len(tables) == 2 and all(len({line.count("|") for line in table}) == 1 for table in tables)
