@@ -1,4 +1,4 @@
-"""The page on scaling laws does what it says: its code runs, its commands are read, its links and pictures exist."""
+"""The page on scaling laws does what it says: its code runs, its commands are read, its links and images exist."""
 
 import re
 import shlex

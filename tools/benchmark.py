@@ -13,15 +13,15 @@ from hypvision.errors import guard
 # Sub-command -> module in tools/bench with add_arguments(parser) and run(args), and what it measures.
 BENCHMARKS = {
     "hcformer": ("hcformer", "HCFormer against its literal formulation and timm's models"),
-    "lorentz-cnn": ("lorentz_cnn", "Lorentz ResNets against Euclidean twins and the published form"),
+    "lorentz-cnn": ("lorentz_cnn", "Lorentz ResNets against Euclidean counterparts and the published form"),
     "himapper": ("himapper", "Hi-Mapper on the backbones of the paper, and against a loop over its levels"),
-    "geometry": ("geometry", "Geometry, layers and optimisers against geoopt, HypLL and Euclidean twins"),
+    "geometry": ("geometry", "Geometry, layers and optimisers against geoopt, HypLL and Euclidean counterparts"),
     "numerics": ("numerics", "Round-off of the geometry against mpmath, beside geoopt, HypLL and MERU's forms"),
     "hyperclip": ("hyperclip", "HyperCLIP's adapter: training step, inference, and prompts that are cut"),
     "open-vocabulary": ("open_vocabulary", "HyperCLIP's segmenter, detector and panoptic model: whole training steps"),
     "radial": ("radial", "Radial embeddings: metrics of chains, a tuning step, embedding captions"),
     "fewshot": ("fewshot", "Few-shot methods of CLIP: steps, evaluation and heads against the official formulation"),
-    "helm": ("helm", "HELM language models against Euclidean twins and the published form"),
+    "helm": ("helm", "HELM language models against Euclidean counterparts and the published form"),
     "hier": ("hier", "HIER's and LHIER's loss against the published form"),
     "scaling": ("scaling", "A step of the toy model of superposition against the published one"),
     "backward": ("backward", "Backward functions written by hand against plain operations, in real steps"),

@@ -1,8 +1,8 @@
 """`make demo`: HCFormer for classification, segmentation and detection, HyperCLIP for shapes that have no label.
 
-All pictures are drawn on the spot. Each part runs tools/train.py and tools/test.py on a config of configs/demo, as a
+All images are drawn on the spot. Each part runs tools/train.py and tools/test.py on a config of configs/demo, as a
 user would. Ctrl-C stops at a checkpoint; the next call goes on from there. After a complete run the next call starts
-anew (the pictures are kept).
+anew (the images are kept).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hypvision.errors import HypvisionError
 from hypvision.images import open_image, read_labels
 from hypvision.openmmlab.datasets.open_vocabulary_shapes import CLASSES, NOVEL
 from hypvision.viz.segmentation import draw_segmentation
-from hypvision.viz.sheet import contact_sheet, save_picture
+from hypvision.viz.sheet import contact_sheet, save_image
 
 ROOT = Path("work_dirs/demo")
 DATA = ROOT / "data"
@@ -48,7 +48,7 @@ class Part(NamedTuple):
         metric: the one to report.
         title: its name in words.
         scale: what to multiply it by.
-        paints: the test draws its predictions; it needs pictures on disk.
+        paints: the test draws its predictions; it needs images on disk.
     """
 
     name: str
@@ -102,7 +102,7 @@ def main() -> int:
         print(f"{part.name:15} {part.title:28} {metric:8.3f} {floor(part):8.3f} {seconds:8.0f}")
     print("The floor is what a constant answer reaches.")
     print(f"Shapes that have no label in the last part: {unseen}")
-    print(f"Total: {time.time() - begin:.0f} s. Pictures:")
+    print(f"Total: {time.time() - begin:.0f} s. Images:")
     for path in pictures:
         print(f"  {path}")
     return 0
@@ -191,10 +191,10 @@ def call(command: list, log: Path | None = None, answer: bool = False) -> str:
 
 
 def sheet(part: Part, count: int = 8) -> Path:
-    """Some of the painted predictions of one part on one picture."""
+    """Some of the painted predictions of one part on one image."""
     found = sorted(path for path in (ROOT / part.name / "shown").rglob("*") if path.suffix in (".png", ".jpg"))
     chosen = [found[i] for i in np.linspace(0, len(found) - 1, min(count, len(found))).astype(int)]
-    return save_picture(contact_sheet([open_image(path) for path in chosen]), ROOT / "pictures" / f"{part.name}.png")
+    return save_image(contact_sheet([open_image(path) for path in chosen]), ROOT / "pictures" / f"{part.name}.png")
 
 
 def clusters() -> list[Path]:
@@ -213,7 +213,7 @@ def before_and_after(shown: int = 4) -> tuple[Path, str]:
     """HyperCLIP and the frozen CLIP that it started from, side by side, by the functions that users have.
 
     Returns:
-        A picture: scenes, what the frozen CLIP makes of them, and what the tuned one does; and a line about the shapes
+        An image: scenes, what the frozen CLIP makes of them, and what the tuned one does; and a line about the shapes
         that have no label in training.
     """
     scenes = open_vocabulary_scenes()
@@ -228,7 +228,7 @@ def before_and_after(shown: int = 4) -> tuple[Path, str]:
         found = [segment(scene.image, CLASSES["shape"], model) for scene in scenes]
         rows.append([enlarged(result) for result in found[:shown]])
         scores.append(mean_iou([scene.semantic for scene in scenes], [result.labels for result in found], unseen))
-    path = save_picture(
+    path = save_image(
         contact_sheet([picture for row in rows for picture in row], columns=shown, cell=300),
         ROOT / "pictures" / "open_vocabulary.png",
     )
@@ -270,7 +270,7 @@ def floor(part: Part) -> float:
 
 
 def _detection_floor(path: Path) -> float:
-    """Box AP50 of the mean box of the most frequent class in every picture."""
+    """Box AP50 of the mean box of the most frequent class in every image."""
     import contextlib
     import io
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Draw the pictures of docs/geometry.md: ``python tools/draw_geometry.py docs/images/geometry``."""
+"""Draw the images of docs/geometry.md: ``python tools/draw_geometry.py docs/images/geometry``."""
 
 import math
 import sys
@@ -89,6 +89,6 @@ def draw(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = ArgumentParser(description="Draw the pictures of docs/geometry.md.")
+    parser = ArgumentParser(description="Draw the images of docs/geometry.md.")
     parser.add_argument("folder", type=Path, help="where lines.png goes")
     sys.exit(guard(lambda args: draw(args.folder / "lines.png"), parser.parse_args()))

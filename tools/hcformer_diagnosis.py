@@ -11,7 +11,7 @@ Prints a line for each block of the network of a config, with trained weights or
   centres, over that at the weights of the values; and of the temperature's gradient, absolute.
 
 Of a segmenter also the purity of the clusters on the masks of the data, beside that of equally many grid cells.
-``--draw FILE`` paints the assignments of the last block of each stage for some pictures, ``--json FILE`` keeps numbers.
+``--draw FILE`` paints the assignments of the last block of each stage for some images, ``--json FILE`` keeps numbers.
 """
 
 import json
@@ -110,7 +110,7 @@ def diagnose(model, network, inputs: torch.Tensor, labels: torch.Tensor | None) 
 
 
 def purities(model, network, dataset, count: int) -> list[dict[str, float]]:
-    """For the last block of each stage the mean purity over ``count`` pictures, and that of the grid."""
+    """For the last block of each stage the mean purity over ``count`` images, and that of the grid."""
     from hypvision.viz.cluster_statistics import cluster_purity
 
     found: dict[int, list[tuple[float, float]]] = {}
@@ -146,11 +146,11 @@ def _cell(value) -> str:
 
 
 def draw(network, pictures, inputs: torch.Tensor, path: Path) -> None:
-    """One column a picture, one row a stage: the clusters of head 0 of its last block."""
+    """One column an image, one row a stage: the clusters of head 0 of its last block."""
     from PIL import Image
 
     from hypvision.viz.clusters import cluster_map, draw_regions
-    from hypvision.viz.sheet import save_picture
+    from hypvision.viz.sheet import save_image
 
     side = 192
     last = {entry.stage: entry.assignment for entry in network.forward_assignments(inputs)}
@@ -161,7 +161,7 @@ def draw(network, pictures, inputs: torch.Tensor, path: Path) -> None:
         for row, (_, assignment) in enumerate(sorted(last.items()), start=1):
             labels = cluster_map(assignment, 0, index=column)
             sheet.paste(draw_regions(picture, labels, alpha=0.7, outlines=False), (column * side, row * side))
-    save_picture(sheet, path)
+    save_image(sheet, path)
 
 
 def run(args: Namespace) -> None:
@@ -195,7 +195,7 @@ def run(args: Namespace) -> None:
     for rows in result.values():
         print(table(rows), end="\n\n")
     if args.draw and segmenter:
-        raise HypvisionError("--draw paints for classifiers; use 'hypvision explain' for pictures of a segmenter.")
+        raise HypvisionError("--draw paints for classifiers; use 'hypvision explain' for images of a segmenter.")
     if args.draw:
         places = _spread(len(dataset), args.images)[:: max(args.images // 8, 1)][:8]
         few = torch.stack([dataset[i]["inputs"] for i in places])
@@ -208,8 +208,8 @@ def main() -> int:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config", metavar="CONFIG", help="config of a classifier or segmenter")
     parser.add_argument("weights", metavar="WEIGHTS", nargs="?", help="checkpoint, or zoo:NAME; none: random weights")
-    parser.add_argument("--images", type=int, default=256, metavar="N", help="pictures of the validation data")
-    parser.add_argument("--draw", metavar="FILE", help="paint the clusters of eight pictures there")
+    parser.add_argument("--images", type=int, default=256, metavar="N", help="images of the validation data")
+    parser.add_argument("--draw", metavar="FILE", help="paint the clusters of eight images there")
     parser.add_argument("--json", metavar="FILE", help="write the numbers there")
     parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config")
     return guard(run, parser.parse_args())

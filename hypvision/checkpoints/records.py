@@ -209,7 +209,7 @@ class Record:
         config: the config in this repository that trained it.
         file: the weight file.
         parameters: how many numbers the weights hold.
-        input: size and normalisation of the pictures.
+        input: size and normalisation of the images.
         classes: their names, in the order of the outputs.
         metrics: the first one is shown in tables.
         licence: SPDX identifier.

@@ -24,19 +24,19 @@ def add_chains_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--steps", type=whole(1, 100_000), default=50, metavar="N", help="radii of the walk (default: 50)"
     )
-    parser.add_argument("--show", nargs="+", default=[], metavar="IMAGE", help="draw the walk of these pictures")
+    parser.add_argument("--show", nargs="+", default=[], metavar="IMAGE", help="draw the walk of these images")
     parser.add_argument("--candidates", metavar="CHAINS", help="chains whose texts --show chooses from")
     parser.add_argument("--traversal", choices=["hierarcaps", "meru"], default="hierarcaps", help="the walk of --show")
     parser.add_argument("--hyperlex", metavar="FILE", help="HyperLex's hyperlex-all.txt: rank correlations, too")
     parser.add_argument("--tree", metavar="FILE", help="json of each class's ancestors: retrieval over the tree, too")
     parser.add_argument("--tree-images", metavar="DIR", help="class folders for --tree")
-    text = "folder of chains.json and pictures (default: chains)"
+    text = "folder of chains.json and images (default: chains)"
     parser.add_output("--out", what="folder", default="chains", metavar="DIR", help=text)
     add_device_argument(parser)
 
 
 def run_chains(args: Namespace) -> None:
-    """``chains`` from parsed arguments: prints a table, writes it and pictures."""
+    """``chains`` from parsed arguments: prints a table, writes it and images."""
     from hypvision.clip.radial.measure import find_pictures, measure_chains, read_embeddings
     from hypvision.data.chains import read_chains
     from hypvision.errors import HypvisionError
@@ -107,7 +107,7 @@ def _ancestors(path: str) -> dict[str, list[str]]:
 
 
 def _walks(args: Namespace, clip, measured, texts) -> list:
-    """The walk of each picture of ``--show``."""
+    """The walk of each image of ``--show``."""
     from hypvision.clip.radial.measure import embed_images
     from hypvision.clip.radial.spaces import Sphere
     from hypvision.clip.radial.texts import embed_texts

@@ -93,10 +93,10 @@ def run_search(args: Namespace) -> None:
     from hypvision.images import images_in, open_image
     from hypvision.tasks.embedding import distances, embed_images
     from hypvision.tasks.metric_learning_metrics import nearest
-    from hypvision.viz.sheet import picture_format, save_picture, search_sheet
+    from hypvision.viz.sheet import image_format, save_image, search_sheet
 
     device = device_of(args)
-    picture_format(args.out)  # refuses a wrong one before the work
+    image_format(args.out)  # refuses a wrong one before the work
     query = open_image(args.image)
     paths = [path for path in images_in(args.gallery) if path.resolve() != Path(args.image).resolve()]
     if not paths:
@@ -114,7 +114,7 @@ def run_search(args: Namespace) -> None:
             path = paths[number]
             print(f"{distance:.4f}  {path}")
             results.append((open_image(path), f"{distance:.3f}  {path.parent.name}/{path.name}"))
-        save_picture(search_sheet(query, results), args.out)
+        save_image(search_sheet(query, results), args.out)
     print(f"Drawn in {args.out}; weights {embedder.weights}")
 
 

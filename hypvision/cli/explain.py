@@ -59,7 +59,7 @@ def run_explain(args: Namespace) -> None:
     from hypvision.inference.sources import find_sources
     from hypvision.viz.clusters import explain_image
     from hypvision.viz.hierarchy_tree import explain_hierarchy
-    from hypvision.viz.sheet import save_picture
+    from hypvision.viz.sheet import save_image
     from hypvision.zoo.backbones import build_model
     from hypvision.zoo.loading import parse_arguments
 
@@ -84,4 +84,4 @@ def run_explain(args: Namespace) -> None:
                     model, image, size, args.regions, args.mean, args.std, args.stage, args.block, args.head, args.level
                 )
             for kind, drawing in drawings.items():
-                print(save_picture(drawing, below(args.out, f"{name}_{kind}.png")))
+                print(save_image(drawing, below(args.out, f"{name}_{kind}.png")))

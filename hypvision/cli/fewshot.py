@@ -1,4 +1,4 @@
-"""``hypvision fewshot``: the few-shot benchmark of CLIP, its tables, and pictures of what LatHAdapter learned."""
+"""``hypvision fewshot``: the few-shot benchmark of CLIP, its tables, and images of what LatHAdapter learned."""
 
 from __future__ import annotations
 

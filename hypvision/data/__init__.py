@@ -1,4 +1,4 @@
-"""Data sets. :mod:`.shapes` draws labelled pictures on the fly; :mod:`.export` writes them to disk.
+"""Data sets. :mod:`.shapes` draws labelled images on the fly; :mod:`.export` writes them to disk.
 
 Names are loaded when first asked for, so that importing this package costs nothing.
 """

@@ -3,7 +3,7 @@
 The files are those of HierarCaps (Alper and Averbuch-Elor, ECCV 2024), csv or csv.gz, texts joined by ``=>``::
 
     positive,negative[,image_url]       a chain, and for each of its texts one that contradicts it
-    id,captions[,image_url]             a chain of the picture ``image_url`` (of ``id`` where there is none)
+    id,captions[,image_url]             a chain of the image ``image_url`` (of ``id`` where there is none)
 
 HierarCaps itself states no licence and does not come with this package. Chains of the same form are made from the drawn
 shapes (:func:`shape_chains`), from emoji (:func:`emoji_chains`) and from captions of your own
@@ -39,7 +39,7 @@ class Chain:
     Attributes:
         texts: from general to specific, at least two.
         negatives: for each text one that contradicts it, though it fits the text before; or ().
-        image: what tells its picture: an address, a file name, an id; None where there is none.
+        image: what tells its image: an address, a file name, an id; None where there is none.
     """
 
     texts: tuple[str, ...]

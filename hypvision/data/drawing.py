@@ -4,10 +4,10 @@ An outline is a *signed distance*: a function of points that is negative inside,
 one per unit across the edge. From it follow the soft, anti-aliased edge (clip ``0.5 - distance in pixels`` to [0, 1])
 and the exact mask (distance <= 0) alike, whatever the size and rotation. Each outline lives in its own frame, where x
 points right, y points down and everything fits the unit circle; :class:`Sprite` says where that circle lies in the
-picture.
+image.
 
 Outlines use only +, *, min, max, abs and sqrt on arrays (trigonometry is done on scalars): these round alike
-everywhere, which keeps the pictures equal between machines as far as numpy allows.
+everywhere, which keeps the images equal between machines as far as numpy allows.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class Stamp(NamedTuple):
 
 
 def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
-    """Turn a sprite into pixels of a ``height`` x ``width`` picture; what lies beyond the border is cut off."""
+    """Turn a sprite into pixels of a ``height`` x ``width`` image; what lies beyond the border is cut off."""
     reach = sprite.radius + 1
     top, bottom = max(0, math.floor(sprite.y - reach)), min(height, math.ceil(sprite.y + reach))
     left, right = max(0, math.floor(sprite.x - reach)), min(width, math.ceil(sprite.x + reach))
@@ -292,7 +292,7 @@ def draw_background(rng: np.random.Generator, height: int, width: int) -> np.nda
 
 
 def add_noise(rng: np.random.Generator, canvas: np.ndarray) -> np.ndarray:
-    """Finish a picture: grey pixel noise of up to 6 levels, then uint8."""
+    """Finish an image: grey pixel noise of up to 6 levels, then uint8."""
     height, width, _ = canvas.shape
     noise = rng.random((height, width, 1), dtype=np.float32) * 12 - 6
     return np.clip(np.rint(canvas + noise), 0, 255).astype(np.uint8)

@@ -1,9 +1,9 @@
-"""Emoji: small pictures of one thing each in the styles of several vendors, with names, keywords and a taxonomy.
+"""Emoji: small images of one thing each in the styles of several vendors, with names, keywords and a taxonomy.
 
 The folder is the user's::
 
     emoji.json                  [{"id", "name", "keywords", "group", "subgroup"}, ...], words of Unicode's CLDR
-    images/STYLE/ID.png         one picture an emoji and style
+    images/STYLE/ID.png         one image an emoji and style
     splits/classes.json         [{"label", "classname", "subgroup", "group_name"}, ...]
     splits/emoji_split.json     {"train": [ID, ...], "val": [...], "test": [...]}, split by emoji
 
@@ -34,7 +34,7 @@ __all__ = ["TEMPLATES", "Emoji", "EmojiCaptions", "augment", "read_emoji"]
 TEMPLATES = ("a photo of a {}", "a picture of a {}", "a drawing of a {}", "an emoji of a {}")
 
 _SPLITS = ("train", "val", "test")
-_ONE_SIDED = ("hand", "time", "transport-sign")  # subgroups whose pictures mean something else in a mirror
+_ONE_SIDED = ("hand", "time", "transport-sign")  # subgroups whose images mean something else in a mirror
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Emoji:
     """One emoji: what it shows and where it stands in the taxonomy.
 
     Attributes:
-        id: code points in hex, joined by ``-``; the stem of its pictures.
+        id: code points in hex, joined by ``-``; the stem of its images.
         name, keywords: Unicode's words for it.
         label: number of its class, from 0.
         classname, group: readable names of its class and of the group above it.
@@ -120,24 +120,24 @@ def _records(path: Path, key: str) -> list[dict[str, Any]]:
 
 @DATASETS.register_module()
 class EmojiCaptions(Dataset):
-    """Pictures of emoji with a caption each, for a contrastive training of a small CLIP.
+    """Images of emoji with a caption each, for a contrastive training of a small CLIP.
 
     In training a caption is the name of the class, of its group, the name of the emoji with one to three keywords, or
-    the name alone, every second time in one of :data:`TEMPLATES`, and the picture is augmented. In the other splits
-    each picture comes once and as it is, with the bare name.
+    the name alone, every second time in one of :data:`TEMPLATES`, and the image is augmented. In the other splits
+    each image comes once and as it is, with the bare name.
 
     Args:
         root: folder of the layout above.
         split: ``train``, ``val`` or ``test``.
-        styles: of the pictures (folders of ``images``). An emoji that a style does not have is passed over.
-        length: number of samples of the training; the other splits have one a picture.
+        styles: of the images (folders of ``images``). An emoji that a style does not have is passed over.
+        length: number of samples of the training; the other splits have one an image.
         size: side of a sample in pixels.
-        augmented: False: pictures of the training as they are, too.
+        augmented: False: images of the training as they are, too.
         mix: probabilities of a class, a group, a name with keywords; the rest are names.
         seed: of all random choices; sample i is always the same.
 
     Raises:
-        HypvisionError: see :func:`read_emoji`; a style without pictures, or a picture that cannot be read.
+        HypvisionError: see :func:`read_emoji`; a style without images, or an image that cannot be read.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class EmojiCaptions(Dataset):
             paths = [(number, folder / f"{item.id}.png") for number, item in enumerate(self.emoji)]
             there = [(number, path) for number, path in paths if path.is_file()]
             if not there:
-                raise HypvisionError(f"The style '{style}' has no picture of the split '{split}' in '{folder}'.")
+                raise HypvisionError(f"The style '{style}' has no image of the split '{split}' in '{folder}'.")
             self.pictures += there
         self.length = length if split == "train" else len(self.pictures)
         self._images = [np.asarray(self._read(path)) for _, path in self.pictures]
@@ -210,7 +210,7 @@ class EmojiCaptions(Dataset):
 
 
 def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -> np.ndarray:
-    """A picture on white, moved, turned, resized, in other colours, in grey or as line art.
+    """An image on white, moved, turned, resized, in other colours, in grey or as line art.
 
     Args:
         rng: where choices come from.

@@ -23,7 +23,7 @@ from .taxonomy import TAXONOMY
 __all__ = ["LAYOUTS", "export", "run_length"]
 
 _RECORD = "dataset.json"
-_FORMAT = 1  # goes up when the pictures or the layouts change
+_FORMAT = 1  # goes up when the images or the layouts change
 
 
 def run_length(mask: np.ndarray) -> dict:
@@ -135,7 +135,7 @@ def export(
     Args:
         out: its folder; made, or left as it is when it holds the same data set already.
         layout: ``"imagefolder"`` (single objects), ``"ade"`` or ``"coco"`` (scenes).
-        train, val: numbers of pictures.
+        train, val: numbers of images.
         size: side, or (height, width), in pixels; at least 32.
         seed: which of the many data sets.
         level: what the classes are: ``"kind"`` (4), ``"shape"`` (16) or ``"instance"`` (384; 16-bit ADE masks).

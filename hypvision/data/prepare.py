@@ -30,7 +30,7 @@ from hypvision.images import image_size, read_labels
 
 __all__ = ["PREPARED", "ade847_labels", "prepare", "voc_labels"]
 
-Item = tuple[str, Path, Path, Callable[[], np.ndarray]]  # name, picture, file of its labels, the labels
+Item = tuple[str, Path, Path, Callable[[], np.ndarray]]  # name, image, file of its labels, the labels
 
 
 def ade847_labels(image: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -163,7 +163,7 @@ PREPARED: dict[str, tuple[Callable[[Path], Iterator[Item]], str, int | None]] = 
 
 
 def prepare(name: str, source: str | Path, out: str | Path) -> int:
-    """Write the pictures and label maps of a test set.
+    """Write the images and label maps of a test set.
 
     Args:
         name: a key of :data:`PREPARED`.
@@ -171,10 +171,10 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
         out: folder to write to. What is there is kept, so that an interrupted call can be repeated.
 
     Returns:
-        Number of pictures.
+        Number of images.
 
     Raises:
-        HypvisionError: unknown name, no pictures, a file that is missing or damaged, or labels out of range.
+        HypvisionError: unknown name, no images, a file that is missing or damaged, or labels out of range.
     """
     if name not in PREPARED:
         raise HypvisionError(f"There is nothing to prepare for '{name}'. Known: {', '.join(PREPARED)}.")
@@ -184,7 +184,7 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
     check_output_folder(out)
     found = list(items(source))
     if not found:
-        raise HypvisionError(f"'{source}' lists no pictures of {name}. Check SOURCE: it may not be complete.")
+        raise HypvisionError(f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete.")
     for stem, picture, place, labels in tqdm(found, desc=name, unit="img", disable=None):
         # The names come from lists in the data.
         target = below(out, f"{annotations.relative_to(out)}/{_plain(stem)}{suffix}")
@@ -197,7 +197,7 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
 
 
 def _write(picture: Path, labels: np.ndarray, image_path: Path, label_path: Path, limit: int | None) -> None:
-    """The picture first, the label map last: what has a label map is complete."""
+    """The image first, the label map last: what has a label map is complete."""
     short = min(labels.shape)
     if limit is not None and short > limit:
         cv2 = require("cv2", "mm")

@@ -316,7 +316,7 @@ def _taxonomy(name: str) -> dict[str, tuple[str, ...]]:
 
 @DATASETS.register_module()
 class RetrievalFolder(ImageFolderDataset):
-    """Some classes of images in class folders, for retrieval: CIFAR-10 as a stand-in, or your own pictures.
+    """Some classes of images in class folders, for retrieval: CIFAR-10 as a stand-in, or your own images.
 
     Args:
         root, transform, cache: see :class:`~hypvision.data.image_folder.ImageFolderDataset`.

@@ -1,6 +1,6 @@
-"""Procedural pictures with a real hierarchy: single objects for classification, scenes for segmentation and detection.
+"""Procedural images with a real hierarchy: single objects for classification, scenes for segmentation and detection.
 
-A picture shows coloured, textured shapes on a soft grey ground. A shape belongs to a kind, and some shapes (a house, a
+An image shows coloured, textured shapes on a soft grey ground. A shape belongs to a kind, and some shapes (a house, a
 car) are wholes made of parts: see :data:`TAXONOMY` and :data:`PARTS`. Sample ``index`` of a split is drawn from a
 random stream of its own, seeded by (seed, split, index). It is the same whatever was drawn before it, in whichever
 process, at whatever level its label is asked for; and the splits share no stream.
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 VERSION = 1
-"""Goes up when the same seed draws other pictures than before."""
+"""Goes up when the same seed draws other images than before."""
 
 SPLITS = ("train", "val", "test")
 BACKGROUND = 0
@@ -73,7 +73,7 @@ def _stream(seed: int, split: str, name: str, *index: int) -> np.random.Generato
 def make_object(
     index: int, split: str = "train", size: int | tuple[int, int] = 64, seed: int = 0
 ) -> tuple[np.ndarray, int]:
-    """Draw sample ``index`` of the classification data: one object, large, anywhere in the picture.
+    """Draw sample ``index`` of the classification data: one object, large, anywhere in the image.
 
     Args:
         index: number of the sample, from 0; there is no end.
@@ -82,7 +82,7 @@ def make_object(
         seed: which of the many data sets, from 0 to 2**32 - 1.
 
     Returns:
-        The picture, uint8 (height, width, 3), and its instance label; :meth:`Taxonomy.ancestors` leads to other levels.
+        The image, uint8 (height, width, 3), and its instance label; :meth:`Taxonomy.ancestors` leads to other levels.
         Counted from 0, each run of 16 samples shows every shape once, each run of 384 every instance once.
 
     Raises:
@@ -168,10 +168,10 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture of one to five objects and all that is true of it. H, W: height and width; N: number of objects.
+    """An image of one to five objects and all that is true of it. H, W: height and width; N: number of objects.
 
     Attributes:
-        image: the picture, RGB.
+        image: the image, RGB.
         objects: the N objects, from back to front.
         instances: uint8 (H, W), 0 on the ground, ``i + 1`` where object ``i`` is visible.
         parts: uint8 (H, W), 0 or the number of the part (``PARTS[number - 1]``) of a composite shape.
@@ -213,7 +213,7 @@ class Scene:
 def make_scene(index: int, split: str = "train", size: int | tuple[int, int] = 128, seed: int = 0) -> Scene:
     """Draw scene ``index``: one to five objects that may overlap, with masks, boxes, parts and captions.
 
-    At least half of every object stays visible, objects lie wholly inside the picture, and one kind is always missing
+    At least half of every object stays visible, objects lie wholly inside the image, and one kind is always missing
     (so that something false can be said of kinds). Arguments and errors as for :func:`make_object`.
     """
     split, (height, width), seed, index = _check(split, size, seed, index)
@@ -277,7 +277,7 @@ class ShapesClassification(Dataset):
     """Single objects with their class, in the manner of torchvision's data sets.
 
     Args:
-        split: ``train``, ``val`` or ``test``; they never share a picture.
+        split: ``train``, ``val`` or ``test``; they never share an image.
         length: number of samples; classes are balanced (see :func:`make_object`).
         size: side, or (height, width), in pixels; at least 32.
         seed: which of the many data sets, from 0 to 2**32 - 1.

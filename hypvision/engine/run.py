@@ -140,9 +140,9 @@ def test(
         work_dir: folder of the logs; default ``work_dirs/CONFIG_NAME``.
         out: where predictions go: for classification a JSON file with metrics and predictions; for segmentation a
             folder of PNG label maps; for detection the prefix of COCO result files.
-        show_dir: folder for pictures with the predictions painted in.
+        show_dir: folder for images with the predictions painted in.
         tta: test-time augmentation: the config's ``tta_model`` and ``tta_pipeline``; without them, and for
-            classification, each picture and its mirror image.
+            classification, each image and its mirror image.
         cfg_options: changes of the config, see :func:`load_config`.
         launcher: as for :func:`train`.
         allow_nonfinite: measure weights that are NaN or infinite all the same.

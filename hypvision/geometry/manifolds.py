@@ -265,7 +265,7 @@ class PoincareBall(Manifold):
     the ball are projected.
 
     Args:
-        eps: distance that projected points keep from the rim, as a fraction of the radius: 1e-5 in float32 and 1e-10 in
+        eps: distance that points keep from the boundary, as a fraction of the radius: 1e-5 in float32 and 1e-10 in
             float64 if None, a largest radius of 12.2 and 23.7; geoopt's is 4e-3 (6.2) in float32.
         exact: whether :meth:`retr` is the exponential map instead of ``project(x + u)``.
 

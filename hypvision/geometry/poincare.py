@@ -7,7 +7,7 @@ half as long in coordinates as the distance it leads to: ``expmap0(u)`` lies at 
 Every function takes tensors ``(..., n)`` and the curvature last: a float, or a tensor that broadcasts with
 ``(..., 1)``. The formulas consist of positive terms but for ``X``, which is computed in float64 where the device has
 it, else from a compensated sum (``docs/numerics.md`` shows what that is worth). Points outside count as points at the
-largest radius that the dtype holds, ``sqrt(c) * r = 16.6`` in float32; :func:`project` keeps a distance to the rim.
+largest radius that the dtype holds, ``sqrt(c) * r = 16.6`` in float32; :func:`project` stays off the boundary.
 Half precision is computed in float32 and rounded once.
 
 Sources: Ganea et al. "Hyperbolic Neural Networks" (NeurIPS 2018); Ungar (2008); Shimizu et al. "HNN++" (ICLR 2021).
@@ -99,7 +99,7 @@ _RIM = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-52}
 # squared length at which tangent vectors are capped
 _LONGEST = {torch.float32: 1e37, torch.float64: 1e307}
 # on devices without float64: largest coordinate of a point, squared length of a vector that is divided by X, and half
-# the way from rim to rim
+# the way from boundary to boundary
 _MOST, _FASTEST, _ACROSS = 1e15, 1e20, 17.5
 
 
@@ -208,13 +208,13 @@ def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
 def _check_eps(function: str, eps: float) -> None:
     if not 0 <= eps < 1:
         raise ValueError(
-            f"{function}: eps, the distance from the rim as a fraction of the radius, must be at least 0 and below 1, "
-            f"got {eps}."
+            f"{function}: eps, the distance from the boundary as a share of the radius, must be at least 0 and below "
+            f"1, got {eps}."
         )
 
 
 def _default_eps(x: Tensor) -> float:
-    """Distance that projected points keep from the rim by default."""
+    """Distance that projected points keep from the boundary by default."""
     return 1e-5 if x.dtype == torch.float32 else 1e-10
 
 
@@ -252,7 +252,7 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     x, gap, _ = _inside(x, c)
     u = _bounded(u)
     longest = 43.0**2  # tanh is 1 long before
-    if not has_float64(u):  # no further than from rim to rim, or the quotients overflow
+    if not has_float64(u):  # no further than from boundary to boundary, or the quotients overflow
         longest = _ACROSS**2
         ratio = safe_sqrt(square_norm(u.detach())) * (_root(c) / gap)
         u = u * (_ACROSS / ratio.clamp(min=_ACROSS)).detach()
@@ -273,7 +273,7 @@ def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c) -> Tensor:
     limit = _RIM[x.dtype] ** 2
     size = (1 - x_gap * y_gap / bottom).clamp(min=limit)
     factor = torch.sqrt(limit / size).to(x.dtype)
-    # from rim to opposite rim both is nothing but round-off, and the sum anywhere
+    # from boundary to opposite boundary both is nothing but round-off, and the sum anywhere
     with torch.no_grad():
         length = square_norm(out) * c
         astray = torch.where(length > 1 + 1e-5, torch.rsqrt(length), torch.ones_like(length))
@@ -330,7 +330,7 @@ def dist0(x: Tensor, c: Curvature) -> Tensor:
 def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """Pairwise geodesic distances by one matrix product.
 
-    Nothing of shape ``(N, M, n)`` is built. Points that are both near each other and near the rim lose accuracy as in
+    Nothing of shape ``(N, M, n)`` is built. Points both near each other and near the boundary lose accuracy as in
     every form by a matrix product; use :func:`dist` for those that matter.
 
     Args:
@@ -616,7 +616,7 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     .. math:: \tfrac{1}{\sqrt c}\,\mathrm{asinh}\frac{2 \sqrt c\, (P\, \Delta \cdot \hat a - c|\Delta|^2\, p \cdot \hat
               a)}{X P}, \quad \Delta = x - p
 
-    which is Ganea et al.'s (NeurIPS 2018, eq. 25) from terms that do not cancel near the rim.
+    which is Ganea et al.'s (NeurIPS 2018, eq. 25) from terms that do not cancel near the boundary.
     """
     x, x_gap, _ = _inside(x, c)
     p, p_gap, _ = _inside(p, c)

@@ -294,7 +294,7 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
     """The sizes of weights with our names, by the zeros that fill their rows.
 
     Raises:
-        HypvisionError: no such weights, or those of a Euclidean twin, of which there is no official form.
+        HypvisionError: no such weights, or those of a Euclidean counterpart, of which there is no official form.
     """
     try:
         weights = dict(state_dict)

@@ -18,7 +18,7 @@ __all__ = ["PRESETS", "Architecture", "preset"]
 
 @dataclasses.dataclass
 class Architecture:
-    """A decoder of the HELM family, or its Euclidean twin.
+    """A decoder of the HELM family, or its Euclidean counterpart.
 
     With ``n_routed_experts=0`` every layer is dense (HELM-D), else those after the first ``n_dense_layers`` have
     experts (HELM-MiCE).

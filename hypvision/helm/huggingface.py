@@ -82,7 +82,7 @@ class HelmConfig(PretrainedConfig):
 
 
 class HelmForCausalLM(PreTrainedModel, GenerationMixin):
-    """A HELM language model, or its Euclidean twin.
+    """A HELM language model, or its Euclidean counterpart.
 
     With labels the loss is computed without a tensor of all logits; in evaluation these are given all the same.
     """

@@ -1,4 +1,4 @@
-"""HELM-D and HELM-MiCE in plain PyTorch, and their Euclidean twins."""
+"""HELM-D and HELM-MiCE in plain PyTorch, and their Euclidean counterparts."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class Labels(Result):
         return draw_segmentation(image, self.labels, self.names, _OPACITY, legend)
 
     def label_image(self) -> Image.Image:
-        """The class numbers as a picture of 8 bits, or 16 with more than 255 classes."""
+        """The class numbers as an image of 8 bits, or 16 with more than 255 classes."""
         return Image.fromarray(self.labels.astype(np.uint8 if len(self.names) <= 255 else np.uint16))
 
 
@@ -237,7 +237,7 @@ class Embedding(Result):
         return [{f"e{i}": float(value) for i, value in enumerate(self.vector)}]
 
     def draw(self, image: Image.Image, legend: bool = True) -> None:
-        """An embedding of one image is no picture."""
+        """An embedding of one image is no image."""
 
 
 def _rounded(value: float, digits: int = 5) -> float:

@@ -28,7 +28,7 @@ class Frame(NamedTuple):
         file: where it is from; ``"image"`` of one that is in memory.
         name: what results are called.
         number: of a frame in its video, from 0; None of an image.
-        picture: path of the image, or the image itself.
+        image: path of the image, or the image itself.
     """
 
     file: str

@@ -17,7 +17,7 @@ from hypvision.errors import HypvisionError
 from hypvision.files import below, write_text
 from hypvision.inference.results import Result
 from hypvision.inference.sources import Frame
-from hypvision.viz.sheet import save_picture
+from hypvision.viz.sheet import save_image
 from hypvision.viz.video import frame_rate, writing_video
 
 __all__ = ["KINDS", "Prediction", "Writer"]
@@ -91,7 +91,7 @@ class Writer:
                 for row in result.rows()
             ]
         if labels is not None:
-            self._keep(save_picture(labels, below(self.folder, f"{frame.name}_labels.png")))
+            self._keep(save_image(labels, below(self.folder, f"{frame.name}_labels.png")))
         if "overlay" in self.kinds:
             self._overlay(frame, image, result)
 
@@ -100,7 +100,7 @@ class Writer:
         if drawing is None:
             return
         if frame.number is None:
-            self._keep(save_picture(drawing, below(self.folder, f"{frame.name}_overlay.png")))
+            self._keep(save_image(drawing, below(self.folder, f"{frame.name}_overlay.png")))
             return
         if frame.name != self._name:
             self._end_video()

@@ -211,7 +211,7 @@ class HCFormer(StagedModel):
             the map, each per stage.
         window_level: whether a stage has the Lorentzian window level.
         img_size: nominal input side; sets the size of the position biases, not the sizes that the model accepts.
-        patch_size: kernel and stride of the stem (4 as published; 2 or 1 for small pictures such as CIFAR).
+        patch_size: kernel and stride of the stem (4 as published; 2 or 1 for small images such as CIFAR).
         stem: ``"patch"``, one convolution of kernel ``patch_size`` (as published), or ``"conv"``, two of kernel 3 with
             GroupNorm and GELU between, whose strides come to ``patch_size`` (1, 2 or 4).
         local_conv: a depthwise 3x3 convolution, added to the map before each block (not in the paper).
@@ -529,7 +529,7 @@ default_cfgs = generate_default_cfgs(
     }
 )
 
-# Small pictures need another network than the published one; create_model("NAME.TAG") builds it.
+# Small images need another network than the published one; create_model("NAME.TAG") builds it.
 _TAG_ARGS: dict[str, dict[str, Any]] = {
     "hcformer_nano.cifar10": dict(
         img_size=32, patch_size=2, fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), pad="minimal", layer_scale=0.1

@@ -83,7 +83,7 @@ class LorentzClassifier(nn.Module):
 
 
 class Add(nn.Module):
-    """``x + y``, the Euclidean twin of :class:`~hypvision.nn.LorentzResidual`."""
+    """``x + y``, the Euclidean counterpart of :class:`~hypvision.nn.LorentzResidual`."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y
@@ -635,7 +635,7 @@ default_cfgs = generate_default_cfgs(
 )
 
 
-# What timm's data pipelines take the input to be with the stem for large pictures.
+# What timm's data pipelines take the input to be with the stem for large images.
 _LARGE = dict(input_size=(3, 224, 224), pool_size=(7, 7), crop_pct=0.875)
 
 

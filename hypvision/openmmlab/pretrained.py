@@ -24,7 +24,7 @@ __all__ = ["build_model"]
 # What mmcv finds by its name in its own functions rather than in a registry.
 _BY_NAME = ("nms", "soft_nms", "RoIAlign")
 _SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
-# How a picture comes to the model: at its own size, as the models of the zoo are tested.
+# How an image comes to the model: at its own size, as the models of the zoo are tested.
 _PIPELINES = {
     # The scope is for arrays: the libraries then replace the first type by one of theirs.
     "mmseg": [dict(type="LoadImageFromFile", _scope_="mmseg"), dict(type="mmseg.PackSegInputs")],

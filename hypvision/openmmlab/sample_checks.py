@@ -1,6 +1,6 @@
 """What is wrong with a sample of mmseg or mmdet, told with the name of its file.
 
-The data sets of both read a picture and its annotation when a batch asks for them, in a pipeline of transforms whose
+The data sets of both read an image and its annotation when a batch asks for them, in a pipeline of transforms whose
 errors name no file, or that lets wrong files through. :class:`CheckSamplesHook` puts :class:`CheckedPipeline` around
 the pipeline of every data set, which says which file it was; on what is right it costs the header of the label map and
 one look at its labels.
@@ -33,7 +33,7 @@ class CheckedPipeline:
         ignore_index: the label that does not count.
 
     Raises:
-        HypvisionError: (when called) a picture or its annotation cannot be read, a label map does not fit its picture,
+        HypvisionError: (when called) an image or its annotation cannot be read, a label map does not fit its image,
             has several channels, or holds a label that is no class.
     """
 
@@ -73,13 +73,13 @@ class CheckedPipeline:
         if found.ndim != 3 or found.shape[0] != 1:
             raise HypvisionError(
                 f"The label map '{path}' has several channels (its labels have the shape {tuple(found.shape)}). "
-                "Expected: a picture of one channel whose pixels are class numbers. Convert it, or remove it and its "
-                "picture from the data."
+                "Expected: an image of one channel whose pixels are class numbers. Convert it, or remove it and its "
+                "image from the data."
             )
         size, expected = _size(path), sample.metainfo.get("ori_shape")
         if size is not None and expected is not None and size != tuple(expected[:2]):
             raise HypvisionError(
-                f"The label map '{path}' is {size[1]} x {size[0]} pixels, but its picture '{image}' has "
+                f"The label map '{path}' is {size[1]} x {size[0]} pixels, but its image '{image}' has "
                 f"{expected[1]} x {expected[0]}. Replace one of them, or remove both from the data."
             )
         count = len(self.classes)
@@ -100,7 +100,7 @@ def _samples(result: dict[str, Any]) -> list[Any]:
 
 
 def _size(path: str) -> tuple[int, int] | None:
-    """Height and width from the header of a local picture; None where they cannot be read like that."""
+    """Height and width from the header of a local image; None where they cannot be read like that."""
     try:
         return image_size(path)
     except HypvisionError:

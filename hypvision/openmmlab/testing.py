@@ -13,15 +13,15 @@ from hypvision.errors import HypvisionError
 
 __all__ = ["mirror_pipeline"]
 
-AFTER_FLIP = ("Pad", "LoadAnnotations")  # padding stays right and below; the truth is that of the picture as it is
+AFTER_FLIP = ("Pad", "LoadAnnotations")  # padding stays right and below; the truth is that of the image as it is
 NMS = dict(nms=dict(type="nms", iou_threshold=0.5), max_per_img=100)
 
 
 def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A test pipeline of mmseg or mmdet that yields each picture twice, as it is and mirrored left to right.
+    """A test pipeline of mmseg or mmdet that yields each image twice, as it is and mirrored left to right.
 
     Args:
-        pipeline: the test pipeline: loads the picture first, and packs the inputs last.
+        pipeline: the test pipeline: loads the image first, and packs the inputs last.
 
     Raises:
         HypvisionError: it begins or ends with something else.

@@ -22,7 +22,7 @@ __all__ = ["MirrorDetector"]
 
 
 def _unflip(instances: InstanceData, meta: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-    """Boxes ``(N, 4)`` and masks ``(N, H, W)``, if any, in the frame of the picture as it is."""
+    """Boxes ``(N, 4)`` and masks ``(N, H, W)``, if any, in the frame of the image as it is."""
     boxes, masks = instances.bboxes, instances.get("masks")
     if masks is not None:
         masks = torch.as_tensor(masks)
@@ -38,7 +38,7 @@ def _unflip(instances: InstanceData, meta: dict[str, Any]) -> tuple[Tensor, Tens
 
 @MODELS.register_module()
 class MirrorDetector(BaseTTAModel):
-    """A detector that sees each picture in several views and keeps the best of all its boxes, with their masks.
+    """A detector that sees each image in several views and keeps the best of all its boxes, with their masks.
 
     The boxes of the views are thrown together and thinned out by non-maximum suppression in each class.
 
@@ -52,7 +52,7 @@ class MirrorDetector(BaseTTAModel):
         self.tta_cfg = {**NMS, **(tta_cfg or {})}
 
     def merge_preds(self, data_samples_list: Sequence[Sequence[Any]]) -> list[Any]:
-        """One sample for each picture, from those of its views (the first view is the picture as it is)."""
+        """One sample for each image, from those of its views (the first view is the image as it is)."""
         return [self._merge(samples) for samples in data_samples_list]
 
     def _merge(self, samples: Sequence[Any]) -> Any:

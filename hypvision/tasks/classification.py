@@ -233,13 +233,13 @@ class CalibrationError(BaseMetric):
 
 @HOOKS.register_module()
 class PredictionPainterHook(Hook):
-    """Writes pictures of test images with the predicted and the true class below (``tools/test.py --show-dir``).
+    """Writes images of test images with the predicted and the true class below (``tools/test.py --show-dir``).
 
-    Data sets lie in the order of their classes: the pictures are taken evenly from all of it, not from its beginning.
+    Data sets lie in the order of their classes: the images are taken evenly from all of it, not from its beginning.
 
     Args:
-        out_dir: folder of the pictures; made if missing. Names begin with ``wrong`` or ``right``.
-        limit: how many pictures at most.
+        out_dir: folder of the images; made if missing. Names begin with ``wrong`` or ``right``.
+        limit: how many images at most.
         min_side: images smaller than this many pixels are enlarged to be seen.
     """
 

@@ -1,4 +1,4 @@
-"""What LatHAdapter learned, as pictures: nearest classes and images of each attribute, all on the Poincare disk."""
+"""What LatHAdapter learned, as images: nearest classes and images of each attribute, all on the Poincare disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hypvision.images import open_image
 from hypvision.tasks.few_shot import FewShotCLIP
 from hypvision.tasks.few_shot_benchmark import CellSpec, Settings, cell_config
 from hypvision.viz.disk import poincare_disk, to_disk
-from hypvision.viz.sheet import contact_sheet, save_picture
+from hypvision.viz.sheet import contact_sheet, save_image
 
 __all__ = ["Places", "attribute_sheet", "draw_places", "explain_cell", "load_cell_model", "places"]
 
@@ -150,6 +150,6 @@ def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = 
     )
     found, out = places(model, data), Path(out or folder)
     drawn = [out / "attributes.png", out / "disk.png"]
-    save_picture(attribute_sheet(found, model.hierarchy, data.paths[: len(found.images)]), drawn[0])
+    save_image(attribute_sheet(found, model.hierarchy, data.paths[: len(found.images)]), drawn[0])
     draw_places(found, model.hierarchy, drawn[1], f"{spec.method} on {spec.dataset}, {spec.shots} shots")
     return drawn

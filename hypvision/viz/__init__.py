@@ -1,4 +1,4 @@
-"""Pictures of what a model has learned. Needs NumPy and Pillow, which come with torchvision.
+"""Images of what a model has learned. Needs NumPy and Pillow, which come with torchvision.
 
 >>> model = timm.create_model("hcformer_nano")
 >>> explain_image(model, Image.open("cat.jpg"))["regions"].show()

@@ -1,4 +1,4 @@
-"""Pictures of chains: a picture's walk from general to specific texts, and radii by level."""
+"""Images of chains: an image's walk from general to specific texts, and radii by level."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["draw_levels", "draw_walks"]
 
 
 def draw_walks(image: Image.Image, walks: Mapping[str, Sequence[tuple[str, float, float]]], path: str | Path) -> None:
-    """Write a picture and beside it, for each model, the texts of its walk: higher up the more general.
+    """Write an image and beside it, for each model, the texts of its walk: higher up the more general.
 
     Args:
-        image: the picture.
+        image: the image.
         walks: for each model (text, radius, similarity), from general to specific.
         path: of the file.
 

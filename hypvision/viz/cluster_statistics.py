@@ -23,7 +23,7 @@ class Sharpness(NamedTuple):
 
     ``excess``: (largest weight - 1/M) / (1 - 1/M), 0 for uniform and 1 for hard assignments. ``entropy``: over log M, 1
     for uniform. ``spread``: standard deviation of the logits over the centres. ``content``: the share of the logits'
-    variance that differs from picture to picture; the rest depends on the place alone.
+    variance that differs from image to image; the rest depends on the place alone.
     """
 
     excess: float
@@ -91,7 +91,7 @@ def cluster_purity(assignment: Any, classes: np.ndarray, index: int = 0, ignore:
 
     Args:
         assignment: a :class:`~hypvision.nn.ClusterAssignment`.
-        classes: class of each pixel of the picture ``(H', W')``; maps are enlarged to it by repeating.
+        classes: class of each pixel of the image ``(H', W')``; maps are enlarged to it by repeating.
         index: which image of the batch.
         ignore: class that does not count.
     """

@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 LEVELS = ("patch", "window")
-STRIDE = 32  # sides of a picture are rounded to multiples of it
-LONGEST = 8  # a picture may be so many times longer than wide
+STRIDE = 32  # sides of an image are rounded to multiples of it
+LONGEST = 8  # an image may be so many times longer than wide
 GAP, CAPTION = 4, 14  # pixels between the tiles of a grid, and of the line above each
 
 
@@ -231,7 +231,7 @@ def merge_regions(model: nn.Module, image: Tensor, k: int, head: int = 0, seed: 
 
     Returns:
         Labels ``(H, W)``, int64, by falling area: 0 is the largest region. There are k of them; fewer only where the
-        picture has fewer clusters or features that differ (a picture of one colour).
+        image has fewer clusters or features that differ (an image of one colour).
 
     Raises:
         HypvisionError: the model has no ``forward_assignments``.
@@ -260,7 +260,7 @@ def _look(model: nn.Module, x: Tensor, features: bool) -> tuple[list[Any], Tenso
             module.training = True
 
 
-# Pictures
+# Images
 
 
 def _blend(image: Image.Image, labels: np.ndarray, alpha: float, count: int) -> np.ndarray:
@@ -307,7 +307,7 @@ def draw_cluster_maps(
     """A grid of cluster maps over the image: a row for each stage and level, a column for each head.
 
     Args:
-        image: the picture that the model saw.
+        image: the image that the model saw.
         stage_assignments: what ``forward_assignments`` gives.
         stage, head: only this one; None: all.
         block: which block of each stage; None: the last.
@@ -317,7 +317,7 @@ def draw_cluster_maps(
         index: which image of the batch.
 
     Returns:
-        The grid; the picture itself stands at the left of each row. Lines above the tiles name block, level and head.
+        The grid; the image itself stands at the left of each row. Lines above the tiles name block, level and head.
 
     Raises:
         HypvisionError: nothing to draw: no such stage, block or head, or no window level there.
@@ -369,26 +369,26 @@ def draw_cluster_maps(
 def prepare_image(
     image: Image.Image, size: int, mean: Sequence[float], std: Sequence[float], interpolation: str = "bicubic"
 ) -> tuple[Image.Image, Tensor]:
-    """Turn upright, resize and normalise a picture.
+    """Turn upright, resize and normalise an image.
 
     Args:
         image: any size and mode; its orientation tag is obeyed.
         size: length of the short side, a multiple of 32. The aspect ratio is kept, up to rounding the long side to a
             multiple of 32.
-        mean, std: of the normalisation, one value a channel; one value alone makes the picture grey.
+        mean, std: of the normalisation, one value a channel; one value alone makes the image grey.
         interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``; others count as bicubic.
 
     Returns:
-        The resized picture, and the normalised tensor ``(1, C, H, W)``.
+        The resized image, and the normalised tensor ``(1, C, H, W)``.
 
     Raises:
-        HypvisionError: size is not a positive multiple of 32, or the picture is more than 8 times longer than wide.
+        HypvisionError: size is not a positive multiple of 32, or the image is more than 8 times longer than wide.
     """
     if size < STRIDE or size % STRIDE:
         raise HypvisionError(f"size must be a multiple of {STRIDE}, at least {STRIDE}; got {size}.")
     if max(image.size) > LONGEST * min(image.size):
         raise HypvisionError(
-            f"A picture of {image.width} x {image.height} pixels is too narrow: crop it to at most {LONGEST} times the "
+            f"An image of {image.width} x {image.height} pixels is too narrow: crop it to at most {LONGEST} times the "
             "length of its short side."
         )
     image = ImageOps.exif_transpose(image).convert("L" if len(mean) == 1 else "RGB")
@@ -412,7 +412,7 @@ def explain_image(
     head: int | None = None,
     level: str = "both",
 ) -> dict[str, Image.Image]:
-    """Both views of a picture.
+    """Both views of an image.
 
     Args:
         model: a model with ``forward_assignments`` and ``forward_features``; its mode and weights are left as they are.
@@ -423,10 +423,10 @@ def explain_image(
         stage, block, head, level: see :func:`draw_cluster_maps`; regions follow ``head``, or head 0.
 
     Returns:
-        ``"clusters"``: the grid of cluster maps; ``"regions"`` (unless 0): the picture with the regions over it.
+        ``"clusters"``: the grid of cluster maps; ``"regions"`` (unless 0): the image with the regions over it.
 
     Raises:
-        HypvisionError: the model does not cluster, the picture or its size does not fit, or nothing to draw.
+        HypvisionError: the model does not cluster, the image or its size does not fit, or nothing to draw.
     """
     from timm.data import resolve_data_config
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PoincareDisk", "draw_embedding", "geodesic_arc", "poincare_disk", "to_disk"]
 
-# Largest radius that is drawn: beyond, points of the unit disk look like its rim anyway.
+# Largest radius that is drawn: beyond, points of the unit disk look like its boundary anyway.
 _RIM = 1 - 1e-6
 
 
@@ -43,7 +43,7 @@ def to_disk(x: Tensor, manifold: Manifold, centre: str | Tensor = "mean", scale:
         x: points ``(N, ...)`` of ``manifold``.
         manifold: a ball, a hyperboloid, or flat space (drawn as the tangent space of curvature 1).
         centre: what becomes the middle: ``"mean"`` (the Lorentz centroid of the points), ``"origin"``, or a point.
-        scale: factor of all distances from the centre; None draws the farthest at 0.95 of the rim, if it lies beyond.
+        scale: factor of all distances from the centre; None draws the farthest at 0.95, if it lies beyond.
 
     Returns:
         Coordinates ``(N, 2)``.
@@ -121,7 +121,7 @@ class PoincareDisk:
             self.circle((0, 0), radius, color="0.9", linewidth=0.7, zorder=0)
 
     def boundary(self, **options: Any) -> None:
-        """The rim of the disk."""
+        """The boundary of the disk."""
         circles = require("matplotlib.patches", "viz")
         options = {"fill": False, "color": "0.3", "linewidth": 1.2, **options}
         self.axes.add_patch(circles.Circle((0, 0), 1.0, **options))
@@ -159,7 +159,7 @@ class PoincareDisk:
         self.axes.add_collection(collections.LineCollection(arcs, **options))
 
     def line(self, start: float, end: float, **options: Any) -> None:
-        """The whole geodesic between two points of the rim, given by their angles in radians."""
+        """The whole geodesic between two points of the boundary, given by their angles in radians."""
         ends = [_RIM * np.array([np.cos(angle), np.sin(angle)]) for angle in (start, end)]
         self.geodesic(*ends, **options)
 

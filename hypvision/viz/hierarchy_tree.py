@@ -1,9 +1,9 @@
-"""The tree of visual parts that a Hi-Mapper sees in a picture.
+"""The tree of visual parts that a Hi-Mapper sees in an image.
 
 Each node of the tree attends to the map of the backbone; the attention is a soft map of a part. Three views of it:
 
-- :func:`draw_tree`: every node as a small picture lit by its map, parents above their children;
-- :func:`draw_levels`: for each level the picture cut into the parts that win;
+- :func:`draw_tree`: every node as a small image lit by its map, parents above their children;
+- :func:`draw_levels`: for each level the image cut into the parts that win;
 - :func:`draw_disk`: the nodes in the Poincare disk, joined to their parents by geodesics.
 
 :func:`containment` measures whether the maps of parents cover those of their children.
@@ -158,7 +158,7 @@ def node_colours(nodes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
     return found
 
 
-# Pictures
+# Images
 
 
 def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
@@ -168,7 +168,7 @@ def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
 
 
 def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 56, labels: bool = True) -> Image.Image:
-    """The tree, its coarsest nodes on top: each node is the picture lit by its map, framed in its colour.
+    """The tree, its coarsest nodes on top: each node is the image lit by its map, framed in its colour.
 
     Args:
         image: what the model saw.
@@ -193,7 +193,7 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 56, labels
     def centre(level: int, node: int) -> float:
         return MARGIN + step * 2**level * (node + 0.5)
 
-    for l in range(len(maps) - 1):  # edges first, below the pictures
+    for l in range(len(maps) - 1):  # edges first, below the images
         for node in range(counts[l]):
             start = (centre(l + 1, node // 2), tops[l + 1] + heights[l + 1] + text)
             draw.line([start, (centre(l, node), tops[l])], fill=colours[l][node], width=2)
@@ -214,13 +214,13 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 56, labels
 
 
 def draw_levels(image: Image.Image, maps: Sequence[Tensor], alpha: float = 0.6, side: int = 224) -> Image.Image:
-    """The picture and, for each level from the finest, its patches in the colours of the nodes that win them.
+    """The image and, for each level from the finest, its patches in the colours of the nodes that win them.
 
     Args:
         image: what the model saw.
         maps: of one image, ``(n_l, h, w)`` for each level.
         alpha: opacity of the colours.
-        side: width of each picture.
+        side: width of each image.
     """
     height = round(side * image.height / image.width)
     small = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
@@ -268,7 +268,7 @@ def draw_disk(points: Sequence[Tensor], c: float, size: int = 640) -> Image.Imag
     Args:
         points: of one image, ``(n_l, D + 1)`` for each level from the finest; see :func:`disk_positions`.
         c: their curvature.
-        size: side of the picture.
+        size: side of the image.
     """
     places, colours = disk_positions(points, c), node_colours([len(level) for level in points])
     scale = 2  # drawn larger and reduced, for smooth lines
@@ -308,7 +308,7 @@ def explain_hierarchy(
     std: Sequence[float] | None = None,
     kind: str = "attention",
 ) -> dict[str, Image.Image]:
-    """All views of a picture.
+    """All views of an image.
 
     Args:
         model: a :class:`~hypvision.models.HiMapper`; its mode and weights are left as they are.
@@ -321,7 +321,7 @@ def explain_hierarchy(
         ``"tree"``, ``"levels"`` and, unless the model's geometry is flat, ``"disk"``.
 
     Raises:
-        HypvisionError: the model has no hierarchy, or the picture or its size does not fit.
+        HypvisionError: the model has no hierarchy, or the image or its size does not fit.
     """
     from timm.data import resolve_data_config
 
@@ -335,7 +335,7 @@ def explain_hierarchy(
         maps, out = part_maps(model, x, kind)
     except AssertionError as error:  # timm's check of the size
         raise HypvisionError(
-            f"The model does not accept pictures of {picture.width} x {picture.height} pixels ({error}). Give --size, "
+            f"The model does not accept images of {picture.width} x {picture.height} pixels ({error}). Give --size, "
             "or --model-args dynamic_img_size=True (ViT) or strict_img_size=False (Swin)."
         ) from error
     first = [level[0] for level in maps]

@@ -1,4 +1,4 @@
-"""Colours that stay apart, the same in every picture."""
+"""Colours that stay apart, the same in every image."""
 
 from __future__ import annotations
 

@@ -11,19 +11,19 @@ from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 from hypvision.images import to_rgb
 
-__all__ = ["contact_sheet", "picture_format", "save_picture", "search_sheet"]
+__all__ = ["contact_sheet", "image_format", "save_image", "search_sheet"]
 
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
 def contact_sheet(pictures: Sequence[Image.Image], columns: int = 4, cell: int = 240, gap: int = 6) -> Image.Image:
-    """Pictures in rows of ``columns``, each fitted into ``cell x cell`` pixels.
+    """Images in rows of ``columns``, each fitted into ``cell x cell`` pixels.
 
     Raises:
-        ValueError: there are no pictures.
+        ValueError: there are no images.
     """
     if not pictures:
-        raise ValueError("There are no pictures to put on the sheet.")
+        raise ValueError("There are no images to put on the sheet.")
     columns = min(columns, len(pictures))
     fitted = []
     for picture in pictures:
@@ -42,7 +42,7 @@ def contact_sheet(pictures: Sequence[Image.Image], columns: int = 4, cell: int =
 def search_sheet(
     query: Image.Image, results: Sequence[tuple[Image.Image, str]], columns: int = 5, cell: int = 160
 ) -> Image.Image:
-    """A picture of the query, framed in blue, and of its neighbours with a line of text below each."""
+    """An image of the query, framed in blue, and of its neighbours with a line of text below each."""
     tiles = [(query, "query"), *results]
     columns = min(columns, len(tiles))
     rows = -(-len(tiles) // columns)
@@ -63,32 +63,32 @@ def search_sheet(
     return sheet
 
 
-def save_picture(picture: Image.Image, path: str | Path) -> Path:
-    """Write a picture under a temporary name and move it into place; missing folders are made. Returns the path.
+def save_image(picture: Image.Image, path: str | Path) -> Path:
+    """Write an image under a temporary name and move it into place; missing folders are made. Returns the path.
 
     Args:
-        picture: what to write.
+        image: what to write.
         path: its ending says the format: ``.png``, ``.jpg``, ``.jpeg`` or ``.webp``.
 
     Raises:
         HypvisionError: another ending; the place is not writable or the disk full; an old file is as it was.
     """
     path = Path(path)
-    format = picture_format(path)
+    format = image_format(path)
     options = {"quality": 92} if format in ("JPEG", "WEBP") else {}
     with replacing(path) as temporary:
         (picture.convert("RGB") if format == "JPEG" else picture).save(temporary, format=format, **options)
     return path
 
 
-def picture_format(path: str | Path) -> str:
+def image_format(path: str | Path) -> str:
     """Pillow's name of the format that the ending of a file asks for.
 
     Raises:
-        HypvisionError: none of those of :func:`save_picture`.
+        HypvisionError: none of those of :func:`save_image`.
     """
     ending = Path(path).suffix.lower()
     if ending not in _FORMATS:
         what = f"ends in '{ending}'" if ending else "has no ending"
-        raise HypvisionError(f"The picture '{path}' {what}. End its name in one of {', '.join(_FORMATS)}.")
+        raise HypvisionError(f"The image '{path}' {what}. End its name in one of {', '.join(_FORMATS)}.")
     return _FORMATS[ending]

@@ -1,4 +1,4 @@
-"""Trees that an embedding implies: average linkage, cophenetic distances, and their picture.
+"""Trees that an embedding implies: average linkage, cophenetic distances, and their image.
 
 A hierarchy is recovered if the distances of an embedding grow with the height at which the true tree joins two classes;
 the cophenetic correlation says how closely (Sokal and Rohlf, 1962).
@@ -125,7 +125,7 @@ def draw_tree(
         linkage: of :func:`average_linkage`.
         labels: the leaves' names; "" for none.
         colours: of the names.
-        pictures: a small picture for each leaf.
+        images: a small image for each leaf.
         title: above the tree.
         axes: where to draw; a new figure without.
 

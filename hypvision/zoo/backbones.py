@@ -66,7 +66,7 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
 
 
 def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """The verified file of a record, the arguments of its network, and what timm's config says of its pictures."""
+    """The verified file of a record, the arguments of its network, and what timm's config says of its images."""
     index, record = find(address)
     if timm.is_model(name) and name.partition(".")[0] != record.model:
         raise HypvisionError(f"The weights '{address}' are of the model {record.model}: use --model {record.model}.")
@@ -83,7 +83,7 @@ def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[st
 
 
 def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
-    """The model; a Hi-Mapper made so that pictures may have any shape, where its backbone has an argument for that."""
+    """The model; a Hi-Mapper made so that images may have any shape, where its backbone has an argument for that."""
     if "himapper" in name:
         for flexible in ("dynamic_img_size", "strict_img_size"):
             with suppress(TypeError):

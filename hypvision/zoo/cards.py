@@ -94,7 +94,7 @@ def _usage(record: Record) -> str:
         return (
             f'import hypvision, timm\n\nmodel = timm.create_model("{record.name}", pretrained=True).eval()\n'
             "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))\n"
-            "scores = model(transform(image)[None]).softmax(-1)  # image: a PIL picture in RGB"
+            "scores = model(transform(image)[None]).softmax(-1)  # image: a PIL image in RGB"
         )
     if record.task == "zero-shot":
         return (

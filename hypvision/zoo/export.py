@@ -68,7 +68,7 @@ class _Enlarge(nn.Module):
 
 
 class _Segmenter(nn.Module):
-    """An mmseg model as a function of pictures: logits ``(B, classes, H, W)``."""
+    """An mmseg model as a function of images: logits ``(B, classes, H, W)``."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -120,16 +120,16 @@ def export_model(
     """Export weights of the zoo, or of a training.
 
     Args:
-        name: as for :func:`hypvision.load`. The network takes normalised pictures ``(B, C, H, W)`` and gives logits,
-            for segmentation of the size of the pictures.
+        name: as for :func:`hypvision.load`. The network takes normalised images ``(B, C, H, W)`` and gives logits,
+            for segmentation of the size of the images.
         kind: one of :data:`FORMATS`.
         path: the file to write.
-        dynamic_size: free sides of the pictures; otherwise they are those of the training. The batch is free.
+        dynamic_size: free sides of the images; otherwise they are those of the training. The batch is free.
         part: ``"whole"``, or ``"features"``: of a classifier the pooled features ``(B, D)``, of a segmenter or detector
             the maps of backbone and neck, of a CLIP the image embeddings ``(B, D)``.
         model, arguments: ``name`` is the checkpoint file of a classifier that is this timm model with these arguments;
             see :func:`hypvision.zoo.loading.load_trained`.
-        size: side of the pictures of that training; default: ``img_size`` in ``arguments``, or the model's own.
+        size: side of the images of that training; default: ``img_size`` in ``arguments``, or the model's own.
 
     Raises:
         HypvisionError: the whole of a detector or a CLIP, a missing package, a network that the format cannot express,
@@ -150,13 +150,13 @@ def export_model(
     _, record = find(str(name))
     if record.task == "zero-shot" and part == "features" and dynamic_size:
         height, width = record.input["size"][1:]
-        raise HypvisionError(f"The image tower of '{name}' takes pictures of {height}x{width} only: use --fixed-size.")
+        raise HypvisionError(f"The image tower of '{name}' takes images of {height}x{width} only: use --fixed-size.")
     network = _network(name, record, part)
     return export_network(network, tuple(record.input["size"]), kind, path, dynamic_size, _output_names(record, part))
 
 
 def _input_size(model: nn.Module, arguments: Mapping[str, Any], size: int | None) -> tuple[int, int, int]:
-    """Channels, height and width of the pictures of a training."""
+    """Channels, height and width of the images of a training."""
     channels, *sides = model.pretrained_cfg["input_size"]
     sides = size or arguments.get("img_size") or sides
     height, width = (sides, sides) if isinstance(sides, int) else sides

@@ -85,7 +85,7 @@ def test_mistakes_are_told(folder, tmp_path, capsys):
         ([str(tmp_path / "none.csv"), *clip], "There are no chains"),
         ([str(tmp_path / "bare.csv"), *clip, "--images", str(folder)], "name no images"),
         ([str(folder / "chains.csv"), *clip, "--tree", "x.json"], "--tree and --tree-images go together"),
-        ([str(folder / "chains.csv"), *clip, "--images", str(tmp_path)], "images of the chains have no picture"),
+        ([str(folder / "chains.csv"), *clip, "--images", str(tmp_path)], "images of the chains have no image"),
         ([str(folder / "chains.csv"), *clip, "--tuned", str(tmp_path / "none.pth")], "There is no checkpoint"),
         ([str(folder / "chains.csv"), *clip, "--steps", "0"], "at least 1"),
     ):

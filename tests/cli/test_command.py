@@ -142,6 +142,7 @@ NEEDED = {
     "card": ["none"],
     "export": ["in.pth", "--format", "onnx", "--model", "m"],
     "convert": ["--from", "hcformer", "in.pth"],
+    "lm-save": ["in.py", "in.pth"],
     "publish": ["in.py", "in.pth", "--name", "a.b"],
     "scaling": ["run", "quick"],
 }

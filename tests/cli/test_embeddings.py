@@ -1,4 +1,4 @@
-"""``hypvision embed``, ``search`` and ``hierarchy``, on pictures drawn here."""
+"""``hypvision embed``, ``search`` and ``hierarchy``, on images drawn here."""
 
 import json
 from pathlib import Path

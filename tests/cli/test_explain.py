@@ -1,4 +1,4 @@
-"""`hypvision explain`: label maps of hand-made assignments, the pictures it writes, the mistakes it explains."""
+"""`hypvision explain`: label maps of hand-made assignments, the images it writes, the mistakes it explains."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hypvision.models.hcformer import HCFormer
 from hypvision.nn import ClusterAssignment
 from hypvision.viz.clusters import cluster_map, merge_regions
 from hypvision.viz.palette import palette
-from hypvision.viz.sheet import contact_sheet, save_picture
+from hypvision.viz.sheet import contact_sheet, save_image
 from hypvision.zoo import read_weights, resolve
 from hypvision.zoo.backbones import build_model
 
@@ -109,7 +109,7 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
 def test_mistakes_are_explained(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     make_scene(0, size=64).image.save("scene.png")
-    (tmp_path / "broken.png").write_bytes(b"no picture")
+    (tmp_path / "broken.png").write_bytes(b"no image")
     assert main(["explain", *arguments, "--size", "64"]) == 2
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
@@ -119,6 +119,6 @@ def test_contact_sheet_and_palette(tmp_path):
     sheet = contact_sheet([Image.new("RGB", (20, 10), "red")] * 5, columns=2, cell=40, gap=2)
     assert sheet.size == (86, 68)  # 2 columns of 40 and 3 gaps; 3 rows of 20 and 4 gaps
     assert sheet.getpixel((10, 10)) == (255, 0, 0) and sheet.getpixel((0, 0)) == (255, 255, 255)
-    save_picture(sheet, tmp_path / "new" / "sheet.png")
+    save_image(sheet, tmp_path / "new" / "sheet.png")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["sheet.png"]
     assert len({tuple(colour) for colour in palette(40)}) == 40

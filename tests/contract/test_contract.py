@@ -152,6 +152,7 @@ WAITS = {
     "geometry/manifolds.py: Lorentz.check_point": "of the reason that a check gives",
     "geometry/manifolds.py: PoincareBall.check_point": "of the reason that a check gives",
     "geometry/numerics.py: _Arcosh1p.values": "on a CPU",
+    "geometry/poincare.py: _all_below": "on a CPU",
     "losses/graph.py: graph_map": "a metric",
     "losses/graph.py: average_distortion": "a metric",
     "losses/hier.py: sample_triplets": "the list of anchors, whose length is not known before, once a step",

@@ -1,4 +1,4 @@
-"""Emoji: which pictures and words a training may see, captions that are true, pictures that stay what they are."""
+"""Emoji: which images and words a training may see, captions that are true, images that stay what they are."""
 
 import json
 import math
@@ -103,7 +103,7 @@ def test_mistakes_are_told(root, tmp_path):
         EmojiCaptions(tmp_path / "a")
     with pytest.raises(HypvisionError, match="no split 'tset'. Did you mean test"):
         EmojiCaptions(root, "tset")
-    with pytest.raises(HypvisionError, match="style 'nato' has no picture"):
+    with pytest.raises(HypvisionError, match="style 'nato' has no image"):
         EmojiCaptions(root, styles=["nato"])
     with pytest.raises(HypvisionError, match="three probabilities"):
         EmojiCaptions(root, mix=(0.5, 0.5, 0.5))
@@ -122,7 +122,7 @@ def test_mistakes_are_told(root, tmp_path):
 
 
 def test_captions_that_are_true_of_several_images():
-    """The loss written out: a class caption is true of both mammals, a name of one emoji in both its pictures."""
+    """The loss written out: a class caption is true of both mammals, a name of one emoji in both its images."""
     model = CLIPContrast(dict(name="emoji-s16"), classes=["a"]).eval()
     inputs = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
     captions = ["mammal", "cat", "dog: pet", "hand"]

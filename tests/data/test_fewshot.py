@@ -239,7 +239,7 @@ def test_samples(tmp_path):
 def test_broken_pictures_are_named_and_left_out_on_request(tmp_path):
     coop(tmp_path)
     bad = tmp_path / "caltech-101/101_ObjectCategories/bird/test1.png"
-    bad.write_bytes(b"no picture")
+    bad.write_bytes(b"no image")
     data = FewShotDataset(str(tmp_path), "caltech101", part="test")
     with pytest.raises(HypvisionError, match=r"bird/test1.png' cannot be read.*--skip-broken"):
         [data[i] for i in range(len(data))]

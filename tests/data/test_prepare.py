@@ -100,7 +100,7 @@ def test_damaged_files_are_named(tmp_path):
             prepare(name, tmp_path, tmp_path / "out")
 
     (tmp_path / "images/ADE/validation").mkdir(parents=True)
-    fails("lists no pictures of ade847", "ade847")
+    fails("lists no images of ade847", "ade847")
     for folder in ("ImageSets/Segmentation", "SegmentationClassAug", "trainval"):
         (tmp_path / folder).mkdir(parents=True)
     photo(tmp_path / "JPEGImages/x.jpg")

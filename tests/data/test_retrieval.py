@@ -43,7 +43,7 @@ def test_splits_have_the_images_and_classes_of_their_lists(name, tmp_path):
         assert len(data.metainfo["classes"]) == len(data.metainfo["ancestors"]) == named
     assert not set(train.metainfo["classes"]) & set(test.metainfo["classes"])
     assert not set(train.paths) & set(test.paths)
-    # a picture's colour is that of its class
+    # an image's colour is that of its class
     first, second, other = (np.asarray(test.read(i)).mean((0, 1)) for i in (0, 1, len(test) - 1))
     if name != "inshop":
         assert abs(first - second).max() < 10 < abs(first - other).max()
@@ -114,7 +114,7 @@ def test_broken_lists_and_images_are_told(tmp_path):
         StanfordOnlineProducts(data.root, EVAL)
     data = build("cub", tmp_path / "cub")
     with open(data.paths[0], "wb") as file:
-        file.write(b"no picture")
+        file.write(b"no image")
     with pytest.raises(HypvisionError, match="cannot be read"):
         data[0]
     if pytest.importorskip("scipy"):

@@ -20,7 +20,7 @@ import hashlib
 from hypvision.data.shapes import make_object, make_scene
 digest = hashlib.sha256()
 for index in (7, 3):
-    picture, label = make_object(index, "val", (40, 56), seed=5)
+    image, label = make_object(index, "val", (40, 56), seed=5)
     scene = make_scene(index, "test", 48, seed=5)
     digest.update(picture.tobytes() + str((label, scene.captions, scene.boxes.tolist())).encode())
     digest.update(scene.image.tobytes() + scene.instances.tobytes() + scene.parts.tobytes())

@@ -26,7 +26,7 @@ PREFIX = dict(img_path="img/train", seg_map_path="ann/train")
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two pictures of sky over road, one with a red apple and a stripe of void; colours tell the labels."""
+    """Two images of sky over road, one with a red apple and a stripe of void; colours tell the labels."""
     for kind in ("img", "ann"):
         (tmp_path / kind / "train").mkdir(parents=True)
     for number in range(2):
@@ -118,7 +118,7 @@ def test_mistakes_are_told(folder):
     Image.new("RGB", (60, 40)).save(folder / "ann/train/0.png")
     with pytest.raises(HypvisionError, match="One number a pixel"):
         TagCaptions(folder, PREFIX, NAMES)
-    (folder / "ann/train/0.png").write_bytes(b"no picture")
+    (folder / "ann/train/0.png").write_bytes(b"no image")
     with pytest.raises(HypvisionError, match="cannot be read"):
         TagCaptions(folder, PREFIX, NAMES)
     (folder / "ann/train/0.png").unlink()
@@ -167,7 +167,7 @@ def test_configs_of_camvid_agree():
 
 @pytest.fixture(scope="module")
 def camvid(tmp_path_factory):
-    """Two pictures a split in CamVid's layout, all twelve labels in each."""
+    """Two images a split in CamVid's layout, all twelve labels in each."""
     root = tmp_path_factory.mktemp("camvid")
     rng = np.random.default_rng(0)
     for split in ("train", "val", "test"):

@@ -89,14 +89,14 @@ def label_map(value: int, shape=(64, 64)):
 @pytest.mark.parametrize(
     ("folder", "spoil", "message"),
     [
-        ("images", lambda path: path.write_bytes(b"no picture"), r"image '.*000001\.jpg' cannot be read\. Replace"),
+        ("images", lambda path: path.write_bytes(b"no image"), r"image '.*000001\.jpg' cannot be read\. Replace"),
         ("images", lambda path: path.write_bytes(b""), r"image '.*000001\.jpg' cannot be read, it is empty\."),
         ("annotations", lambda path: path.write_bytes(b"no"), r"label map '.*000001\.png' cannot be read\. Replace"),
         ("annotations", Path.unlink, r"label map '.*000001\.png' of the image '.*000001\.jpg' does not exist\. Put it"),
         ("annotations", label_map(200), r"000001\.png' has the label 200, .* 5 classes, so labels from 1 to 5 are"),
         ("annotations", label_map(6), r"000001\.png' has the label 6, which is out of range"),
         ("annotations", label_map(1, (64, 64, 3)), r"000001\.png' has several channels"),
-        ("annotations", label_map(1, (32, 48)), r"000001\.png' is 48 x 32 pixels, but its picture '.*' has 64 x 64"),
+        ("annotations", label_map(1, (32, 48)), r"000001\.png' is 48 x 32 pixels, but its image '.*' has 64 x 64"),
     ],
 )
 def test_segmentation_samples(copies, tmp_path, folder, spoil, message):
@@ -126,7 +126,7 @@ def test_detection_samples(copies, tmp_path):
             item["segmentation"] = {"size": [64, 64], "counts": "@@"}
     (data / ANNOTATIONS).write_text(json.dumps(content))
     dataset = open_training_data("detection", data, tmp_path)
-    (data / "train2017/000000000000.jpg").write_bytes(b"no picture")
+    (data / "train2017/000000000000.jpg").write_bytes(b"no image")
     (data / "train2017/000000000001.jpg").unlink()
     for index, message in enumerate(
         (
@@ -390,7 +390,7 @@ def classifier(tmp_path_factory):
     folder = tmp_path_factory.mktemp("classifier")
     mixup = dict(mixup_alpha=0.5)
     data = make_images(folder / "data", per_class=2)
-    return write_config(folder / "config.py", data, batch=5, mixup=mixup)  # the last batch has one picture
+    return write_config(folder / "config.py", data, batch=5, mixup=mixup)  # the last batch has one image
 
 
 @pytest.mark.parametrize(

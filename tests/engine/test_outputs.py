@@ -40,7 +40,7 @@ def trained(task, layout, side, folder):
 
 
 def images(paths) -> list[torch.Tensor]:
-    """BGR pictures ``(3, H, W)``, as mmcv reads them, by OpenCV itself (JPEG decoders differ by a grey level)."""
+    """BGR images ``(3, H, W)``, as mmcv reads them, by OpenCV itself (JPEG decoders differ by a grey level)."""
     import cv2
 
     return [torch.from_numpy(cv2.imread(str(path)).transpose(2, 0, 1).copy()) for path in paths]
@@ -55,7 +55,7 @@ def segmenter(tmp_path_factory):
 
 
 def probabilities(model, picture: torch.Tensor) -> torch.Tensor:
-    """Softmax ``(classes, H, W)`` of one picture, without the test pipeline of mmseg."""
+    """Softmax ``(classes, H, W)`` of one image, without the test pipeline of mmseg."""
     mean = torch.tensor([123.675, 116.28, 103.53]).view(3, 1, 1)
     std = torch.tensor([58.395, 57.12, 57.375]).view(3, 1, 1)
     with torch.no_grad():
@@ -96,7 +96,7 @@ def detector(tmp_path_factory):
 
 
 def predict(model, picture: torch.Tensor) -> InstanceData:
-    """The instances that a detector finds in one picture, through its own ``predict``."""
+    """The instances that a detector finds in one image, through its own ``predict``."""
     from mmdet.structures import DetDataSample
 
     shape = tuple(picture.shape[1:])
@@ -186,7 +186,7 @@ def test_views_follow_from_the_test_pipeline():
     assert first == load and views["type"] == "TestTimeAug"
     steps = views["transforms"]
     assert [step[0]["type"] for step in steps] == ["Resize", "RandomFlip", "Pad", "LoadAnnotations", "PackDetInputs"]
-    assert [flip["prob"] for flip in steps[1]] == [0.0, 1.0]  # the first view is the picture as it is
+    assert [flip["prob"] for flip in steps[1]] == [0.0, 1.0]  # the first view is the image as it is
     assert {"img_id", "flip", "flip_direction", "ori_shape"} <= set(steps[-1][0]["meta_keys"])
     assert pack["meta_keys"] == ("img_id",)
     for wrong in ([], [load], [load, dict(type="Resize")], [dict(type="Resize"), pack]):

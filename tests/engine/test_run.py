@@ -195,7 +195,7 @@ def test_missing_data(capsys, tmp_path, data):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_corrupt_image(capsys, tmp_path, workers):
     data = make_images(tmp_path / "data", per_class=2)
-    (data / "train" / "red" / "1.png").write_bytes(b"no picture")
+    (data / "train" / "red" / "1.png").write_bytes(b"no image")
     config = write_config(tmp_path / f"corrupt{workers}.py", data, workers=workers)
     said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
     assert "red/1.png' cannot be read" in said

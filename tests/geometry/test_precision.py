@@ -70,7 +70,7 @@ BOUNDS: dict[tuple, Bound] = {
     (torch.float64, "lorentz", "unboost"): Bound(1e-13, 2e-13, 1.0, 10.0),
     (torch.float64, "lorentz", "centroid"): Bound(1e-14, 1e-13, 1e-2, 1.0, steep=True),
     (torch.float64, "lorentz", "exterior_angle"): Bound(1e-14, 2e-13, 1.0),
-    # the gap to the rim is known to eps * exp(radius)
+    # the gap to the boundary is known to eps * exp(radius)
     (torch.float64, "poincare"): Bound(1e-14, 1e-13, 4.0, 10.0),
 }
 # on one ray the angle has a kink; float32 gradients near the cap, below 1e-30, underflow

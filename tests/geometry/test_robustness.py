@@ -218,7 +218,7 @@ MAGNITUDES = (0.0, 1e-45, 1e-30, 1e-6, 1.0, 1e6, 1e30, 3.4e38)
 
 
 def extreme_rows(width: int, c: float) -> Tensor:
-    """Vectors of all magnitudes, mixed ones, and points at the rim of the ball and next to it."""
+    """Vectors of all magnitudes, mixed ones, and points at the boundary of the ball and next to it."""
     rows = []
     for m in MAGNITUDES:
         rows += [[m] + [0.0] * (width - 1), [m * (-1) ** i for i in range(width)]]
@@ -300,7 +300,7 @@ INTO_THE_BALL += ["frechet_mean", "from_lorentz", "mobius_matvec", "mobius_sub",
 @pytest.mark.parametrize("c", [0.01, 10.0])
 @pytest.mark.parametrize("name", INTO_THE_BALL)
 def test_results_stay_in_the_ball(name, c):
-    """From rim to rim too, where a Moebius sum is the quotient of two round-offs."""
+    """From boundary to boundary too, where a Moebius sum is the quotient of two round-offs."""
     op = TABLE[f"poincare.{name}"]
     out = op.call(*extreme_arguments(op, c), c=c).detach().double()
     assert (c**0.5 * out.norm(dim=-1)).max() < 1 + 1e-6

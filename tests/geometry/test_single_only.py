@@ -52,7 +52,7 @@ def test_compensated_squared_norms_in_double():
 @pytest.mark.parametrize("n", [2, 16, 512])
 @pytest.mark.parametrize("c", [0.01, 0.1, 1.0, 10.0])
 def test_the_gap_to_the_rim_is_exact(n, c):
-    """Relative to the gap itself, up to one spacing from the rim, for curvatures that float32 cannot hold."""
+    """Relative to the gap itself, up to one spacing from the boundary, for curvatures that float32 cannot hold."""
     torch.manual_seed(n)
     heading = torch.nn.functional.normalize(torch.randn(40, n, dtype=torch.float64), dim=-1)
     gaps = torch.logspace(-6.5, -1e-3, 40, dtype=torch.float64)[:, None]

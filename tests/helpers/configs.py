@@ -1,4 +1,4 @@
-"""Configs cut down to one step on procedural pictures in the layouts of the real data sets."""
+"""Configs cut down to one step on procedural images in the layouts of the real data sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHOLE = (
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """The procedural pictures under the names that the real data sets have."""
+    """The procedural images under the names that the real data sets have."""
     from mmdet.datasets import CocoDataset  # after hypvision.openmmlab, which answers for mmcv's operations
 
     root = tmp_path_factory.mktemp("data")
@@ -49,7 +49,7 @@ def data(tmp_path_factory):
 
 
 def shrink(config, name, data):
-    """One step of two small pictures."""
+    """One step of two small images."""
     keys = ["in1k", "cifar10", "ade20k", "coco", "camvid", "classification", "segmentation", "detection"]
     key = next(k for k in keys if k in name)
     root = {
@@ -69,7 +69,7 @@ def shrink(config, name, data):
     config.default_hooks.checkpoint = dict(type="CheckpointHook", by_epoch=False, interval=10, save_last=False)
     config.auto_scale_lr = None
     for loader in (config.train_dataloader, config.val_dataloader):
-        loader.dataset.pop("indices", None)  # of more pictures than there are
+        loader.dataset.pop("indices", None)  # of more images than there are
     transform = config.train_dataloader.dataset.get("transform")
     if transform is not None:
         transform.input_size = 64 if key in ("in1k", "classification") else 32

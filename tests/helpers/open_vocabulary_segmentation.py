@@ -16,7 +16,7 @@ SMALL = dict(clip=dict(name="shapes-s8"), adapter=dict(block=32), head=HEAD, ups
 
 
 def make_folder(root):
-    """Six noisy pictures, the colour of each half tells its class."""
+    """Six noisy images, the colour of each half tells its class."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 4), ("val", 2)):
         for kind in ("images", "masks"):

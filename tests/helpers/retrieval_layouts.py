@@ -11,7 +11,7 @@ SIZE = 40
 
 
 def picture(path: Path, label: int, number: int) -> None:
-    """A picture whose colour says its class, with some noise."""
+    """An image whose colour says its class, with some noise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng([label, number]).integers(0, 40, (SIZE, SIZE, 3))
     colour = np.array([(37 * label) % 200, (91 * label) % 200, (53 * label) % 200])

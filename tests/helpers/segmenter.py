@@ -1,4 +1,4 @@
-"""A segmenter on a tiny CLIP, and pictures for it."""
+"""A segmenter on a tiny CLIP, and images for it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def micro(**kwargs):
 
 @pytest.mark.slow
 def test_export_with_dynamic_sizes():
-    """One exported program serves every batch and picture size."""
+    """One exported program serves every batch and image size."""
     model, auto = micro(), torch.export.Dim.AUTO
     x = torch.randn(2, 3, 96, 64)
     program = torch.export.export(model, (x,), dynamic_shapes={"x": {0: auto, 2: auto, 3: auto}}).module()

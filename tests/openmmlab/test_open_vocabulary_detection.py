@@ -82,7 +82,7 @@ def test_pyramid_and_its_mistakes():
 
 
 def measure(predictions, truth, classes=("cat", "dog", "cow"), **options):
-    """One picture for each pair of lists; (label, box, score) and (label, box)."""
+    """One image for each pair of lists; (label, box, score) and (label, box)."""
     metric = OpenVocabCocoMetric(**options)
     metric.dataset_meta = dict(classes=classes)
     samples = []
@@ -108,7 +108,7 @@ def test_average_precision_by_hand():
     found = measure([[(0, box, 0.9), (0, other, 0.8)], [(0, box, 0.7), (1, other, 0.9)]], truth, groups=groups)
     expected = (51 * 1 + 50 * 2 / 3) / 101  # COCO reads the curve at 101 recalls
     assert found["ov/AP50_base"] == pytest.approx(100 * expected, abs=0.01)
-    assert found["ov/AP50_novel"] == 0.0  # right box, wrong picture
+    assert found["ov/AP50_novel"] == 0.0  # right box, wrong image
     assert math.isnan(found["ov/AP50_none"])  # no cow anywhere
     assert found["ov/AP50"] == pytest.approx(50 * expected, abs=0.01)  # cow does not count
     found = measure([[(1, other, 0.2)], [(0, half, 0.7)]], truth, groups=groups)
@@ -230,11 +230,11 @@ def test_train_and_test(tune, tmp_path):
     assert {"ov/AP50", "ov/AP50_base", "ov/AP50_novel"} <= set(metrics)
     assert {path.name for path in tmp_path.glob("found.*.json")} >= {"found.bbox.json"}
     if tune == "hyperbolic":
-        check_any_picture(model, tmp_path)
+        check_any_image(model, tmp_path)
 
 
-def check_any_picture(trained, folder):
-    """The model of the checkpoint on a picture from a file, with words of its own."""
+def check_any_image(trained, folder):
+    """The model of the checkpoint on an image from a file, with words of its own."""
     pixels = np.random.default_rng(0).integers(0, 255, (40, 120, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(folder / "a.png")
     model = load_openvocab(small(), folder / "iter_2.pth")
@@ -252,7 +252,7 @@ def check_any_picture(trained, folder):
     Image.fromarray(pixels[..., 0].astype(np.uint16) * 257).save(folder / "16.png")
     deep, grey = (look(model, x, size=96).pred_instances for x in (folder / "16.png", Image.fromarray(pixels[..., 0])))
     assert torch.equal(deep.bboxes, grey.bboxes)
-    (folder / "b.png").write_text("no picture")
+    (folder / "b.png").write_text("no image")
     with pytest.raises(HypvisionError, match="cannot be read"):
         look(model, folder / "b.png")
     with pytest.raises(HypvisionError, match="There is no"):
@@ -354,7 +354,7 @@ DETECTION = sorted(path.name for path in CONFIGS.glob("*-det-*coco*.py"))
 
 
 def shrink(name, coco):
-    """A COCO config on six pictures, its CLIP replaced by a small random one, the heads made narrow."""
+    """A COCO config on six images, its CLIP replaced by a small random one, the heads made narrow."""
     config = load_config(CONFIGS / name, {"data_root": f"{coco}/"})
     model = config.model
     model.clip = dict(name="shapes-s8")

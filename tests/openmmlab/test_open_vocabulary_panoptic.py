@@ -191,7 +191,7 @@ def test_mistakes_in_the_data(coco, tmp_path):
     for match, changes in (
         ("The segment map .* does not exist", dict(seg_map_path=str(tmp_path / "none.png"))),
         ("cannot be read", dict(seg_map_path=str(tmp_path / "damaged.json"))),
-        ("has 64 x 64 pixels, its picture 32 x 64", dict(ori_shape=(32, 64))),
+        ("has 64 x 64 pixels, its image 32 x 64", dict(ori_shape=(32, 64))),
     ):
         with pytest.raises(HypvisionError, match=match):
             LoadPanopticSegments()({**item, **changes})
@@ -296,7 +296,7 @@ QUICK = "hyperclip-panoptic-vitb16_8xb2-50e_coco116-17.py"
 
 
 def shrink(name, coco):
-    """A COCO config on six pictures, its CLIP replaced by a small random one, the heads made narrow."""
+    """A COCO config on six images, its CLIP replaced by a small random one, the heads made narrow."""
     config = load_config(CONFIGS / name, {"data_root": f"{coco}/"})
     model = config.model
     model.clip = dict(name="shapes-s8")

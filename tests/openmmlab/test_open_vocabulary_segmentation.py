@@ -99,7 +99,7 @@ def test_labels_beyond_8_bits(tmp_path):
     results = dict(seg_map_path=str(tmp_path / "d.tif"), seg_fields=[], label_map={1: 0, 2: 255})
     assert LoadWideAnnotations().transform(results)["gt_seg_map"].tolist() == [[-2, 0]]
     Image.new("RGB", (4, 4)).save(tmp_path / "c.png")
-    for name, match in (("c.png", "is a coloured picture"), ("d.png", "The label map .* does not exist")):
+    for name, match in (("c.png", "is a coloured image"), ("d.png", "The label map .* does not exist")):
         with pytest.raises(HypvisionError, match=match):
             LoadWideAnnotations().transform(dict(seg_map_path=str(tmp_path / name), seg_fields=[]))
 
@@ -132,7 +132,7 @@ def test_data_set(folder, tmp_path):
         ("more than once", dict(classes=["cat", "cat"])),
         ("ignore_classes has 'cow'", dict(ignore_classes=["cow"])),
         ("ignore_index=2 is the label of 'grass'", dict(ignore_index=2)),
-        ("There are no pictures in", dict(data_root=str(tmp_path))),
+        ("There are no images in", dict(data_root=str(tmp_path))),
         ("has no label map; expected .*0.tif", dict(seg_map_suffix=".tif")),
     ):
         with pytest.raises(HypvisionError, match=match):

@@ -128,7 +128,7 @@ def test_a_detector_finds_a_shape():
     ],
 )
 def test_the_code_on_a_card_runs(name, library, tmp_path, monkeypatch):
-    """As a reader would paste it, with a picture of the kind that the model knows."""
+    """As a reader would paste it, with an image of the kind that the model knows."""
     pytest.importorskip(library)
     from hypvision.data import ShapesScenes
     from hypvision.zoo.cards import model_card

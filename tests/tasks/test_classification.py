@@ -146,7 +146,7 @@ def test_bfloat16_wrapper_trains_on_the_cpu():
 
 
 def test_painted_pictures_come_from_all_classes(tmp_path):
-    """The data lies in the order of the classes: the first pictures of it would be those of one class."""
+    """The data lies in the order of the classes: the first images of it would be those of one class."""
 
     class Data:
         metainfo = dict(classes=["ant", "bee", "cat", "dog"])
@@ -170,7 +170,7 @@ def test_painted_pictures_come_from_all_classes(tmp_path):
 
 
 def test_one_picture_alone_is_not_mixed():
-    """The last batch of an epoch may have one picture, which has no partner to be mixed with."""
+    """The last batch of an epoch may have one image, which has no partner to be mixed with."""
     model = ImageClassifier(dict(model_name="test_vit", num_classes=3, img_size=32), 0.1, dict(mixup_alpha=1.0)).train()
     x, label = torch.randn(1, 3, 32, 32), torch.tensor([1])
     expected = nn.functional.cross_entropy(model.backbone(x), label, label_smoothing=0.1)

@@ -41,7 +41,7 @@ def data(tmp_path_factory):
 
 
 def tiny(name, data, **options):
-    """A few small pictures, random weights, no worker processes."""
+    """A few small images, random weights, no worker processes."""
     key = next(k for k in ("cub200", "cars196", "sop", "inshop", "cifar10", "shapes") if k in name)
     if key == "cars196" and not (data / key).exists():
         pytest.importorskip("scipy")

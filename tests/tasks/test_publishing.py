@@ -21,7 +21,7 @@ from hypvision.zoo.cards import readme
 
 ABOUT = dict(
     description="Tiny.", intended_use="Tests.", data="Noise.", training="hypvision train x", limits=["Knows nothing."],
-    licence="Apache-2.0", test_data="noise, 24 pictures",
+    licence="Apache-2.0", test_data="noise, 24 images",
 )  # fmt: skip
 
 

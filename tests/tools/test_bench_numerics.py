@@ -1,4 +1,4 @@
-"""The measurement of round-off: forms of other libraries are those functions, and pictures and tables appear."""
+"""The measurement of round-off: forms of other libraries are those functions, and images and tables appear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The diagnosis tool on small networks and drawn pictures: what it prints, keeps and refuses."""
+"""The diagnosis tool on small networks and drawn images: what it prints, keeps and refuses."""
 
 import json
 import runpy

@@ -1,4 +1,4 @@
-"""The experiment of docs/geometry.md on a small tree, and the pictures beside it; its numbers are not tested."""
+"""The experiment of docs/geometry.md on a small tree, and the images beside it; its numbers are not tested."""
 
 import argparse
 import importlib.util

@@ -30,8 +30,8 @@ def test_two_centres_by_the_closed_form():
     assert found.excess == pytest.approx(2 * p - 1)
     assert found.entropy == pytest.approx(-(p * math.log2(p) + (1 - p) * math.log2(1 - p)))
     assert found.spread == pytest.approx(math.log(p / (1 - p)) / 2)
-    assert found.content == pytest.approx(1)  # the two pictures differ, their mean is uniform
-    assert sharpness(torch.cat([one, one])).content == pytest.approx(0)  # the same in every picture
+    assert found.content == pytest.approx(1)  # the two images differ, their mean is uniform
+    assert sharpness(torch.cat([one, one])).content == pytest.approx(0)  # the same in every image
 
 
 def test_purity_counts_the_majority_of_each_cluster():
@@ -65,7 +65,7 @@ def test_clusters_along_an_edge_are_purer_than_cells_across_it():
 def test_options_sharpen_a_network_before_training():
     """Centred features and a higher temperature: what the options are for."""
     torch.manual_seed(0)
-    x = torch.randn(4, 3, 32, 32).cumsum(2).cumsum(3) / 32  # neighbours are alike, as in pictures
+    x = torch.randn(4, 3, 32, 32).cumsum(2).cumsum(3) / 32  # neighbours are alike, as in images
     arguments = dict(
         layers=(1, 1, 1, 1), img_size=32, patch_size=2, fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), pad="minimal"
     )

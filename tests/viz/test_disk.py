@@ -1,4 +1,4 @@
-"""The Poincare disk and the trees: geometry and SciPy say what is right; a figure is a picture."""
+"""The Poincare disk and the trees: geometry and SciPy say what is right; a figure is an image."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Pictures of Hi-Mapper's tree: maps of the model, containment of maps made by hand, the disk, the command."""
+"""Images of Hi-Mapper's tree: maps of the model, containment of maps made by hand, the disk, the command."""
 
 import numpy as np
 import pytest
@@ -112,7 +112,7 @@ def test_all_views(model):
     assert pictures["tree"].width > 32 * 56 and pictures["disk"].size == (640, 640)
     flat = timm.create_model("himapper", img_size=64, geometry="euclidean", **SMALL)
     assert set(explain_hierarchy(flat, scene.resize((64, 64)), size=64)) == {"tree", "levels"}
-    with pytest.raises(HypvisionError, match="does not accept pictures of 96 x 64"):
+    with pytest.raises(HypvisionError, match="does not accept images of 96 x 64"):
         explain_hierarchy(flat, scene, size=64)
 
 

@@ -85,7 +85,7 @@ def test_a_segmenter(tmp_path, kind):
 
 
 def detected(model, x):
-    """What an mmdet model finds in normalised pictures ``(1, 3, H, W)``."""
+    """What an mmdet model finds in normalised images ``(1, 3, H, W)``."""
     from mmdet.structures import DetDataSample
 
     shape = tuple(x.shape[2:])

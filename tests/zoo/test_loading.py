@@ -43,7 +43,7 @@ def test_a_clean_process_without_a_network_loads_what_ships(tmp_path):
 
 
 def test_the_shipped_classifier_knows_its_shapes():
-    """The metric of the record, on the first of its pictures: 95.5 % of 640, chance is 6 %."""
+    """The metric of the record, on the first of its images: 95.5 % of 640, chance is 6 %."""
     model = hypvision.load("hcformer_nano.shapes")
     assert not model.training and all(p.dtype == torch.float32 for p in model.parameters())
     data = ShapesClassification("val", length=640, size=64, seed=0, level="shape")
@@ -107,7 +107,7 @@ def test_a_place_that_the_caller_names_comes_first(zoo, micro):
 
 
 def test_untagged_names_build_the_published_network():
-    """Tags of small pictures change nothing for those who ask for the paper's model."""
+    """Tags of small images change nothing for those who ask for the paper's model."""
     model = timm.create_model("hcformer_nano")
     assert model.pretrained_cfg["tag"] == "untrained" and model.num_classes == 1000
     assert model.stem.stride == (4, 4) and timm.create_model("hcformer_nano.cifar10").stem.stride == (2, 2)

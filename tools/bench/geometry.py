@@ -1,7 +1,7 @@
-"""The geometry, its layers and optimisers against geoopt, HypLL and plain Euclidean twins: time and memory.
+"""The geometry, its layers and optimisers against geoopt, HypLL and plain Euclidean counterparts: time and memory.
 
 All contenders of a case are called in turns (A B C A B C ...) in one process, so that whatever else the machine does
-slows all of them; medians count, and what is reported is their ratio to the Euclidean twin. ``forward`` runs without
+slows all of them; medians count, what is reported is their ratio to the Euclidean counterpart. ``forward`` runs without
 gradients, ``both`` is forward and backward with gradients of inputs and parameters. Peak memory is what is allocated at
 the worst moment of ``both`` (of the step, for optimisers), beyond inputs and parameters.
 """
@@ -47,7 +47,7 @@ MARKS = ("<!-- geometry:begin -->", "<!-- geometry:end -->")
 INTRODUCTION = f"""
 ## Geometry, layers, optimisers
 
-Ratios to the Euclidean twin, which stands first with its own time: `torch.cdist`, `F.normalize`, `nn.Linear`,
+Ratios to the Euclidean counterpart, which stands first with its own time: `torch.cdist`, `F.normalize`, `nn.Linear`,
 `nn.Conv2d`, `nn.BatchNorm2d`, `torch.optim.Adam`. The targets are the project's own. What a library lacks is left out;
 geoopt has no pairwise distances, so that its points are broadcast.
 
@@ -64,7 +64,7 @@ class Run(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Contenders by name, the Euclidean twin first; targets of our forms by name, as (forward, both)."""
+    """Contenders by name, the Euclidean counterpart first; targets of our forms by name, as (forward, both)."""
 
     title: str
     contenders: Callable[[str], dict[str, Run]]

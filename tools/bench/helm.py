@@ -1,4 +1,4 @@
-"""HELM's training step and decoding beside Euclidean twins and the published formulation.
+"""HELM's training step and decoding beside Euclidean counterparts and the published formulation.
 
 `plain` is the twin of equal width: a LLaMA-like (for HELM-MiCE DeepSeek-like) decoder of the same layers with fused
 q|k|v and w1|w3, scaled_dot_product_attention, no biases and no final projection; `padded` is the same with our

@@ -1,4 +1,4 @@
-"""Lorentz ResNets against their Euclidean twins and the published form: time and memory, with the split by layer.
+"""Lorentz ResNets against their Euclidean counterparts and the published form: time, memory, and the split by layer.
 
 A step is forward, cross-entropy and backward. Networks of one depth are measured in turns (A B C A B C ...) in one
 process, so that whatever else the machine does slows all; least and median times are given. Peak memory is what is
@@ -37,7 +37,7 @@ from hypvision.nn import (
 
 MARKS = ("<!-- lorentz-cnn:begin -->", "<!-- lorentz-cnn:end -->")
 FLAT = dict(hyperbolic_stages=(), head_type="linear")
-# depth -> rows: name of the model and its arguments; the first is the Euclidean twin. None is the published form.
+# depth -> rows: a model and its arguments; the first is the Euclidean counterpart. None is the published form.
 NETWORKS: dict[int, dict[str, tuple[str, dict] | None]] = {
     18: {
         "ResNet-18, Euclidean": ("hecnn_resnet18", FLAT),
@@ -67,7 +67,7 @@ INTRODUCTION = f"""
 
 `published` is the network as its authors' code computes it, written down step by step
 (`tests/references/lorentz_cnn.py`): ours gives the same logits from the same weights
-(`tests/models/test_lorentz_resnet.py`). The Euclidean twin is the same network without hyperbolic layers.
+(`tests/models/test_lorentz_resnet.py`). The Euclidean counterpart is the same network without hyperbolic layers.
 
 {MARKS[0]}
 {MARKS[1]}

@@ -126,7 +126,7 @@ class Row(NamedTuple):
     def _furthest_half(self, dtype: torch.dtype) -> float:
         brain = dtype == torch.bfloat16
         if self.model == "ball":
-            if self.name == "mobius_add":  # lands beyond the last number below the rim
+            if self.name == "mobius_add":  # lands beyond the last number below the boundary
                 return 1.0 if brain else 2.0
             return 4.0 if brain else 6.0
         if self.name == "expmap":
@@ -457,7 +457,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dim", type=int, default=16, help="dimension of the space (default: 16)")
     parser.add_argument("--seeds", type=int, default=5, help="random inputs a point of a curve (default: 5)")
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES), help="default: all")
-    parser.add_argument("--write", metavar="FILE", type=Path, help="write tables here, pictures into images/numerics")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="write tables here, images into images/numerics")
 
 
 def run(args: argparse.Namespace) -> None:

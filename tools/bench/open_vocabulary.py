@@ -1,7 +1,7 @@
 """Whole open-vocabulary models at their real size: a training step and a prediction, time and memory.
 
 The configs are those of the paper's trainings (segmentation, detection, panoptic segmentation); weights are random,
-pictures the drawn scenes at the configs' own size. A step is what the engine does with a batch: preprocessing, losses,
+images the drawn scenes at the configs' own size. A step is what the engine does with a batch: preprocessing, losses,
 backward, clipping, optimiser. Models of one task are timed in turns, in one process; medians count.
 """
 
@@ -30,7 +30,7 @@ _NAMES = [
     "hyperclip-panoptic-vitb16_8xb2-50e_coco116-17",
 ]
 DEFAULT = [Path(__file__).parents[2] / f"configs/hyperclip/{name}.py" for name in _NAMES]
-# Type of the model -> scope, drawn data that stand in for its own, side of the pictures that its configs train on.
+# Type of the model -> scope, drawn data that stand in for its own, side of the images that its configs train on.
 TASKS: dict[str, tuple[str, dict[str, Any], int]] = {
     "HyperCLIPSegmentor": ("mmseg", dict(type="ColourShapeDataset"), 384),
     "HyperCLIPDetector": ("mmdet", dict(type="OpenVocabScenesDataset"), 640),
@@ -53,7 +53,7 @@ class Case:
 
     Args:
         config: path of the config.
-        batch: pictures a training step.
+        batch: images a training step.
         size: their side in pixels; default: the config's.
         clip: another CLIP, by name; default: the config's.
         device: ``"cpu"`` or ``"cuda"``.
@@ -95,7 +95,7 @@ class Case:
         self.model.train_step(self.batch, self.wrapper)
 
     def predict(self) -> None:
-        """The classes of one picture found, with texts that are encoded already."""
+        """The classes of one image found, with texts that are encoded already."""
         self.model.eval()
         with torch.no_grad():
             self.model.test_step({key: value[:1] for key, value in self.batch.items()})
@@ -127,8 +127,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--configs", nargs="+", type=Path, metavar="FILE", default=DEFAULT, help="default: seven with ViT-B/16"
     )
-    parser.add_argument("--batch", type=int, default=1, help="pictures a training step (default: 1)")
-    parser.add_argument("--size", type=int, help="side of the pictures (default: 384 for segmentation, else 640)")
+    parser.add_argument("--batch", type=int, default=1, help="images a training step (default: 1)")
+    parser.add_argument("--size", type=int, help="side of the images (default: 384 for segmentation, else 640)")
     parser.add_argument("--clip", metavar="NAME", help="another CLIP than the configs' (random weights)")
     add_run_arguments(parser, repeats=3)
 
@@ -142,7 +142,7 @@ def run(args: argparse.Namespace) -> None:
     for config in args.configs:
         groups.setdefault(task_of(config), []).append(config)
     lines = [
-        "| config | pixels | trained parameters | of CLIP | training step | / first | peak MiB | one picture |",
+        "| config | pixels | trained parameters | of CLIP | training step | / first | peak MiB | one image |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     with tqdm(total=len(args.configs) * (2 * args.repeats + 3), unit="call") as bar:
@@ -150,6 +150,6 @@ def run(args: argparse.Namespace) -> None:
             lines += rows(configs, args, bar)
     facts = (
         f"hypvision {hypvision.__version__}. Medians of {args.repeats}, random weights, float32, {args.batch} "
-        f"picture{'s' if args.batch > 1 else ''} a step; `/ first`: to the first row of the task."
+        f"image{'s' if args.batch > 1 else ''} a step; `/ first`: to the first row of the task."
     )
     report(args, ["batch", "configs", "clip", "size"], facts, "\n".join(lines), MARKS, INTRODUCTION)

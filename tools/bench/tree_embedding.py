@@ -181,7 +181,7 @@ def table(results: dict[str, tuple[float, list[Run]]]) -> str:
 
 
 def draw(results: dict[str, tuple[float, list[Run]]], parents: Sequence[int], path: Path) -> None:
-    """A picture of the first run of every method: edges as geodesics, nodes coloured by their depth.
+    """An image of the first run of every method: edges as geodesics, nodes coloured by their depth.
 
     Raises:
         HypvisionError: matplotlib is not installed, or the place is not writable.

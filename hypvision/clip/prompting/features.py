@@ -58,7 +58,7 @@ class FeatureCache:
     @staticmethod
     @torch.no_grad()
     def _key(host: Host, dataset: Any, views: int) -> str:
-        """A sum over the pictures' bytes, how they are viewed, and the weights of the image tower."""
+        """A sum over the images' bytes, how they are viewed, and the weights of the image tower."""
         digest = hashlib.sha256(f"{views} {dataset.viewed(augment=views > 0).description}".encode())
         for path in dataset.paths:
             digest.update(hashlib.sha256(Path(path).read_bytes()).digest())

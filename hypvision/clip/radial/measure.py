@@ -42,9 +42,9 @@ class Measured:
     Attributes:
         space: of the embeddings.
         texts: embeddings ``(n, L, d)``.
-        images: of the pictures ``(m, d)``, or None.
+        images: of the images ``(m, d)``, or None.
         values: numbers by name.
-        metrics: of every image and chain; None without pictures.
+        metrics: of every image and chain; None without images.
     """
 
     space: Space
@@ -62,7 +62,7 @@ def find_pictures(images: Sequence[str], folder: str | Path) -> dict[str, Path]:
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
-        raise HypvisionError(f"There is no folder of pictures '{folder}'.")
+        raise HypvisionError(f"There is no folder of images '{folder}'.")
     files = {path.name: path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES}
     stems = {path.stem: path for path in files.values()}
     found, missing = {}, []
@@ -75,7 +75,7 @@ def find_pictures(images: Sequence[str], folder: str | Path) -> dict[str, Path]:
             found[image] = path
     if missing:
         raise HypvisionError(
-            f"{len(missing)} of {len(missing) + len(found)} images of the chains have no picture in '{folder}', the "
+            f"{len(missing)} of {len(missing) + len(found)} images of the chains have no image in '{folder}', the "
             f"first is '{missing[0]}'. Put them there, or take out these chains."
         )
     return found
@@ -83,10 +83,10 @@ def find_pictures(images: Sequence[str], folder: str | Path) -> dict[str, Path]:
 
 @torch.no_grad()
 def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64) -> Tensor:
-    """Unit embeddings ``(m, d)`` of pictures: the shorter side resized to that of the model, the middle cut out.
+    """Unit embeddings ``(m, d)`` of images: the shorter side resized to that of the model, the middle cut out.
 
     Raises:
-        HypvisionError: a picture that cannot be read, or an embedding that is not finite.
+        HypvisionError: an image that cannot be read, or an embedding that is not finite.
     """
     device = next(clip.model.parameters()).device
     mean, std = (torch.tensor(value, device=device)[:, None, None] for value in (clip.mean, clip.std))
@@ -106,7 +106,7 @@ def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64)
     found = torch.cat(parts)
     bad = (~found.isfinite().all(-1)).nonzero().flatten()
     if len(bad):
-        raise HypvisionError(f"The embedding of the picture '{paths[int(bad[0])]}' is not finite.")
+        raise HypvisionError(f"The embedding of the image '{paths[int(bad[0])]}' is not finite.")
     return found
 
 
@@ -124,7 +124,7 @@ def measure_chains(
         chains: n chains of L texts.
         images: for each chain what tells its image.
         texts: embeddings ``(n, L, d)``.
-        pictures: of the distinct images, in the order in which they first appear ``(m, d)``; None: order of the texts
+        images: of the distinct images, in the order in which they first appear ``(m, d)``; None: order of the texts
             alone.
         space: of the embeddings.
         steps: radii of the walk.
@@ -175,7 +175,7 @@ def measure_clip(
     Args:
         clip: the model.
         chains, images, steps: see there.
-        pictures: files of the images, or None.
+        images: files of the images, or None.
         root: ``(d,)``; default: the embedding of the empty text.
     """
     every, rows = distinct([text for chain in chains for text in chain])
@@ -197,7 +197,7 @@ def measure_hyperlex(clip: CLIPBundle, path: str | Path, space: Space, template:
 def measure_tree(
     clip: CLIPBundle, folder: str | Path, ancestors: Mapping[str, Sequence[str]], template: str = "{}"
 ) -> dict[str, float]:
-    """:func:`~hypvision.clip.radial.retrieval.tree_recall` of pictures in class folders.
+    """:func:`~hypvision.clip.radial.retrieval.tree_recall` of images in class folders.
 
     Args:
         clip: the model.
@@ -206,14 +206,14 @@ def measure_tree(
         template: of the sentences that names are put into.
 
     Raises:
-        HypvisionError: a class without ancestors, or no pictures.
+        HypvisionError: a class without ancestors, or no images.
     """
     folder = Path(folder).expanduser()
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
     paths = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / name).rglob("*"))
              if path.suffix.lower() in SUFFIXES]  # fmt: skip
     if not paths:
-        raise HypvisionError(f"There are no pictures in class folders below '{folder}'.")
+        raise HypvisionError(f"There are no images in class folders below '{folder}'.")
     if missing := [name for name in classes if name not in ancestors]:
         raise HypvisionError(f"The tree has no ancestors of the class '{missing[0]}'.")
     nodes, rows = distinct([name for label in classes for name in (label, *ancestors[label])])

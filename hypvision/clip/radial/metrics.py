@@ -1,4 +1,4 @@
-"""The metrics of HierarCaps (Alper and Averbuch-Elor, ECCV 2024): what a picture's walk from general to specific texts
+"""The metrics of HierarCaps (Alper and Averbuch-Elor, ECCV 2024): what an image's walk from general to specific texts
 finds, and whether the texts of a chain lie in order.
 
 The published evaluation goes through images and 50 radii one by one. Here texts are sorted into the 50 shells between

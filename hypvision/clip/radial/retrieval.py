@@ -78,14 +78,14 @@ def hyperlex_correlation(
 def tree_recall(
     similarity: Tensor, labels: Sequence[int], lineage: Sequence[Sequence[int]], ks: Sequence[int] = (1, 5)
 ) -> dict[str, float]:
-    """Recall of a picture's class and all of its ancestors among the names of a tree of labels.
+    """Recall of an image's class and all of its ancestors among the names of a tree of labels.
 
-    R@k: the share of them among the k names most similar to the picture, the mean over pictures. This is our reading of
+    R@k: the share of them among the k names most similar to the image, the mean over images. This is our reading of
     the "BREEDS R@k" of Alper and Averbuch-Elor, whose protocol is not public: do not compare.
 
     Args:
-        similarity: pictures by names of the nodes ``(m, N)``.
-        labels: class of each picture.
+        similarity: images by names of the nodes ``(m, N)``.
+        labels: class of each image.
         lineage: for each class the numbers of its node and of those above it.
         ks: of R@k.
     """
@@ -116,14 +116,14 @@ def recall_at(similarity: Tensor, matches: Tensor, ks: Sequence[int] = (1, 5)) -
 def level_accuracy(
     texts: Sequence[Sequence[str]], owners: Sequence[int], similarity: Tensor, ks: Sequence[int] = (1, 5)
 ) -> dict[str, float]:
-    """Retrieval at each level of chains: whether a picture's most similar text of that level is its own
-    (``level2_R@1``: zero-shot recognition with the texts as names), and whether the most similar picture of a most
+    """Retrieval at each level of chains: whether an image's most similar text of that level is its own
+    (``level2_R@1``: zero-shot recognition with the texts as names), and whether the most similar image of a most
     specific text is its own (``text_to_image_R@1``).
 
     Args:
         texts: n chains of L texts.
-        owners: for each picture the number of its chain ``(m,)``.
-        similarity: pictures by texts, chain after chain ``(m, n L)``.
+        owners: for each image the number of its chain ``(m,)``.
+        similarity: images by texts, chain after chain ``(m, n L)``.
         ks: of R@k.
     """
     n, depth = len(texts), len(texts[0])

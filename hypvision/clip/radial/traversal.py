@@ -1,4 +1,4 @@
-"""Walks of one picture through texts, from general to specific: that of HierarCaps and that of MERU, two ways."""
+"""Walks of one image through texts, from general to specific: that of HierarCaps and that of MERU, two ways."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Step(NamedTuple):
     Attributes:
         text: the text.
         radius: its distance from the root.
-        similarity: to the picture.
+        similarity: to the image.
         threshold: the radius (of HierarCaps' walk), or the share of the way to the root (of MERU's), where it appears.
     """
 
@@ -38,7 +38,7 @@ def hierarcaps_traversal(
 ) -> list[Step]:
     """The most similar text within a growing radius, whenever it changes; from general to specific.
 
-    Alper and Averbuch-Elor (ECCV 2024). The published pictures take the radius ``1 - e . r``:
+    Alper and Averbuch-Elor (ECCV 2024). The published images take the radius ``1 - e . r``:
     ``Sphere(root, "cosine")``.
 
     Args:
@@ -56,7 +56,7 @@ def hierarcaps_traversal(
 def meru_traversal(
     image: Tensor, texts: Tensor, words: Sequence[str], space: Space, steps: int = 50, cones: bool = True
 ) -> list[Step]:
-    """The most similar text to each of ``steps`` points from the picture to the root, whenever it changes; from
+    """The most similar text to each of ``steps`` points from the image to the root, whenever it changes; from
     specific to general.
 
     Desai et al., "Hyperbolic Image-Text Representations" (ICML 2023). On the hyperboloid the points are evenly spaced

@@ -53,7 +53,7 @@ class Segmentation(NamedTuple):
     image: Image.Image
 
     def label_image(self) -> Image.Image:
-        """The class numbers as a picture of 8 bits, or 16 with more than 255 classes."""
+        """The class numbers as an image of 8 bits, or 16 with more than 255 classes."""
         return Image.fromarray(self.labels.astype(np.uint8 if len(self.classes) <= 255 else np.uint16))
 
 
@@ -136,7 +136,7 @@ def segment(
     weights: str | Path | None = None,
     clip: str | None = None,
 ) -> Segmentation:
-    """Segment a picture by class names.
+    """Segment an image by class names.
 
     Args:
         image: a path, a PIL image, or an RGB array uint8 (H, W, 3).
@@ -145,9 +145,9 @@ def segment(
         weights, clip: see :func:`load_segmenter`.
 
     Raises:
-        HypvisionError: no picture, no classes, or no model.
+        HypvisionError: no image, no classes, or no model.
     """
-    name = f"The picture '{image}'" if isinstance(image, (str, Path)) else "The picture"
+    name = f"The image '{image}'" if isinstance(image, (str, Path)) else "The image"
     image = open_image(image)
     names = load_classes(classes)
     if model is None:

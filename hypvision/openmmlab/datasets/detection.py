@@ -59,7 +59,7 @@ class CheckedCOCO(COCO):
             ) from error
         advice = "Expected: COCO's format (see docs/data.md). Correct the file."
         if isinstance(content, dict):
-            content.setdefault("annotations", [])  # as in the lists of test pictures that come without truth
+            content.setdefault("annotations", [])  # as in the lists of test images that come without truth
         if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in _NEEDED):
             raise HypvisionError(f"The annotation file '{path}' lacks one of the lists {', '.join(_NEEDED)}. {advice}")
         for kind, keys in _NEEDED.items():

@@ -124,7 +124,7 @@ class OpenVocabBBoxHead(ConvFCBBoxHead):
     Args:
         embedding_size: E.
         temperature: initial value of the learned factor of the cosines.
-        background_weight: of regions without an object in the loss. A picture may show novel objects without a label.
+        background_weight: of regions without an object in the loss. An image may show novel objects without a label.
         kwargs: of mmdet's ``ConvFCBBoxHead``.
     """
 

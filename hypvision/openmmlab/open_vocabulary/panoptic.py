@@ -225,7 +225,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
         return losses
 
     def clip_logits(self, x: OpenVocabMaps, number: int, masks: Tensor) -> Tensor:
-        """CLIP's logits (Q, T) of masks (Q, H, W) from 0 to 1 of one picture of the batch."""
+        """CLIP's logits (Q, T) of masks (Q, H, W) from 0 to 1 of one image of the batch."""
         temperature = x.temperature if self.clip_temperature is None else self.clip_temperature
         return region_logits(pool_masks(x.dense[number : number + 1], masks[None])[0], x.text, temperature)
 
@@ -268,7 +268,7 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
 
 @VISUALIZERS.register_module()
 class PanopticVisualizer(DetLocalVisualizer):
-    """mmdet's pictures; one without any segment stays as it is, where mmdet's own fails."""
+    """mmdet's images; one without any segment stays as it is, where mmdet's own fails."""
 
     def _draw_panoptic_seg(self, image: np.ndarray, panoptic_seg: PixelData, classes: Any, palette: Any) -> np.ndarray:
         nothing = panoptic_seg.metainfo.get("ignore_index", len(classes or ()))
@@ -291,14 +291,14 @@ class OpenVocabPanopticDataset(BaseDetDataset):
     """COCO's panoptic format and a class list.
 
     Args:
-        ann_file: the JSON file. data_prefix: ``dict(img=..., seg=...)``, folders of pictures and of segment maps.
+        ann_file: the JSON file. data_prefix: ``dict(img=..., seg=...)``, folders of images and of segment maps.
         classes: a word for each category of the file, in its order; anything that
             :func:`hypvision.clip.classes.load_classes` takes. None: the names of the file.
         ignore_classes: words that leave the list; pixels of their segments have no label.
         kwargs: of mmdet's ``BaseDetDataset``.
 
     Raises:
-        HypvisionError: a wrong list, or a file that is damaged or refers to categories or pictures that it has not.
+        HypvisionError: a wrong list, or a file that is damaged or refers to categories or images that it has not.
     """
 
     def __init__(
@@ -312,7 +312,7 @@ class OpenVocabPanopticDataset(BaseDetDataset):
         super().__init__(ann_file=ann_file, **kwargs)
 
     def load_data_list(self) -> list[dict[str, Any]]:
-        """The pictures with their segments."""
+        """The images with their segments."""
         content = self._read()
         names = load_classes([item["name"] for item in content["categories"]] if self.words is None else self.words)
         if len(names) != len(content["categories"]):
@@ -359,7 +359,7 @@ class OpenVocabPanopticDataset(BaseDetDataset):
         return found
 
     def filter_data(self) -> list[dict]:
-        """In training only pictures with a segment that has a label."""
+        """In training only images with a segment that has a label."""
         if self.test_mode:
             return self.data_list
         return [item for item in self.data_list if any(not s["iscrowd"] for s in item["segments_info"])]
@@ -383,7 +383,7 @@ class OpenVocabPanopticDataset(BaseDetDataset):
 
 @TRANSFORMS.register_module()
 class LoadPanopticSegments:
-    """Segments of a picture as instances, things and stuff alike, from COCO's coloured segment maps.
+    """Segments of an image as instances, things and stuff alike, from COCO's coloured segment maps.
 
     Adds ``gt_masks``, ``gt_bboxes``, ``gt_bboxes_labels`` and ``gt_ignore_flags`` of all segments but crowds, and
     ``panoptic_ids``, int64 (H, W), the segments' numbers at the original size, 0 where there is no label.
@@ -397,7 +397,7 @@ class LoadPanopticSegments:
         colours = read_labels(path, "segment map", "RGB").astype(np.int64)
         if colours.shape[:2] != tuple(results["ori_shape"][:2]):
             raise HypvisionError(
-                f"The segment map '{path}' has {colours.shape[0]} x {colours.shape[1]} pixels, its picture "
+                f"The segment map '{path}' has {colours.shape[0]} x {colours.shape[1]} pixels, its image "
                 f"{results['ori_shape'][0]} x {results['ori_shape'][1]}. Correct one of the two."
             )
         ids = colours[..., 0] + 256 * colours[..., 1] + 256**2 * colours[..., 2]
@@ -428,7 +428,7 @@ def panoptic_counts(
     segments: Sequence[Mapping[str, int]],
     count: int,
 ) -> np.ndarray:
-    """Matches of one picture (Kirillov et al., CVPR 2019, "Panoptic Segmentation"; void and crowds as in COCO).
+    """Matches of one image (Kirillov et al., CVPR 2019, "Panoptic Segmentation"; void and crowds as in COCO).
 
     Args:
         predicted: numbers of predicted segments (H, W). labels: class of each; other numbers are no segment.
@@ -489,7 +489,7 @@ class OpenVocabPanopticMetric(BaseMetric):
         self.groups = groups
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Count matches of each picture.
+        """Count matches of each image.
 
         Raises:
             HypvisionError: the samples lack the ground truth.

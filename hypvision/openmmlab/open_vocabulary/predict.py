@@ -1,4 +1,4 @@
-"""Any picture, any class names, with a trained open-vocabulary detector or panoptic model.
+"""Any image, any class names, with a trained open-vocabulary detector or panoptic model.
 
 >>> model = load_openvocab("configs/hyperclip/hyperclip-det-vitb16_8xb8-3e_coco48-17.py", "weights.pth")
 >>> found = look(model, "street.jpg", ["car", "scooter", "zebra"])
@@ -69,21 +69,21 @@ def look(
     things: Sequence[str] | None = None,
     size: int | None = 640,
 ) -> DetDataSample:
-    """Find things in a picture.
+    """Find things in an image.
 
     Args:
         model: of :func:`load_openvocab`.
-        image: path, RGB array uint8 (H, W, 3), or PIL picture.
+        image: path, RGB array uint8 (H, W, 3), or PIL image.
         classes: what to look for; anything that :func:`hypvision.clip.classes.load_classes` takes. None: as before.
         things: for panoptic models: classes of which every object is a segment of its own; None: all.
-        size: the longer side that the picture is resized to; None: as it is.
+        size: the longer side that the image is resized to; None: as it is.
 
     Returns:
-        A sample with ``pred_instances`` (``bboxes`` in pixels of the picture, ``scores``, ``labels`` into the list,
+        A sample with ``pred_instances`` (``bboxes`` in pixels of the image, ``scores``, ``labels`` into the list,
         maybe ``masks``), or ``pred_panoptic_seg.sem_seg`` (1, H, W): label + 1000 * number of the object.
 
     Raises:
-        HypvisionError: an unreadable picture, or a wrong list.
+        HypvisionError: an unreadable image, or a wrong list.
     """
     if classes is not None:
         model.set_test_classes(classes, *(() if things is None else (things,)))

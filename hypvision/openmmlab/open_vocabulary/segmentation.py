@@ -149,7 +149,7 @@ class LoadWideAnnotations(LoadAnnotations):
         labels = read_labels(path)
         if labels.ndim != 2:
             raise HypvisionError(
-                f"The label map '{path}' has the shape {labels.shape}: it is a coloured picture. A label map has one "
+                f"The label map '{path}' has the shape {labels.shape}: it is a coloured image. A label map has one "
                 "number a pixel; save it in mode L, P or I;16."
             )
         labels = labels.astype(np.int32)
@@ -224,12 +224,12 @@ class OpenVocabSegDataset(BaseSegDataset):
         )  # fmt: skip
 
     def load_data_list(self) -> list[dict[str, Any]]:
-        """Every picture of the folder with the label map of the same name."""
+        """Every image of the folder with the label map of the same name."""
         folder = Path(self.data_prefix["img_path"])
         masks = self.data_prefix.get("seg_map_path")
         files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES) if folder.is_dir() else []
         if not files:
-            raise HypvisionError(f"There are no pictures in '{folder}' ({', '.join(SUFFIXES)}). Check data_root.")
+            raise HypvisionError(f"There are no images in '{folder}' ({', '.join(SUFFIXES)}). Check data_root.")
         found = []
         for path in files:
             item = dict(img_path=str(path), label_map=self._map or None, reduce_zero_label=False, seg_fields=[])
@@ -239,7 +239,7 @@ class OpenVocabSegDataset(BaseSegDataset):
                 places = [stem.with_name(stem.name + ending) for ending in endings]
                 place = next((place for place in places if place.is_file()), None)
                 if place is None:
-                    raise HypvisionError(f"The picture '{path}' has no label map; expected '{places[0]}'.")
+                    raise HypvisionError(f"The image '{path}' has no label map; expected '{places[0]}'.")
                 item["seg_map_path"] = str(place)
             found.append(item)
         return found

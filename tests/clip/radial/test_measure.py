@@ -67,7 +67,7 @@ def test_files_that_are_not_hyperlex(tmp_path, text):
 
 
 def test_recall_over_a_tree():
-    # Names: 0 animal, 1 cat, 2 dog, 3 vehicle, 4 car. The first picture finds cat and animal, the second car alone.
+    # Names: 0 animal, 1 cat, 2 dog, 3 vehicle, 4 car. The first image finds cat and animal, the second car alone.
     similarity = torch.tensor([[0.8, 0.9, 0.1, 0.0, 0.2], [0.7, 0.1, 0.5, 0.0, 0.9]])
     found = tree_recall(similarity, [0, 2], [[1, 0], [2, 0], [4, 3]], ks=(1, 2, 5))
     assert found == {"tree_R@1": 0.5, "tree_R@2": 0.75, "tree_R@5": 1.0}
@@ -77,7 +77,7 @@ def test_recall_and_levels():
     similarity = torch.tensor([[0.9, 0.1, 0.5], [0.2, 0.3, 0.8]])
     assert recall_at(similarity, torch.tensor([[0, 0, 1], [0, 0, 1]]).bool(), (1, 2, 9)) == {1: 0.5, 2: 1.0, 9: 1.0}
     chains = [("animal", "cat"), ("animal", "dog"), ("food", "pie")]
-    # Pictures of chains 0 and 2; texts: animal cat animal dog food pie.
+    # Images of chains 0 and 2; texts: animal cat animal dog food pie.
     similarity = torch.tensor([[0.5, 0.3, 0.5, 0.4, 0.1, 0.0], [0.2, 0.0, 0.2, 0.1, 0.6, 0.9]])
     found = level_accuracy(chains, [0, 2], similarity, ks=(1, 2))
     assert found == {"level1_R@1": 1.0, "level1_R@2": 1.0, "level2_R@1": 0.5, "level2_R@2": 1.0,
@@ -137,7 +137,7 @@ def test_pictures_are_found_and_embedded(pictures):
     assert len(measured.metrics.predicted) == 2
     with pytest.raises(HypvisionError, match="1 of 3 images .* the first is 'http://y/3.jpg'"):
         find_pictures([*IMAGES, "http://y/3.jpg"], pictures)
-    with pytest.raises(HypvisionError, match="no folder of pictures"):
+    with pytest.raises(HypvisionError, match="no folder of images"):
         find_pictures(IMAGES, pictures / "none")
 
 
@@ -149,5 +149,5 @@ def test_tree_of_class_folders(pictures):
     assert found["tree_R@5"] == 1.0
     with pytest.raises(HypvisionError, match="no ancestors of the class 'cat'"):
         measure_tree(clip, pictures / "tree", {"dog": ["animal"]})
-    with pytest.raises(HypvisionError, match="no pictures in class folders"):
+    with pytest.raises(HypvisionError, match="no images in class folders"):
         measure_tree(clip, pictures / "none", {})

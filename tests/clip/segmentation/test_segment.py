@@ -1,4 +1,4 @@
-"""The command and the function that segment pictures; the command that measures radii."""
+"""The command and the function that segment images; the command that measures radii."""
 
 import math
 
@@ -48,7 +48,7 @@ def test_function_takes_any_picture_and_any_classes(photos):
         ("is empty", (array, [])),
         ("got Tensor", (torch.zeros(3, 40, 50), ["cat"])),
         ("must be uint8", (array[:0], ["cat"])),
-        ("The picture has 15 x 50 pixels, less than one patch of 16 x 16", (array[:15], ["cat"])),
+        ("The image has 15 x 50 pixels, less than one patch of 16 x 16", (array[:15], ["cat"])),
     ):
         with pytest.raises(HypvisionError, match=match):
             segment(*arguments, model)
