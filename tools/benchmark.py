@@ -23,6 +23,7 @@ BENCHMARKS = {
     "fewshot": ("fewshot", "Few-shot methods of CLIP: steps, evaluation and heads against the official formulation"),
     "helm": ("helm", "HELM language models against Euclidean twins and the published form"),
     "hier": ("hier", "HIER's and LHIER's loss against the published form"),
+    "scaling": ("scaling", "A step of the toy model of superposition against the published one"),
     "backward": ("backward", "Backward functions written by hand against plain operations, in real steps"),
 }
 

@@ -43,7 +43,7 @@ def datasets_of(config: Any) -> Iterator[dict]:
 
 
 def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test")) -> None:
-    """Check that the files and folders that data sets name are there, before anything is built.
+    """Check that the files and folders that data sets and metrics name are there, before anything is built.
 
     Those of mmseg and mmdet would fail deep inside; our own check the rest themselves when they are built.
 
@@ -62,11 +62,36 @@ def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test"))
                 check_root(dataset["root"])
             elif dataset.get("type") != "CIFARDataset":
                 _check_dataset(dataset, phase)
+        evaluators = config.get(f"{phase}_evaluator") or []
+        for evaluator in evaluators if isinstance(evaluators, (list, tuple)) else [evaluators]:
+            _check_evaluator(evaluator, phase, config)
+
+
+def _check_evaluator(evaluator: dict, phase: str, config: dict) -> None:
+    """Metrics read the truth from files of their own, which a config can forget to move with its data."""
+    for key in ("ann_file", "seg_prefix"):
+        value = evaluator.get(key)
+        if not isinstance(value, str) or _is_remote(value) or Path(value).expanduser().exists():
+            continue
+        own = [
+            str(Path(str(dataset.get("data_root") or ""), dataset["ann_file"]))
+            for dataset in datasets_of(config.get(f"{phase}_dataloader"))
+            if dataset.get("ann_file")
+        ]
+        hint = f" The {phase} data have '{own[0]}'." if own and key == "ann_file" else ""
+        raise HypvisionError(
+            f"The metric {evaluator.get('type')} of {phase}_evaluator reads '{value}', which does not exist.{hint} Set "
+            f"{phase}_evaluator.{key} in the config or with --cfg-options."
+        )
+
+
+def _is_remote(place: str) -> bool:
+    return place.startswith(("s3://", "http://", "https://", "petrel:"))
 
 
 def _check_dataset(dataset: dict, phase: str) -> None:
     root = str(dataset.get("data_root") or "")
-    if root.startswith(("s3://", "http://", "https://", "petrel:")):
+    if _is_remote(root):
         return
     parts = {key: value for key, value in (dataset.get("data_prefix") or {}).items() if isinstance(value, str)}
     if dataset.get("ann_file"):

@@ -40,6 +40,27 @@ _WANTS_SIMILARITY = ("MultiSimilarityLoss", "ProxyAnchorLoss", "SoftTripleLoss")
 _WANTS_CENTRE = ("MultiSimilarityLoss", "ProxyAnchorLoss")
 
 
+# What is no loss of embeddings with labels, and why.
+_NO_LOSS = {
+    "VICRegLoss": "compares two views of each image and takes no labels",
+    "SelfSupervisedLoss": "compares two views of each image and takes no labels",
+    "ManifoldLoss": "makes its own groups of points and takes no labels",
+    "BaseLossWrapper": "wraps another loss",
+    "CrossBatchMemory": "wraps another loss",
+    "MultipleLosses": "wraps other losses",
+    "GenericPairLoss": "is the base of others",
+}
+
+# What takes our distance and yet is of cosines.
+_COSINES = {
+    "HistogramLoss": "its histograms are of similarities from -1 to 1",
+    "P2SGradLoss": "its gradients are of cosines, whatever the distance",
+}
+
+# The library's names of the number of classes and of the dimension.
+_SIZES = dict(num_classes="classes", embedding_size="dim", descriptors_dim="dim")
+
+
 def hyperbolic_distance(manifold: Manifold, similarity: bool = False, centred: bool = False) -> nn.Module:
     """The distance on the hyperboloid as a distance of pytorch-metric-learning.
 
@@ -105,7 +126,7 @@ class MetricLoss(nn.Module):
 
     Raises:
         HypvisionError: unknown loss or arguments; pytorch-metric-learning is not installed; hyperbolic distances of
-            Euclidean embeddings, or for a loss that is defined on cosines alone.
+            Euclidean embeddings, or for a loss that is defined on cosines alone; what is no loss of labelled images.
     """
 
     def __init__(
@@ -123,7 +144,6 @@ class MetricLoss(nn.Module):
         if distance == "hyperbolic" and isinstance(manifold, Euclidean):
             raise HypvisionError("distance='hyperbolic' needs hyperbolic embeddings: give the neck a curvature.")
         self.name, self.manifold, self.angular = name, manifold, distance == "angular"
-        proxies = dict(num_classes=num_classes, embedding_size=dim)
         own = {"ProxyAnchorLoss": ProxyAnchorLoss, "ProxyNCALoss": ProxyNCALoss, "SupConLoss": SupConLoss}
         if name in own and (self.angular or name != "ProxyAnchorLoss"):
             if name != "SupConLoss":
@@ -141,8 +161,16 @@ class MetricLoss(nn.Module):
             names = [n for n, value in vars(losses).items() if inspect.isclass(value) and n.endswith("Loss")]
             hint = did_you_mean(name, names) or f" Known: {', '.join(sorted(names))}."
             raise HypvisionError(f"pytorch-metric-learning has no loss '{name}'.{hint}")
-        if "num_classes" in inspect.signature(kind).parameters:
-            options = {**proxies, **options}
+        if name in _NO_LOSS:
+            raise HypvisionError(f"'{name}' {_NO_LOSS[name]}, so it cannot train embeddings of labelled images here.")
+        if not self.angular and name in _COSINES:
+            raise HypvisionError(
+                f"The loss '{name}' has no form for hyperbolic distances ({_COSINES[name]}): set distance='angular'."
+            )
+        # Some take what they hand on to their bases by **kwargs.
+        taken = {key for base in kind.__mro__ if "__init__" in vars(base) for key in inspect.signature(base).parameters}
+        sizes = dict(classes=num_classes, dim=dim)
+        options = {**{key: sizes[what] for key, what in _SIZES.items() if key in taken}, **options}
         if not self.angular:
             centred = name in _WANTS_CENTRE and "base" not in options
             options = {**_HYPERBOLIC.get(name, {}), **options}
@@ -153,8 +181,9 @@ class MetricLoss(nn.Module):
             raise HypvisionError(
                 f"The loss '{name}' has no form for hyperbolic distances ({error}): set distance='angular'."
             ) from error
-        except TypeError as error:
-            raise HypvisionError(f"The loss '{name}' does not accept its arguments: {error}.") from error
+        except (TypeError, ValueError, KeyError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise HypvisionError(f"The loss '{name}' does not accept its arguments: {reason}.") from error
 
     def _similarity(self, x: Tensor, y: Tensor) -> Tensor:
         """Negative distances of points given by their space parts; from their mean where a loss has a fixed margin."""

@@ -15,17 +15,29 @@ from typing import NamedTuple
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.scaling.sweep import Point, Settings
 
-__all__ = ["ALPHAS", "DECAYS", "DENSITIES", "EXPERIMENTS", "Experiment", "WIDTHS", "experiment", "groups", "narrowed"]
+__all__ = [
+    "ALPHAS",
+    "DECAYS",
+    "DENSITIES",
+    "EXPERIMENTS",
+    "Experiment",
+    "LARGE_FEATURES",
+    "WIDTHS",
+    "experiment",
+    "groups",
+    "narrowed",
+]
 
 WIDTHS = tuple(math.floor(math.exp(math.log(10) + k / 5 * math.log(10)) + 1e-9) for k in range(6))  # 10 ... 100
 DECAYS = tuple(round(-1 + 2 * k / 9, 4) for k in range(10))
 ALPHAS = tuple(k / 8 for k in range(17))
 DENSITIES = tuple(k / 8 for k in range(9))
+LARGE_FEATURES = 10240
 _LARGE_WIDTHS = tuple(2**k for k in range(3, 11))
 _LARGE_DECAYS = (-1.0, 0.1)
 
 _SMALL = Settings()
-_LARGE = Settings(n=10240, warmup=1000, rates="large", loss_scale=100.0)
+_LARGE = Settings(n=LARGE_FEATURES, warmup=1000, rates="large", loss_scale=100.0)
 _LARGE_ON_CPU = replace(_LARGE, n=2048, shortened="n 2048 (paper: 10240), m up to 128 (paper: 1024)")
 # As many samples a feature and step as in the paper.
 _TINY = Settings(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hypvision.errors import require
 from hypvision.files import replacing
-from hypvision.scaling.claims import cleanest, exponents
+from hypvision.scaling.claims import cleanest, exponents, scanned_width
 from hypvision.scaling.data import frequencies
 from hypvision.scaling.fits import JointFit
 from hypvision.scaling.measures import random_overlaps
@@ -107,6 +107,17 @@ def _log(axis, xlabel: str, ylabel: str) -> None:
     axis.legend(fontsize=6)
 
 
+def _log_widths(axis, rows: Iterable[Row], ylabel: str, yscale: str = "log") -> None:
+    from matplotlib.ticker import NullLocator
+
+    widths = sorted({row["m"] for row in rows})
+    axis.set(xscale="log", yscale=yscale, xlabel="width m", ylabel=ylabel)
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xticks(widths, [str(m) for m in widths])
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(fontsize=6)
+
+
 def _nearest(rows: Sequence[Row], **wanted: float) -> list[Row]:
     """The rows whose values are nearest to those wanted, one name after the other."""
     for name, value in wanted.items():
@@ -114,11 +125,6 @@ def _nearest(rows: Sequence[Row], **wanted: float) -> list[Row]:
             best = min((row[name] for row in rows), key=lambda found: abs(found - value))
             rows = [row for row in rows if row[name] == best]
     return list(rows)
-
-
-def _most_common(rows: Sequence[Row]) -> int:
-    """The width that a map or scan is made at: the figure has more points of it than of others."""
-    return statistics.mode(row["m"] for row in sorted(rows, key=lambda row: row["m"])) if rows else 0
 
 
 def _grid(axis, values: dict[tuple[float, float], float], label: str, **limits: float) -> bool | None:
@@ -155,13 +161,13 @@ def _loss_by_decay(axis, rows: Sequence[Row], weights: Weights) -> None:
             axis.plot(xs, [fit.factor * x**-fit.exponent for x in xs], **_PAPER)
     handles, labels = axis.get_legend_handles_labels()
     named = [f"{text}: {fits[d].mean:.2f}" if d in fits else text for text, d in zip(labels, sorted(colors))]
-    axis.set(xscale="log", yscale="log", xlabel="width m", ylabel="loss L")
+    _log_widths(axis, rows, "loss L")
     axis.legend(handles, named, fontsize=6)
 
 
 def _represented_by_width(axis, rows: Sequence[Row], weights: Weights) -> None:
     _lines(axis, rows, "decay", "m", "phi_half", _colors(row["decay"] for row in rows), "γ")
-    _log(axis, "width m", "represented φ(1/2)")
+    _log_widths(axis, rows, "represented φ(1/2)")
 
 
 def _large(strong: bool) -> Callable[[Any, Sequence[Row], Weights], bool | None]:
@@ -172,7 +178,7 @@ def _large(strong: bool) -> Callable[[Any, Sequence[Row], Weights], bool | None]
             xs, ys, spread = _means((row for row in rows if row["distribution"] == name), "m", "loss")
             text = f"{name}: {fits[name].mean:.2f}" if name in fits else name
             axis.errorbar(xs, ys, spread, marker="o", markersize=3, linewidth=1, label=text)
-        _log(axis, "width m", "loss L")
+        _log_widths(axis, rows, "loss L")
         axis.set_title("strong superposition" if strong else "weak superposition")
         return None if rows else False
 
@@ -192,7 +198,7 @@ def _represented_by_decay(axis, rows: Sequence[Row], weights: Weights) -> bool |
 
 
 def _represented_map(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
-    middle = _most_common(rows)
+    middle = scanned_width(rows)
     values: dict[tuple[float, float], list[float]] = {}
     for row in rows:
         if row["m"] == middle and row["density"] == 0:
@@ -267,10 +273,10 @@ def _strong_by_width(axis, rows: Sequence[Row], weights: Weights) -> bool | None
         return False
     _lines(axis, rows, "alpha", "m", "phi_one", _colors((row["alpha"] for row in rows), "viridis"), "α")
     widths = sorted({row["m"] for row in rows})
-    n = rows[0]["strong_rows"] / rows[0]["phi_one"] if rows[0]["phi_one"] else 1000
+    n = rows[0]["n"]
     axis.plot(widths, [m / n for m in widths], label="m/n", **_PAPER)
     axis.plot(widths, [min(1, m * m / 2 / n) for m in widths], label="m²/2n", **(_PAPER | dict(linestyle=":")))
-    _log(axis, "width m", "norm above 1: φ(1), γ = -1")
+    _log_widths(axis, rows, "norm above 1: φ(1), γ = -1")
     return None
 
 
@@ -281,7 +287,7 @@ def _overlap_means(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
     _lines(axis, rows, "decay", "m", "overlap_mean", _colors(row["decay"] for row in rows), "γ")
     widths = sorted({row["m"] for row in rows})
     axis.plot(widths, [1 / m for m in widths], label="1/m", **_PAPER)
-    _log(axis, "width m", "mean squared overlap")
+    _log_widths(axis, rows, "mean squared overlap")
     return None
 
 
@@ -293,8 +299,7 @@ def _overlap_variances(axis, rows: Sequence[Row], weights: Weights) -> bool | No
     rows = [row | {"ratio": row["overlap_variance"] / random_overlaps(row["m"])[1]} for row in rows]
     _lines(axis, rows, "alpha", "m", "ratio", _colors((row["alpha"] for row in rows), "viridis"), "α")
     axis.axhline(1, **_PAPER)
-    axis.set(xscale="log", xlabel="width m", ylabel=f"variance / random, γ = {rows[0]['decay']:.2f}")
-    axis.legend(fontsize=6)
+    _log_widths(axis, rows, f"variance / random, γ = {rows[0]['decay']:.2f}", yscale="linear")
     return None
 
 
@@ -317,7 +322,7 @@ def _strong_exponents(axis, rows: Sequence[Row], weights: Weights) -> bool | Non
 
 def _loss_by_density(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
     rows = [row for row in rows if row["alpha"] == 1]
-    width = _most_common(rows)
+    width = scanned_width(rows)
     rows = [row for row in rows if row["m"] == width]
     _lines(axis, rows, "decay", "active", "loss", _colors(row["decay"] for row in rows), "γ")
     axis.set(xlabel="active features E", ylabel=f"loss L, m = {width}")
@@ -328,7 +333,7 @@ def _loss_by_density(axis, rows: Sequence[Row], weights: Weights) -> bool | None
 def _lines_by_density(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
     rows = [row for row in rows if row["decay"] == -0.5556 and row["alpha"] == 1]
     _lines(axis, rows, "active", "m", "loss", _colors((row["active"] for row in rows), "viridis"), "E")
-    _log(axis, "width m", "loss L, γ = -0.556")
+    _log_widths(axis, rows, "loss L, γ = -0.556")
     return None if rows else False
 
 

@@ -116,8 +116,9 @@ def _outputs(
     if chunk is None:
         size = max(1, _CACHE_BYTES // (n * parameters.element_size()))
         chunk = batch.size if parameters.is_cuda else size
-    starts = range(0, batch.size, chunk)
-    bounds = batch.row_offsets[torch.tensor([*starts, batch.size])].tolist()
+    starts, bounds = range(0, batch.size, chunk), [0, len(batch.rows)]
+    if len(starts) > 1:  # not on a GPU, which would have to wait for the numbers
+        bounds = batch.row_offsets[torch.tensor([*starts, batch.size])].tolist()
     for i, start in enumerate(starts):
         part = slice(start, min(start + chunk, batch.size))
         y = torch.bmm(hidden[:, part], parameters).relu_()

@@ -368,6 +368,7 @@ def _measure(bank: _Bank, p: Tensor, device: str, dtype: torch.dtype) -> list[di
         rows.append(
             asdict(point)
             | {
+                "n": settings.n,
                 "active": p.sum().item(),
                 "loss": tested[:, index].mean().item(),
                 "loss_std": tested[:, index].std().item(),

@@ -107,7 +107,7 @@ class FewShotCLIP(BaseModel):
 
         Args:
             inputs: uint8 (B, 3, H, W); or features (B, d) of the frozen image tower, where the host takes them.
-            label: (B,); needed by ``"loss"`` of supervised hosts.
+            label: (B,); needed by ``"loss"``, but for PromptKD.
             index: numbers of the images, passed on by ``"predict"``.
             mode: ``"tensor"``: logits (B, C); ``"loss"``: a dict; ``"predict"``: for each image a dict with ``scores``
                 over the classes, ``label`` and ``index``.
@@ -153,11 +153,6 @@ class FewShotCLIP(BaseModel):
         if out.text is None:
             raise HypvisionError("LatHAdapter refines class features, which a linear probe does not have.")
         return out.text
-
-
-def _dataset(loader: Any) -> FewShotDataset | None:
-    dataset = getattr(loader, "dataset", None)
-    return dataset if hasattr(dataset, "metainfo") else None
 
 
 def _plain(runner: Runner) -> FewShotCLIP:

@@ -114,20 +114,15 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
 def with_steps(found: Recipe, steps: int | None, epochs: int | None) -> tuple[Recipe, int | None]:
     """The recipe with other epochs, and images of an epoch such that all epochs together have so many steps."""
     if epochs is not None and found.epochs:
-        found = replace(found, epochs=epochs)
-        if found.average is not None:  # at the same share of the training
-            share = epochs / recipe_epochs(found)
-            found = replace(found, average=(found.average[0] * share, max(found.average[1] * share, 1e-3)))
+        share, average = epochs / found.epochs, found.average
+        if average is not None:  # at the same share of the training
+            average = (average[0] * share, max(average[1] * share, 1e-3))
+        found = replace(found, epochs=epochs, average=average)
     if steps is None or not found.epochs:
         return found, None
     if steps < found.epochs:
         found, _ = with_steps(found, None, steps)
     return found, max(1, round(steps / found.epochs)) * found.batch
-
-
-def recipe_epochs(found: Recipe) -> int:
-    """Over how many epochs the published average of a recipe goes."""
-    return 20 if found.average in ((15.0, 1.0), (6.0, 10.0)) else 50
 
 
 def few_shot_config(

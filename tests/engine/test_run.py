@@ -88,6 +88,24 @@ def test_data_root_moves_every_data_set():
     assert config.test_dataloader.dataset.root == "/elsewhere/test"
 
 
+def test_data_root_moves_evaluators_and_they_are_looked_at(tmp_path):
+    config = load_config(
+        ROOT / "configs/hcformer/mask-rcnn_hcformer-nano_8xb2-1x_coco.py", dict(data_root=f"{tmp_path}/")
+    )
+    truth = "annotations/instances_val2017.json"
+    assert config.val_evaluator.ann_file == f"{tmp_path}/{truth}"
+    for folder in ("train2017", "val2017"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0.jpg").touch()
+    (tmp_path / "annotations").mkdir()
+    for split in ("train", "val"):
+        (tmp_path / f"annotations/instances_{split}2017.json").touch()
+    check_data(config, ("train", "val"))
+    config.val_evaluator.ann_file = "data/elsewhere.json"
+    with pytest.raises(HypvisionError, match=rf"reads 'data/elsewhere.json'.*The val data have '{tmp_path}/{truth}'"):
+        check_data(config, ("val",))
+
+
 def test_prepare_fits_the_config_to_a_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     config = prepare(load_config(ROOT / "configs/hcformer/hcformer-nano_4xb256-310e_in1k.py"))

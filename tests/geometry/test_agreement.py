@@ -77,6 +77,24 @@ def test_not_a_number_stays_so(name, compiled, compiling):
                 pytest.fail(f"{name}: a row that is not a number spoils others")
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_infinite_rows_spoil_no_others(name, sign, compiling):
+    """Whatever they become, eager and compiled."""
+    op = TABLE[name]
+    clean = op.tensors()
+    expected = parts(op.call(*clean))
+    for compiled in (False, True):
+        compiling(compiled)
+        for i, kind in enumerate(op.kinds.values()):
+            if kind not in ROW_KINDS:
+                continue
+            tensors = [t.clone() for t in clean]
+            tensors[i][0].view(-1)[-1] = sign * torch.inf
+            for out, right in zip(parts(op.call(*tensors)), expected):
+                torch.testing.assert_close(out[1:], right[1:], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("c", [1e-4, 0.7, 10.0])
 @pytest.mark.parametrize("name", CURVED)
 def test_gradient_of_a_curvature_is_finite(name, c):

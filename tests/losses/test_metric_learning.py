@@ -214,3 +214,29 @@ def test_mistakes_are_explained(monkeypatch):
         MetricLoss("CircleLoss", Lorentz(), 3, 4, distance="hyperbolic")
     with pytest.raises(HypvisionError, match="MultiSimilarityLoss"):
         MetricLoss("MultiSimilartyLoss", Lorentz(), 3, 4)
+
+
+def library_losses():
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    return sorted(name for name, value in vars(losses).items() if isinstance(value, type) and name.endswith("Loss"))
+
+
+@pytest.mark.parametrize("distance", ["angular", "hyperbolic"])
+def test_every_loss_of_the_library_works_or_says_why_not(distance):
+    refused = {}
+    for name in library_losses():
+        manifold = Lorentz(c=1.0)
+        points = manifold.expmap0(0.5 * torch.randn(8, 16)).detach().requires_grad_()
+        try:
+            loss = MetricLoss(name, manifold, num_classes=4, dim=16, distance=distance)
+        except HypvisionError as error:
+            refused[name] = str(error)
+            continue
+        loss(points, torch.arange(4).repeat(2)).backward()
+        assert points.grad.isfinite().all() and points.grad.abs().sum() > 0, name
+    assert {"VICRegLoss", "ManifoldLoss", "SelfSupervisedLoss", "RankedListLoss", "GenericPairLoss"} <= set(refused)
+    works = {"MarginLoss", "TripletMarginLoss", "MultiSimilarityLoss", "ContrastiveLoss", "NTXentLoss"}
+    assert not works & set(refused)
+    angles = {"CosFaceLoss", "SubCenterArcFaceLoss", "ArcFaceLoss", "HistogramLoss", "P2SGradLoss"}
+    assert angles <= set(refused) if distance == "hyperbolic" else not angles & set(refused)
+    assert all("hyperbolic" in text or "arguments" in text or "so it cannot train" in text for text in refused.values())

@@ -120,8 +120,6 @@ class Host(nn.Module):
         names: the classes.
     """
 
-    supervised = True
-    """Whether the labels of training images are used."""
     feature_inputs = False
     """Whether features of the frozen image tower, (B, d), may be given in place of images."""
 

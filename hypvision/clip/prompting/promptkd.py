@@ -40,8 +40,6 @@ class PromptKD(Host):
         HypvisionError: no teacher, or one that does not fit its checkpoint.
     """
 
-    supervised = False
-
     def __init__(
         self,
         clip: CLIPBundle,

@@ -1,0 +1,83 @@
+"""Claims from rows that are made up: what holds is said to hold, what does not is not."""
+
+import pytest
+
+from hypvision.scaling import published
+from hypvision.scaling.claims import claims_of, cleanest, exponents
+from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS
+
+
+def row(decay, m, loss, **more):
+    known = dict(distribution="power", alpha=1.0, density=0.0, decay=decay, m=m, replicate=0, loss=loss, n=1000)
+    known["phi_half"] = 1.0
+    return known | more
+
+
+def of_exponent(exponent, decay, **more):
+    return [row(decay, m, 5 * m**-exponent, **more) for m in (8, 16, 32, 64, 128)]
+
+
+def test_exponents_of_replicates():
+    rows = of_exponent(1.0, -1.0) + of_exponent(1.2, -1.0, replicate=1) + of_exponent(0.5, 0.5) + [row(1.0, 8, 1.0)]
+    found = exponents(rows)
+    assert set(found) == {("power", 1.0, 0.0, -1.0), ("power", 1.0, 0.0, 0.5)}  # one width is no line
+    two = found["power", 1.0, 0.0, -1.0]
+    assert two.mean == pytest.approx(1.1) and two.error == pytest.approx(0.1) and len(two.fits) == 2
+    assert found["power", 1.0, 0.0, 0.5].mean == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("name", "decay", "points"), [("power", -1.0, 3), ("power", 0.1, 2), ("linear", -1.0, 3),
+                                                       ("linear", 0.1, 5), ("exponential1", -1.0, 5)])  # fmt: skip
+def test_fits_of_figure_1_leave_out_what_the_papers_do(name, decay, points):
+    large = dict(distribution=name, alpha=1.2 if name == "power" else 0.0, n=10240)
+    found = exponents(of_exponent(1.0, decay, **large))
+    assert [value.fits[0].points for value in found.values()] == ([points] if points >= 3 else [])
+    found = exponents(of_exponent(1.0, decay, **large | {"n": 2048}))
+    assert [value.fits[0].points for value in found.values()] == [5]
+
+
+def test_quick():
+    strong, weak = of_exponent(1.2, -1.0), of_exponent(0.4, 0.333, phi_half=0.1)
+    assert [claim.held for claim in claims_of("quick", strong + weak)] == [True, True]
+    weak = of_exponent(1.4, 0.333, phi_half=0.9)
+    assert [claim.held for claim in claims_of("quick", strong + weak)] == [False, False]
+    assert claims_of("quick", strong) == []
+    text = str(claims_of("quick", strong + weak)[1])
+    assert text.startswith("not held: the loss falls faster") and "1.20 ± 0.00 against 1.40 ± 0.00" in text
+
+
+def test_the_papers_own_numbers_hold():
+    rows = [
+        row(
+            decay, m, 5 * m ** -published.EXPONENTS[alpha, decay], alpha=alpha, phi_half=published.REPRESENTED[m, decay]
+        )
+        for alpha in ALPHAS
+        for decay in DECAYS
+        for m in WIDTHS
+        if (alpha, decay) in published.EXPONENTS
+    ]
+    for figure, count in (("fig3", 3), ("fig4", 4)):
+        claims = claims_of(figure, rows)
+        assert len(claims) == count and all(claim.held for claim in claims), list(map(str, claims))
+        assert claims[-1].ours.endswith("0.000" if figure == "fig3" else "0.00")
+
+
+def test_figure_5_takes_the_cleanest():
+    rows = []
+    for k, alpha in enumerate((1.25, 1.5, 1.75)):
+        part = of_exponent(alpha - 1, 0.333, alpha=alpha, ambiguity=k + 1.0)
+        rows += [r | {"unlearned_loss": r["loss"], "unlearned_approximation": r["loss"]} for r in part]
+    assert list(cleanest(rows, 2)) == [(1.25, 0.333), (1.5, 0.333)]
+    assert all(claim.held for claim in claims_of("fig5", rows))
+    assert claims_of("fig5", [r | {"decay": -1.0} for r in rows]) == []
+
+
+def test_figures_6_and_7():
+    rows = [
+        row(-1.0, m, 5 / m, overlap_mean=0.95 / m, overlap_variance=1e-6, strong_rows=500,
+            phi_one=published.NORM_ABOVE_ONE[1.0, m])
+        for m in WIDTHS
+    ]  # fmt: skip
+    assert [claim.held for claim in claims_of("fig6", rows)] == [True] * 3
+    rows = [row(-0.5556, m, (1 + d) * 5 / m, density=d, active=1 + 6 * d) for d in (0.0, 0.5, 1.0) for m in WIDTHS]
+    assert [claim.held for claim in claims_of("fig7", rows)] == [True, True]
