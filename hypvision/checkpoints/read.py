@@ -246,6 +246,9 @@ def _check_archive(path: Path) -> None:
 
 def _check_content(content: Any, path: Path) -> None:
     """Refuse what no training saves and what would break, or mislead, those who use the content."""
+    named = content.get("state_dict") if isinstance(content, dict) else None
+    if isinstance(named, dict) and not all(isinstance(name, str) for name in named):
+        raise HypvisionError(_refused(path, "a weight whose name is no text"))
     size = path.stat().st_size
     storages: set[int] = set()
     total = 0
@@ -274,7 +277,7 @@ def _check_content(content: Any, path: Path) -> None:
             if hasattr(value, "__dict__"):  # of an OrderedDict: PyTorch keeps versions of modules there
                 metadata = vars(value).pop("_metadata", None)
                 vars(value).clear()
-                if isinstance(metadata, dict) and all(isinstance(entry, dict) for entry in metadata.values()):
+                if isinstance(metadata, dict) and all(map(_is_version, metadata.values())):
                     value._metadata = metadata
             stack.extend(value.values())
         elif isinstance(value, (list, tuple, set)):
@@ -299,9 +302,13 @@ def tensor_problem(value: Tensor) -> str | None:
 
 
 def _is_key(key: Any) -> bool:
-    if isinstance(key, tuple):
-        return all(map(_is_key, key))
-    return key is None or isinstance(key, (str, bool, int, float))
+    parts = key if isinstance(key, tuple) else (key,)
+    return all(part is None or isinstance(part, (str, bool, int, float)) for part in parts)
+
+
+def _is_version(entry: Any) -> bool:
+    """Whether a module's entry of ``_metadata`` is one that PyTorch writes and reads."""
+    return isinstance(entry, dict) and isinstance(entry.get("version", 1), int)
 
 
 def _refused(path: Path, what: str) -> str:

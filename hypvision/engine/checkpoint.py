@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -172,8 +171,8 @@ def _write_error(path: Path, error: OSError) -> HypvisionError:
 def _write(path: Path, data: bytes) -> None:
     """Write a file so that its name always stands for complete content, the old or the new."""
     try:
-        # A link stays a link. The temporary name is none of a checkpoint's, which --resume would look at.
-        with replacing(os.path.realpath(path), durable=True, suffix=".tmp") as temporary:
+        # The temporary name is none of a checkpoint's, which --resume would look at.
+        with replacing(path, durable=True, suffix=".tmp") as temporary:
             temporary.write_bytes(data)
     except HypvisionError as error:
         if isinstance(error.__cause__, OSError):
@@ -209,13 +208,50 @@ def _resumable(path: Path) -> bool:
     except HypvisionError as error:
         print_log(f"Not resuming from it: {error}", logger="current", level=logging.WARNING)
         return False
-    meta = checkpoint.get("meta")
-    if "state_dict" not in checkpoint or not isinstance(meta, Mapping) or not {"epoch", "iter"} <= meta.keys():
-        return False
-    diverged = nonfinite_names(checkpoint["state_dict"])
-    if diverged:
-        print_log(f"Not resuming from '{path}': its weight '{diverged[0]}' is not finite.", "current", logging.WARNING)
-    return not diverged
+    wrong = resume_problem(checkpoint)
+    if wrong is not None:
+        print_log(f"Not resuming from '{path}': {wrong}.", "current", logging.WARNING)
+    return wrong is None
+
+
+def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
+    """Why a training cannot go on from a checkpoint, to follow its name; None if it can."""
+
+    def dicts(values: Any) -> bool:
+        return isinstance(values, list) and all(isinstance(value, dict) for value in values)
+
+    def states(value: Any) -> bool:  # of one optimiser, or of several by their names
+        if not isinstance(value, dict) or not value:
+            return False
+        if "param_groups" in value:
+            return bool(value["param_groups"]) and dicts(value["param_groups"]) and isinstance(value.get("state"), dict)
+        return all(states(inner) or not isinstance(inner, dict) for inner in value.values())
+
+    def whole(value: Any) -> bool:
+        return isinstance(value, int) and value >= 0
+
+    meta, weights = checkpoint.get("meta"), checkpoint.get("state_dict")
+    if not isinstance(weights, Mapping):
+        return "it has no state_dict"
+    if not isinstance(meta, Mapping) or not whole(meta.get("epoch")) or not whole(meta.get("iter")):
+        return "its meta does not say the epoch and iteration that it was written at, whole numbers of at least 0"
+    if not (meta.get("seed") is None or whole(meta["seed"])):
+        return "its seed is no whole number"
+    optimizer = checkpoint.get("optimizer")
+    if "optimizer" in checkpoint and not states(optimizer):
+        return "the state of its optimizer is not one that PyTorch writes"
+    schedules = checkpoint.get("param_schedulers", [])
+    if not (dicts(schedules) or isinstance(schedules, dict) and all(map(dicts, schedules.values()))):
+        return "the states of its param_schedulers are not a list of dicts"
+    hub = checkpoint.get("message_hub", {})
+    if not isinstance(hub, dict) or not all(isinstance(value, dict) for value in hub.values()):
+        return "its message_hub is not a dict of dicts"
+    if diverged := nonfinite_names(weights):
+        return f"its weight '{diverged[0]}' is not finite"
+    for number, entry in (optimizer or {}).get("state", {}).items():
+        if isinstance(entry, dict) and (diverged := nonfinite_names(entry)):
+            return f"'{diverged[0]}' of parameter {number} in its optimizer is not finite"
+    return None
 
 
 def find_resume_checkpoint(work_dir: str | Path) -> str | None:

@@ -79,7 +79,8 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             path = find_config(source) or path
         if path.is_file() and path.suffix not in (".py", ".json"):  # mmengine's reader of YAML runs code from the file
             raise HypvisionError(
-                f"The config '{path}' ends in '{path.suffix}'. Configs are Python (.py), which is run, or JSON (.json)."
+                f"The config '{path}' ends in '{path.suffix}'. Configs are Python (.py) or JSON (.json); both can run "
+                "any code."
             )
         if not path.is_file():
             raise HypvisionError(
@@ -115,6 +116,22 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
     except (KeyError, TypeError, AssertionError, IndexError) as error:
         raise HypvisionError(f"The options {options} do not fit the config: {error}.") from error
     return config
+
+
+def files_of(config: Config) -> list[str]:
+    """The files that a config is made of, and those that it names: what nothing of its run may write."""
+    # mmengine's text of a config has the path of each file above what stands in it
+    parts = [line for line in config.text.splitlines() if line.endswith((".py", ".json"))]
+    named = [value for value in _values(config.to_dict()) if isinstance(value, str) and 0 < len(value) < 4096]
+    return [name for name in (*parts, *named, config.filename) if name and "\0" not in name and os.path.isfile(name)]
+
+
+def _values(node: Any) -> Iterator[Any]:
+    if isinstance(node, (dict, list, tuple)):
+        for value in node.values() if isinstance(node, dict) else node:
+            yield from _values(value)
+    else:
+        yield node
 
 
 def _import_modules(config: Config) -> None:

@@ -24,6 +24,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from hypvision.checkpoints.match import nonfinite_names
 from hypvision.engine.checkpoint import find_resume_checkpoint
 from hypvision.errors import HypvisionError
+from hypvision.files import write_text
 from hypvision.geometry import CurvatureParameter
 
 __all__ = [
@@ -278,7 +279,7 @@ class InterruptHook(Hook):
             name = f"iter_{runner.iter + 1}.pth"
             runner.save_checkpoint(runner.work_dir, filename=name, by_epoch=False, meta=dict(iter=runner.iter + 1))
             if is_main_process():
-                (Path(runner.work_dir) / "last_checkpoint").write_text(str(Path(runner.work_dir) / name))
+                write_text(Path(runner.work_dir) / "last_checkpoint", str(Path(runner.work_dir) / name))
         raise TrainingInterrupted(self._advice(runner))
 
     @staticmethod

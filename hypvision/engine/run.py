@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from hypvision.checkpoints.match import check_compatible
 from hypvision.checkpoints.sources import is_address
-from hypvision.engine.checkpoint import engine_names, find_resume_checkpoint, load
+from hypvision.engine.checkpoint import engine_names, find_resume_checkpoint, load, resume_problem
 from hypvision.engine.checks import check_channels, check_data, datasets_of
-from hypvision.engine.config import leave_out_pretrained, load_config, prepare
+from hypvision.engine.config import files_of, leave_out_pretrained, load_config, prepare
 from hypvision.engine.console import ConsoleHook, quiet
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, import_extensions, test_options
 from hypvision.engine.hooks import InterruptHook
@@ -32,6 +32,14 @@ def _build_runner(config: Config, console: ConsoleHook | None) -> Runner:
     from mmengine.registry import RUNNERS
     from mmengine.runner import Runner
 
+    # mmengine writes the config and the name of the last checkpoint without asking what is there.
+    written = Path(config.work_dir, Path(config.filename or "config.py").name)
+    if config.filename and written.is_file() and written.samefile(config.filename):
+        object.__setattr__(config, "_filename", None)  # then it writes the config under the time, beside the given one
+    else:
+        with protecting(*files_of(config)):
+            check_output(written)
+    check_output(Path(config.work_dir, "last_checkpoint"))
     runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
     model = getattr(runner.model, "module", runner.model)
     check_channels(getattr(model, "module", model))
@@ -115,6 +123,8 @@ def _check_weights(
             f"'{path}' holds weights only, without the state of a training, so it cannot be resumed. To start from "
             f"these weights use --cfg-options load_from={path}."
         )
+    if resume and (wrong := resume_problem(checkpoint)) is not None:
+        raise HypvisionError(f"'{path}' cannot be resumed: {wrong}. Give an earlier checkpoint: --resume CHECKPOINT.")
     model = getattr(runner.model, "module", runner.model)
     checkpoint = engine_names(model, checkpoint)
     check_compatible(model, checkpoint.get("state_dict", checkpoint), path, exact, allow_nonfinite)
@@ -170,7 +180,7 @@ def test(
     if tta:
         _use_tta(config)
     if out is not None:
-        with protecting(weights, *([config.filename] if config.filename else [])):
+        with protecting(weights, *files_of(config)):
             _write_predictions(config, Path(out))
     if show_dir is not None:
         _check_result_folder(config, Path(show_dir))

@@ -26,7 +26,12 @@ import hypvision.checkpoints.sources
 import hypvision.openmmlab
 from hypvision.checkpoints.match import check_compatible, compare
 from hypvision.checkpoints.storage import write_weights
-from hypvision.engine.checkpoint import AtomicLocalBackend, find_resume_checkpoint, load_checkpoint_file
+from hypvision.engine.checkpoint import (
+    AtomicLocalBackend,
+    find_resume_checkpoint,
+    load_checkpoint_file,
+    resume_problem,
+)
 from hypvision.errors import HypvisionError
 
 
@@ -52,6 +57,34 @@ class MethodOf:
 
 def resumable(epoch=1, **changes):
     return {"state_dict": {"w": torch.ones(2)}, "meta": {"epoch": epoch, "iter": 10 * epoch}, **changes}
+
+
+GROUPS = [dict(lr=0.1, params=[0])]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(state_dict=3), "no state_dict"),
+        (dict(meta=dict(epoch="1", iter=10)), "epoch and iteration"),
+        (dict(meta=dict(epoch=-(10**9), iter=10)), "epoch and iteration"),
+        (dict(meta=dict(epoch=1, iter=10, seed="x")), "seed"),
+        (dict(optimizer=3), "optimizer"),
+        (dict(optimizer=dict(state={}, param_groups=[])), "optimizer"),
+        (dict(optimizer=dict(state=[], param_groups=GROUPS)), "optimizer"),
+        (dict(optimizer=dict(state={0: dict(m=torch.tensor([np.nan]))}, param_groups=GROUPS)), "'m' of parameter 0"),
+        (dict(param_schedulers=[{"a": 1}, 3]), "param_schedulers"),
+        (dict(message_hub={"log_scalars": 3}), "message_hub"),
+        (dict(state_dict={"w": torch.tensor([np.inf])}), "'w' is not finite"),
+    ],
+)
+def test_states_that_no_training_can_go_on_from(changes, message):
+    assert message in resume_problem(resumable(**changes))
+    good = dict(state={0: dict(m=torch.ones(1))}, param_groups=GROUPS)
+    assert (
+        resume_problem(resumable(optimizer=good, param_schedulers=[{"a": 1}], message_hub={"log_scalars": {}})) is None
+    )
+    assert resume_problem(resumable(optimizer=dict(first=good, second=good))) is None
 
 
 def test_what_a_resume_needs_survives(tmp_path):
@@ -244,8 +277,9 @@ def test_writing_is_atomic_and_is_what_mmengine_uses(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["epoch_1.pth"]
     assert path.stat().st_mode & 0o777 == (tmp_path / "a.txt").stat().st_mode & 0o777 != 0o600
     (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
-    put_text("changed", str(tmp_path / "link.txt"))
-    assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "a.txt").read_text() == "changed"
+    with pytest.raises(HypvisionError, match="link"):
+        put_text("changed", str(tmp_path / "link.txt"))
+    assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "a.txt").read_text() == "text"
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
