@@ -96,6 +96,7 @@ def test_a_process_that_dies_and_a_result_that_cannot_travel(work):
     assert run_cells(cells[2:]).results["pid"] == os.getpid()
 
 
+@pytest.mark.slow
 def test_a_job_that_dies(work, tmp_path):
     pytest.importorskip("submitit")
     cells = [Cell("die", work.die), Cell("two", work.square, (2,))]

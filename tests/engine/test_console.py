@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 from helpers.engine import make_images, write_config
@@ -40,7 +41,9 @@ def test_a_training_and_a_test_say_what_matters(tmp_path, config, capsys):
 
 
 def test_verbose_is_mmengines_console(tmp_path, config, capsys):
-    assert main(["train", config, "--work-dir", str(tmp_path / "work"), "--verbose"]) == 0
+    verbose = tmp_path / "verbose.py"  # mmengine names its loggers by the config and the second
+    Path(config).rename(verbose)
+    assert main(["train", str(verbose), "--work-dir", str(tmp_path / "work"), "--verbose"]) == 0
     said = capsys.readouterr()
     assert "train_dataloader = dict(" in said.out + said.err and "log     " not in said.err
 

@@ -58,6 +58,7 @@ def test_all_models_pass_timms_tests(suite):
 
 
 # Names as timm names DeiT: it tests networks of that name as those without a map of two dimensions.
+@pytest.mark.slow
 def test_hi_mapper_passes_timms_tests(suite):
     names = "deit_tiny_patch16_224_himapper or himapper_swin_tiny_patch4_window7_224"
     assert "11 passed" in run(suite, NO_SCRIPT.format(names))

@@ -16,7 +16,6 @@ CONFIGS = sorted(path.name for path in (ROOT / "himapper").glob("*.py"))
 QUICK = (  # the others are slow
     "himapper-vit-micro_150i_cifar10.py",
     "upernet-sfp_himapper-deit-tiny_8xb2-80k_ade20k-512x512.py",
-    "mask-rcnn_himapper-deit-tiny_8xb2-1x_coco.py",
 )
 
 

@@ -115,6 +115,7 @@ def test_blocks_cover_all_queries_and_bad_names_are_told():
             next(iter(nearest(x, x, 3, **options)))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_gallery():
     """The peak beyond the embeddings depends on the block, so 60,000 x 60,000 needs what 6,000 x 6,000 needs."""
     from bench.common import peak_bytes

@@ -15,6 +15,7 @@ def arguments(*words):
     return parser.parse_args(words)
 
 
+@pytest.mark.slow
 def test_the_section_is_appended_and_replaced(tmp_path, capsys):
     page = tmp_path / "docs" / "benchmarks.md"
     page.parent.mkdir()

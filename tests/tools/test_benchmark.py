@@ -50,6 +50,7 @@ def arguments(tmp_path, monkeypatch):
     return parser.parse_args(options.split())
 
 
+@pytest.mark.slow
 def test_the_table_has_all_rows_and_is_written(arguments, capsys):
     bench.run(arguments)
     page = arguments.write.read_text()

@@ -66,6 +66,7 @@ def test_intersection_over_union(demo):
     assert demo.mean_iou(truth, answer, [1]) == pytest.approx(2 / 3)
 
 
+@pytest.mark.slow
 def test_open_vocabulary_before_and_after(demo):
     """Two steps by the engine: the functions that users have find what its metric does."""
     name, folder = "configs/demo/open_vocabulary.py", demo.ROOT / "open_vocabulary"
