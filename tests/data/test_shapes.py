@@ -34,7 +34,7 @@ def test_another_process_draws_the_same():
     for index in (7, 3):
         picture, label = make_object(index, "val", (40, 56), seed=5)
         scene = make_scene(index, "test", 48, seed=5)
-        digest.update(image.tobytes() + str((label, scene.captions, scene.boxes.tolist())).encode())
+        digest.update(picture.tobytes() + str((label, scene.captions, scene.boxes.tolist())).encode())
         digest.update(scene.image.tobytes() + scene.instances.tobytes() + scene.parts.tobytes())
     assert done.stdout.strip() == digest.hexdigest()
 
