@@ -23,6 +23,10 @@ import hypvision
 from hypvision.optim import RiemannianAdamW, param_groups
 
 every_family = pytest.mark.parametrize("name", FAMILIES)
+# Fake tensors are slow: one of each code base in `make test`, all in `make test-all`.
+FIRST = ("hcformer", "hecnn", "himapper-cnn")
+fast_and_slow = [pytest.param(name, marks=[] if name in FIRST else pytest.mark.slow) for name in FAMILIES]
+every_family_in_time = pytest.mark.parametrize("name", fast_and_slow)
 OWN = Path(hypvision.__file__).parent
 
 
@@ -125,7 +129,7 @@ def on_gpu(model):
     return model
 
 
-@every_family
+@every_family_in_time
 def test_nothing_is_left_on_the_cpu(monkeypatch, name):
     """In evaluation with fake tensors: one that meets another device raises, and so does a number that it waits for.
 
@@ -186,7 +190,7 @@ def test_what_takes_numbers_out_of_tensors_is_known():
     assert found == set(WAITS)
 
 
-@every_family
+@every_family_in_time
 def test_a_training_step_does_not_wait_for_the_gpu(monkeypatch, name):
     """Forward, losses and the optimiser with fake tensors, which have no numbers to give."""
     monkeypatch.setattr("hypvision.geometry.lorentz.distances._close", lambda *_: None)

@@ -4,7 +4,6 @@ import json
 import logging
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 from helpers.engine import make_images, write_config
@@ -40,10 +39,10 @@ def test_a_training_and_a_test_say_what_matters(tmp_path, config, capsys):
     assert set(json.loads(said.out)) == {"top1", "top2"} and "test 3/3" in said.err
 
 
-def test_verbose_is_mmengines_console(tmp_path, config, capsys):
-    verbose = tmp_path / "verbose.py"  # mmengine names its loggers by the config and the second
-    Path(config).rename(verbose)
-    assert main(["train", str(verbose), "--work-dir", str(tmp_path / "work"), "--verbose"]) == 0
+def test_verbose_is_mmengines_console(tmp_path, capsys):
+    # mmengine keeps a logger by the config's name and the second.
+    config = str(write_config(tmp_path / "loud.py", make_images(tmp_path / "data")))
+    assert main(["train", config, "--work-dir", str(tmp_path / "work"), "--verbose"]) == 0
     said = capsys.readouterr()
     assert "train_dataloader = dict(" in said.out + said.err and "log     " not in said.err
 
