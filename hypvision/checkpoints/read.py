@@ -247,8 +247,9 @@ def _check_archive(path: Path) -> None:
 def _check_content(content: Any, path: Path) -> None:
     """Refuse what no training saves and what would break, or mislead, those who use the content."""
     named = content.get("state_dict") if isinstance(content, dict) else None
-    if isinstance(named, dict) and not all(isinstance(name, str) for name in named):
-        raise HypvisionError(_refused(path, "a weight whose name is no text"))
+    wrong = [name for name in named if not isinstance(name, str)] if isinstance(named, dict) else []
+    if wrong:
+        raise HypvisionError(_refused(path, f"a weight by the name {wrong[0]!r:.80}, which is no text"))
     size = path.stat().st_size
     storages: set[int] = set()
     total = 0
