@@ -6,6 +6,7 @@ config on the way is in :mod:`hypvision.engine.config`.
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["test", "train"]
 
+_RUNS = count()
+
 
 def _build_runner(config: Config, console: ConsoleHook | None) -> Runner:
     from mmengine.registry import RUNNERS
@@ -40,6 +43,9 @@ def _build_runner(config: Config, console: ConsoleHook | None) -> Runner:
         with protecting(*files_of(config)):
             check_output(written)
     check_output(Path(config.work_dir, "last_checkpoint"))
+    if number := next(_RUNS):
+        # mmengine keeps log and message hub by this name and the second: two short runs of a process would share them.
+        config.experiment_name = f"{config.get('experiment_name') or Path(config.filename or 'run').stem}-{number}"
     runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
     model = getattr(runner.model, "module", runner.model)
     check_channels(getattr(model, "module", model))

@@ -6,7 +6,6 @@ Rates are SGD's with momentum 0.9 and weight decay 5e-4, but for Tip-Adapter-F; 
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -230,7 +229,7 @@ def few_shot_config(
             checkpoint=dict(type="CheckpointHook", interval=max(1, total // 10), max_keep_ckpts=1),
         ),
         randomness=dict(seed=seed),
-        experiment_name=f"{protocol}-{method}-{dataset}-{shots}-{seed}-{uuid.uuid4().hex[:8]}",
+        experiment_name=f"{protocol}-{method}-{dataset}-{shots}-{seed}",
         log_level="WARNING",
         env_cfg=dict(dist_cfg=dict(backend="nccl")),
     )

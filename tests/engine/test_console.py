@@ -40,11 +40,18 @@ def test_a_training_and_a_test_say_what_matters(tmp_path, config, capsys):
 
 
 def test_verbose_is_mmengines_console(tmp_path, capsys):
-    # mmengine keeps a logger by the config's name and the second.
-    config = str(write_config(tmp_path / "loud.py", make_images(tmp_path / "data")))
+    config = str(write_config(tmp_path / "config.py", make_images(tmp_path / "data")))
     assert main(["train", config, "--work-dir", str(tmp_path / "work"), "--verbose"]) == 0
     said = capsys.readouterr()
     assert "train_dataloader = dict(" in said.out + said.err and "log     " not in said.err
+
+
+def test_two_runs_in_one_second_have_their_own_logs(tmp_path, config, monkeypatch):
+    monkeypatch.setattr("time.strftime", lambda *_: "20260101_000000")
+    for name in ("one", "two"):
+        assert main(["train", config, "--work-dir", str(tmp_path / name)]) == 0
+        [log] = (tmp_path / name).glob("*/*.log")
+        assert "Epoch(train)" in log.read_text()
 
 
 def test_errors_and_our_warnings_reach_the_console(tmp_path, capsys):
