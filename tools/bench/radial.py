@@ -25,6 +25,7 @@ from bench.common import add_run_arguments, report, start
 from hypvision.clip.models import create_clip
 from hypvision.clip.radial.metrics import chain_metrics
 from hypvision.clip.radial.reference import FrozenTexts
+from hypvision.clip.radial.spaces import Sphere
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.tasks.radial import RadialTuning
 
@@ -77,8 +78,7 @@ def metrics_row(images: int, repeats: int) -> list[str]:
     tensors = [torch.from_numpy(x) for x in (e, v, root)]
 
     def ours():
-        radii = torch.linalg.vector_norm(tensors[0] - tensors[2], dim=-1)
-        return chain_metrics(texts, radii, range(images), tensors[1] @ tensors[0].flatten(0, 1).T)
+        return chain_metrics(texts, tensors[0], range(images), tensors[1], Sphere(tensors[2]))
 
     found, expected = ours(), reference.chain_metrics(texts, e, list(range(images)), v, root)
     apart = max(

@@ -15,7 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hypvision.clip.radial.spaces import Space
+
 __all__ = ["ChainMetrics", "chain_metrics", "kendall_tau", "order_aware_recall", "walk"]
+
+
+_BLOCK = 2**18  # similarities at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -72,25 +77,39 @@ def walk(similarity: Tensor, radii: Tensor, steps: int = 50) -> Tensor:
     Returns:
         int64 ``(m, steps)``, numbers of texts.
     """
+    order, ends = _shells(radii, steps)
+    return _ends_of_shells(similarity.index_select(1, order.to(similarity.device)), order, ends)
+
+
+def _shells(radii: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Texts ``(N,)`` in the order of the shells between the radii, and the place of the last one of each shell."""
     radii = radii.float().cpu().numpy()
     levels = np.linspace(radii.min(), radii.max(), steps, dtype=np.float64).astype(np.float32)
     shell = np.searchsorted(levels, radii)  # the first radius that a text is within
     # Of equals a running maximum keeps the last one, which within a shell is to be the first of the texts.
     order = np.lexsort((-np.arange(len(radii)), shell))
-    last = torch.from_numpy(np.searchsorted(shell[order], np.arange(steps), side="right") - 1)
-    order = torch.from_numpy(order)
-    value, place = similarity.cpu().index_select(1, order).cummax(1)
-    value, found = value[:, last].T, order[place[:, last].T].contiguous()
-    for before, now, equal in zip(found[:-1], found[1:], value[:-1] == value[1:]):
-        torch.where(equal, torch.minimum(before, now), now, out=now)  # an equal of an earlier shell may come first
-    return found.T
+    ends = np.searchsorted(shell[order], np.arange(steps), side="right") - 1
+    return torch.from_numpy(order), torch.from_numpy(ends)
+
+
+def _ends_of_shells(similarity: Tensor, order: Tensor, ends: Tensor) -> Tensor:
+    """:func:`walk` where the texts of ``similarity`` are in the order of their shells."""
+    value, place = similarity.cpu().cummax(1)
+    value, found = value[:, ends], order[place[:, ends]]
+    equal = value[:, 1:] == value[:, :-1]
+    if (equal & (found[:, 1:] != found[:, :-1])).any():  # an equal of an earlier shell may come first
+        for step in range(1, len(ends)):
+            first = torch.minimum(found[:, step - 1], found[:, step])
+            found[:, step] = torch.where(equal[:, step - 1], first, found[:, step])
+    return found
 
 
 def chain_metrics(
     texts: Sequence[Sequence[str]],
-    radii: Tensor,
+    embeddings: Tensor,
     images: Sequence[Hashable],
-    similarity: Tensor,
+    pictures: Tensor,
+    space: Space,
     steps: int = 50,
 ) -> ChainMetrics:
     """Precision, recall and Kendall's tau of chains of texts.
@@ -101,25 +120,29 @@ def chain_metrics(
 
     Args:
         texts: n chains of L texts.
-        radii: of the texts ``(n, L)``.
+        embeddings: of the texts ``(n, L, d)``.
         images: for each chain what tells its image.
-        similarity: ``(m, n * L)``: the m distinct images, in the order in which they first appear, by the texts, chain
-            after chain.
+        pictures: embeddings of the distinct images, in the order in which they first appear ``(m, d)``.
+        space: of the embeddings.
         steps: number of radii.
 
     Raises:
         ValueError: shapes that do not go together.
     """
-    (n, depth), owners = radii.shape, list(dict.fromkeys(images))
-    if len(texts) != n or len(images) != n or similarity.shape != (len(owners), n * depth):
+    (n, depth), owners = embeddings.shape[:2], list(dict.fromkeys(images))
+    if len(texts) != n or len(images) != n or len(pictures) != len(owners):
         raise ValueError(
-            f"chain_metrics: {len(texts)} chains of {len(images)} images, of them {len(owners)} distinct, need radii "
-            f"({len(texts)}, L) and similarities ({len(owners)}, {len(texts)} L), got {tuple(radii.shape)} and "
-            f"{tuple(similarity.shape)}."
+            f"chain_metrics: {len(texts)} chains of {len(images)} images, of them {len(owners)} distinct, need as many "
+            f"embeddings of chains and of images, got {tuple(embeddings.shape)} and {tuple(pictures.shape)}."
         )
+    radii = space.radius(embeddings)
+    order, ends = _shells(radii.flatten(), steps)
+    flat = embeddings.flatten(0, 1)[order.to(embeddings.device)]
+    blocks = pictures.split(max(1, _BLOCK // len(order)))
+    places = torch.cat([_ends_of_shells(space.similarity(block, flat), order, ends) for block in blocks])
     number: dict[str, int] = {}
     codes = np.array([number.setdefault(text, len(number)) for chain in texts for text in chain]).reshape(n, depth)
-    found = codes.ravel()[walk(similarity, radii.flatten(), steps).numpy()]  # (m, steps)
+    found = codes.ravel()[places.numpy()]  # (m, steps)
     row = {owner: i for i, owner in enumerate(owners)}
     owner = np.array([row[image] for image in images])
     # A key is a string at an image. np.unique gives the first place of each, so that in the first chain that has it.
