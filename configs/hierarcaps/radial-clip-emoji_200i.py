@@ -31,10 +31,10 @@ test_dataloader = dict(
 )
 val_evaluator = dict(type="ChainOrder")
 test_evaluator = val_evaluator
-train_cfg = dict(type="IterBasedTrainLoop", max_iters=200, val_interval=200)
+train_cfg = dict(type="IterBasedTrainLoop", max_iters=100, val_interval=100)
 optim_wrapper = dict(optimizer=dict(type="AdamW", lr=1e-4, weight_decay=0.01))
 custom_hooks = [dict(type="FrozenTextsHook")]
 default_hooks = dict(
-    checkpoint=dict(by_epoch=False, interval=200, max_keep_ckpts=1, save_best=None), logger=dict(interval=20)
+    checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=1, save_best=None), logger=dict(interval=20)
 )
 log_processor = dict(by_epoch=False)
