@@ -49,7 +49,8 @@ class RadialTuning(BaseModel):
             or :class:`~hypvision.losses.MERUEntailmentLoss`, with its arguments.
         root: ``"text"``: the embedding of the empty text, which learns with the tower (the official code's);
             ``"frozen"``: that of the model as it was; ``"parameter"``: a vector that begins there and learns by itself.
-        transitive: a text is held more general than all that follow it in its chain, not than the next alone.
+        pairs: of levels, of :func:`hypvision.losses.chain_triples`: ``"next"``, ``"all"``, or pairs such as
+            ``[(0, 1), (0, 3)]``.
         groups: largest number of groups of like length that a batch is encoded in, 1 to 3.
         data_preprocessor, init_cfg: of mmengine.
 
@@ -62,7 +63,7 @@ class RadialTuning(BaseModel):
         clip: dict[str, Any] | CLIPBundle,
         loss: dict[str, Any] | None = None,
         root: str = "text",
-        transitive: bool = False,
+        pairs: str | Sequence[tuple[int, int]] = "next",
         groups: int = 3,
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
@@ -83,7 +84,7 @@ class RadialTuning(BaseModel):
             if hasattr(self.clip, unused):
                 delattr(self.clip, unused)
         self.loss = _LOSSES[name](**options)
-        self.root_kind, self.transitive, self.groups = root, transitive, groups
+        self.root_kind, self.pairs, self.groups = root, pairs, groups
         self.reference: FrozenTexts | None = None
         if root != "text":
             start = embed_texts(self.clip, self.tokenizer, [""])[0].clone()
@@ -129,7 +130,10 @@ class RadialTuning(BaseModel):
                     "or set loss.prior=0."
                 )
             reference = self.reference[texts].to(embeddings.device)
-        triples = rows[chain_triples(levels, chains, self.transitive)].to(embeddings.device)
+        try:
+            triples = rows[chain_triples(levels, chains, self.pairs)].to(embeddings.device)
+        except ValueError as error:
+            raise HypvisionError(f"The pairs of the tuning do not fit its chains. {error}") from error
         counts = rows.bincount().to(embeddings.device)
         return self.loss(embeddings, triples, root, reference, counts)
 
