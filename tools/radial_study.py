@@ -2,7 +2,7 @@
 """Does tuning on chains help? ``python tools/radial_study.py --root data/emoji --out work_dirs/radial-study``.
 
 Tunes the text tower of ``zoo:emoji-s16.captions`` on the chains of the training emoji with radial embeddings,
-entailment cones and MERU's entailment, with equal steps and batches. The rate of each, and the weight of what is kept, are
+entailment cones and MERU's entailment, with equal steps and batches. Rate and weight of what is kept are
 chosen on the validation emoji, with one seed: those of the largest tau whose zero-shot recognition falls by less than a
 point.
 The runs of all seeds are then measured on the test emoji. Prints both tables. What is in OUT/results.json is not run

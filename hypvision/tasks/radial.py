@@ -4,7 +4,7 @@
 
 The published training runs a second, frozen text tower, and the empty text by itself, at every step, all padded alike.
 Here the frozen embeddings are computed once and kept on disk (:class:`FrozenTextsHook`); a step encodes each distinct
-text of its batch once, the root among them, in groups of like length.
+text of its batch once, the root among them, without padding.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.open_vocabulary import set_tuning
 from hypvision.clip.radial.metrics import kendall_tau
 from hypvision.clip.radial.reference import FrozenTexts, frozen_texts
-from hypvision.clip.radial.texts import distinct, embed_texts, encode_by_length
-from hypvision.clip.towers import find_towers
+from hypvision.clip.radial.texts import distinct, embed_texts
+from hypvision.clip.towers import encode_packed, find_towers
 from hypvision.data.text_chains import TextChains
 from hypvision.errors import HypvisionError
 from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples
@@ -51,7 +51,6 @@ class RadialTuning(BaseModel):
             ``"frozen"``: that of the model as it was; ``"parameter"``: a vector that begins there and learns by itself.
         pairs: of levels, of :func:`hypvision.losses.chain_triples`: ``"next"``, ``"all"``, or pairs such as
             ``[(0, 1), (0, 3)]``.
-        groups: largest number of groups of like length that a batch is encoded in, 1 to 3.
         data_preprocessor, init_cfg: of mmengine.
 
     Raises:
@@ -64,7 +63,6 @@ class RadialTuning(BaseModel):
         loss: dict[str, Any] | None = None,
         root: str = "text",
         pairs: str | Sequence[tuple[int, int]] = "next",
-        groups: int = 3,
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
     ):
@@ -84,7 +82,7 @@ class RadialTuning(BaseModel):
             if hasattr(self.clip, unused):
                 delattr(self.clip, unused)
         self.loss = _LOSSES[name](**options)
-        self.root_kind, self.pairs, self.groups = root, pairs, groups
+        self.root_kind, self.pairs = root, pairs
         self.reference: FrozenTexts | None = None
         if root != "text":
             start = embed_texts(self.clip, self.tokenizer, [""])[0].clone()
@@ -97,7 +95,8 @@ class RadialTuning(BaseModel):
         """Unit embeddings ``(N, d)`` of distinct texts, and the root ``(d,)``."""
         own = self.root_kind == "text" and "" not in texts
         tokens = self.tokenizer([*texts, ""] if own else list(texts)).to(next(self.parameters()).device)
-        embeddings = encode_by_length(self.clip, tokens, self.groups)
+        embeddings = encode_packed(self.clip, tokens)
+        embeddings = F.normalize(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), dim=-1)
         if self.root_kind != "text":
             return embeddings, F.normalize(self.root, dim=-1)
         return embeddings[: len(texts)], embeddings[-1 if own else list(texts).index("")]
