@@ -139,7 +139,7 @@ def test_defaults_are_the_published_ones():
         for options in ((), (20, 50, False))
     ]
     assert torch.equal(*drawn) and len(drawn[0]) > 0
-    published = dict(temperature=0.1, margin=0.1, neighbours=20, draws=50, exclude_anchor=False, clip_radius=2.3, slope=2)
+    published = dict(temperature=0.1, margin=0.1, neighbours=20, draws=50, clip_radius=2.3, slope=2)
     for manifold in (PoincareBall(0.1), Lorentz(1.0)):
         x, labels, values = manifold.random(30, 4), torch.arange(30) // 3, []
         for options in ({}, dict(num_proxies=512, **published)):
