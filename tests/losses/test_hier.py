@@ -169,7 +169,7 @@ def test_hier_equals_the_reference_in_the_ball():
     noise = [gumbel(2, 100, 24) for _ in range(2)]
     expected = reference_hier_loss(features, loss.proxies, triplets, noise)
     found = loss(clip_to_ball(features, loss.manifold), torch.zeros(18).long(), triplets, noise)
-    assert found.item() == pytest.approx(expected.item(), abs=2e-4)
+    assert found.item() == pytest.approx(expected.item(), abs=2e-4) and found.dtype == torch.float64
     for tensor in (features, loss.proxies):
         a, b = (torch.autograd.grad(value, tensor, retain_graph=True)[0] for value in (found, expected))
         torch.testing.assert_close(a, b, atol=2e-4 * b.abs().max().item(), rtol=2e-2)
@@ -240,9 +240,10 @@ def test_half_precision_is_computed_in_float32(dtype):
     loss = HIERLoss(Lorentz(1.0), 6, 12, neighbours=4, draws=6)
     x = loss.manifold.expmap0(torch.randn(10, 6)).to(dtype).requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = loss(x, torch.arange(10) // 2)
+        value = loss(x, torch.arange(10) // 2, generator=torch.Generator().manual_seed(0))
     value.backward()
     assert value.dtype == torch.float32 and x.grad.dtype == dtype and torch.isfinite(x.grad).all()
+    assert value == loss(x.float(), torch.arange(10) // 2, generator=torch.Generator().manual_seed(0))
 
 
 def test_nothing_as_large_as_samples_by_proxies_by_dim_is_held():
