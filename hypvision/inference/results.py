@@ -268,8 +268,8 @@ def _latin(text: str) -> str:
     return text.encode("latin-1", "replace").decode("latin-1")
 
 
-def _label(draw: ImageDraw.ImageDraw, place: tuple[float, float], text: str, colour: tuple[int, ...]) -> None:
+def _label(draw: ImageDraw.ImageDraw, corner: tuple[float, float], text: str, colour: tuple[int, ...]) -> None:
     text = _latin(text)
-    box = draw.textbbox(place, text)
+    box = draw.textbbox(corner, text)
     draw.rectangle(box, fill=colour)
-    draw.text(place, text, fill="black" if sum(colour) > 384 else "white")
+    draw.text(corner, text, fill="black" if sum(colour) > 384 else "white")

@@ -1,9 +1,9 @@
 """HELM's training step and decoding beside Euclidean counterparts and the published formulation.
 
-`plain` is the twin of equal width: a LLaMA-like (for HELM-MiCE DeepSeek-like) decoder of the same layers with fused
-q|k|v and w1|w3, scaled_dot_product_attention, no biases and no final projection; `padded` is the same with our
-functions by hand and rows filled to a multiple of 8. All have the same head in blocks. A step is forward and backward.
-`published` is the authors' formulation, step by step (`tests/references/helm.py`).
+`plain` is the Euclidean counterpart of equal width: a LLaMA-like (for HELM-MiCE DeepSeek-like) decoder of the same
+layers with fused q|k|v and w1|w3, scaled_dot_product_attention, no biases and no final projection; `padded` is the same
+with our functions by hand and rows filled to a multiple of 8. All have the same head in blocks. A step is forward and
+backward. `published` is the authors' formulation, step by step (`tests/references/helm.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ INTRODUCTION = f"""
 {MARKS[1]}
 """
 PARTS = ("dense", "mixed", "memory", "optimizer", "published", "decode")
-TWINS = {"plain": dict(geometry="euclidean", pad=1, fused=False), "padded": dict(geometry="euclidean")}
+COUNTERPARTS = {"plain": dict(geometry="euclidean", pad=1, fused=False), "padded": dict(geometry="euclidean")}
 
 
 def ratios(calls: dict[str, Callable[[], object]], repeats: int, bar: tqdm) -> dict[str, float]:
@@ -66,9 +66,9 @@ def step_of(model: nn.Module, ids: Tensor) -> Callable[[], None]:
 
 
 def variants(name: str, device: str, **options) -> dict[str, nn.Module]:
-    """The model and its twins, by the name of their row."""
+    """The model and its Euclidean counterparts, by the name of their row."""
     built = {}
-    for row, changes in {"HELM": {}, **TWINS}.items():
+    for row, changes in {"HELM": {}, **COUNTERPARTS}.items():
         torch.manual_seed(0)
         built[row] = Helm(preset(name, **options, **changes)).to(device)
     return built

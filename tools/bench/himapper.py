@@ -3,8 +3,8 @@
 A pass of the bare backbone and one with the mapper follow each other (A B A B ...), and the median of the differences
 counts, so that whatever else the machine does slows both. The mapper alone, on the map and feature of the same
 backbone, is timed in its two evaluation modes (means; samples as in training and in the released code) and against the
-literal form (``tests/references/himapper.py``): levels one after the other, all samples, every projection at every
-level.
+reference implementation (``tests/references/himapper.py``): levels one after the other, all samples, every projection
+at every level.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import timm
 import torch
-from references.himapper import LiteralHiMapper
+from references.himapper import ReferenceHiMapper
 from torch import nn
 from tqdm import tqdm
 
@@ -78,18 +78,18 @@ def parameters(module: nn.Module) -> int:
 
 @torch.inference_mode()
 def measure(name: str, batch: int, size: int, repeats: int, device: str, bar: tqdm) -> Result:
-    """One backbone; the fused mapper has the weights of the literal one."""
+    """One backbone; the fused mapper has the weights of the reference one."""
     arguments = {} if "resnet" in name or "efficientnet" in name else {"img_size": size}
     model = timm.create_model(f"himapper_{name}", preset="official", **arguments)
-    literal = LiteralHiMapper(model.trunk, model.num_features)
-    model.load_state_dict(himapper_from_official(literal.official_state_dict()))
-    model, literal = model.eval().to(device), literal.eval().to(device)
+    reference = ReferenceHiMapper(model.trunk, model.num_features)
+    model.load_state_dict(himapper_from_official(reference.official_state_dict()))
+    model, reference = model.eval().to(device), reference.eval().to(device)
     images = torch.randn(batch, 3, size, size, device=device)
     model.mapper.eval_noise = "mean"
     whole = in_turns([lambda: model.trunk(images), lambda: model(images)], repeats, device, bar)
     features = model.forward_features(images)
-    pooled, memory = model._pool(features), literal.memory(features)
-    noise = [eps.to(device) for eps in literal.draws()]
+    pooled, memory = model._pool(features), reference.memory(features)
+    noise = [eps.to(device) for eps in reference.draws()]
 
     def alone(mode: str) -> None:
         model.mapper.eval_noise = mode
@@ -98,7 +98,7 @@ def measure(name: str, batch: int, size: int, repeats: int, device: str, bar: tq
     steps = [
         lambda: alone("mean"),
         lambda: alone("sample"),
-        lambda: literal.encode(pooled, literal.last_l(memory, noise)),
+        lambda: reference.encode(pooled, reference.last_l(memory, noise)),
     ]
     fused, sampled, loop = map(statistics.median, in_turns(steps, repeats, device, bar))
     added = statistics.median(b - a for a, b in zip(*whole))

@@ -183,9 +183,9 @@ class PLFCLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)
         with exact(x.device):
-            c, wide = self.manifold.c, x.to(torch.promote_types(x.dtype, torch.float32))
+            c, precise = self.manifold.c, x.to(torch.promote_types(x.dtype, torch.float32))
             root, limit = c**0.5, 40.0 - 0.5 * math.log(self.out_features)
-            distance = lorentz_logits(wide, self.z, self.a, c) * root
+            distance = lorentz_logits(precise, self.z, self.a, c) * root
             out = torch.sinh(distance.clamp(-limit, limit)) / root
             if self.bias is not None:
                 shift = self.manifold.expmap0(self.bias.to(out.dtype))
