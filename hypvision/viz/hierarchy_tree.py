@@ -330,16 +330,16 @@ def explain_hierarchy(
 
     given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
     config = resolve_data_config(given, model=model)
-    picture, x = prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
+    cropped, x = prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
     try:
         maps, out = part_maps(model, x, source)
     except AssertionError as error:  # timm's check of the size
         raise HypvisionError(
-            f"The model does not accept images of {picture.width} x {picture.height} pixels ({error}). Give --size, "
+            f"The model does not accept images of {cropped.width} x {cropped.height} pixels ({error}). Give --size, "
             "or --model-args dynamic_img_size=True (ViT) or strict_img_size=False (Swin)."
         ) from error
     first = [level[0] for level in maps]
-    result = {"tree": draw_tree(picture, first), "levels": draw_levels(picture, first)}
+    result = {"tree": draw_tree(cropped, first), "levels": draw_levels(cropped, first)}
     if isinstance(model.mapper.lift.manifold, Lorentz):
         result["disk"] = draw_disk([level[0] for level in out["points"]], float(out["curvature"]))
     return result
