@@ -235,11 +235,11 @@ def before_and_after(shown: int = 4) -> tuple[Path, str]:
     return path, f"{', '.join(NOVEL['shape'])}: mIoU {scores[1]:.3f}; the CLIP before tuning: {scores[0]:.3f}."
 
 
-def enlarged(found: Segmentation, factor: int = 3) -> Image.Image:
+def enlarged(segmentation: Segmentation, factor: int = 3) -> Image.Image:
     """The segmentation drawn on a larger image, so that the legend fits beside it."""
-    size = (found.image.width * factor, found.image.height * factor)
-    labels = found.labels.repeat(factor, 0).repeat(factor, 1)
-    return draw_segmentation(found.image.resize(size, Image.Resampling.BICUBIC), labels, found.classes)
+    size = (segmentation.image.width * factor, segmentation.image.height * factor)
+    labels = segmentation.labels.repeat(factor, 0).repeat(factor, 1)
+    return draw_segmentation(segmentation.image.resize(size, Image.Resampling.BICUBIC), labels, segmentation.classes)
 
 
 def open_vocabulary_scenes() -> list[Scene]:

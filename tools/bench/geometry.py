@@ -215,9 +215,9 @@ def optimizers(device: str) -> dict[str, Run]:
     u = 0.1 * torch.randn(100_000, 64, device=device)
     gradient = torch.randn(100_000, 65, device=device)
 
-    def run(parameter: nn.Parameter, kind: Callable[..., torch.optim.Optimizer]) -> Run:
+    def run(parameter: nn.Parameter, optimizer_class: Callable[..., torch.optim.Optimizer]) -> Run:
         parameter.grad = gradient[:, : parameter.shape[1]].contiguous()
-        optimizer = kind([parameter], lr=1e-3)
+        optimizer = optimizer_class([parameter], lr=1e-3)
         return Run(lambda: optimizer.step(), [])
 
     def points(manifold: Manifold) -> ManifoldParameter:
@@ -393,11 +393,11 @@ def _op_times(runs: dict, repeats: int, limit: float, device: str) -> dict[str, 
     return dict(zip(runs, zip(*columns)))
 
 
-def _op_line(name: str, size: tuple[int, int], found: dict, targets: tuple[float | None, float | None]) -> str:
-    others = {library: times for library, times in found.items() if library != "hypvision"}
+def _op_line(name: str, size: tuple[int, int], times_of: dict, targets: tuple[float | None, float | None]) -> str:
+    others = {library: times for library, times in times_of.items() if library != "hypvision"}
     cells, reached = [], []
     for i, limit in enumerate(targets):
-        ratio = found["hypvision"][i] / min(times[i] for times in others.values())
+        ratio = times_of["hypvision"][i] / min(times[i] for times in others.values())
         cells.append(f"{ratio:.2f}x" + (f" (target {limit:g}x)" if limit else ""))
         reached += [ratio <= limit] if limit else []
     library = min(others, key=lambda key: others[key][1])

@@ -96,10 +96,10 @@ def dense(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
 TARGETS = {"eager": "1.03x / 1.08x", "compiled": "1.04x / 1.08x", "layer": "1.07x / 1.10x", "memory": "1.0x / 1.2x"}
 
 
-def step_row(what: str, found: dict[str, float], target: str, unit: float = 1e3, digits: int = 1) -> str:
+def step_row(what: str, seconds: dict[str, float], target: str, unit: float = 1e3, digits: int = 1) -> str:
     """A row of the first table."""
-    values = [f"{found[n] * unit:.{digits}f}" for n in ("HELM", "plain", "padded")]
-    against = (found["HELM"] / found[n] for n in ("plain", "padded"))
+    values = [f"{seconds[n] * unit:.{digits}f}" for n in ("HELM", "plain", "padded")]
+    against = (seconds["HELM"] / seconds[n] for n in ("plain", "padded"))
     return row(what, *values, " / ".join(f"{r:.2f}x" for r in against), f"<= {TARGETS[target]}")
 
 
