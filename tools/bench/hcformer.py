@@ -8,8 +8,6 @@ what is allocated at the worst moment of it: weights, gradients, activations and
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,7 +19,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import hypvision
-from bench.common import MIB, add_run_arguments, held_bytes, peak_bytes, report, start
+from bench.common import MIB, add_run_arguments, held_bytes, in_turns, peak_bytes, report, start
 from hypvision.errors import HypvisionError
 from hypvision.models.hcformer_checkpoint import hcformer_from_official
 
@@ -56,19 +54,8 @@ def images_per_second(
     steps: list[Callable[[], object]], batch: int, repeats: int, device: str, bar: tqdm
 ) -> list[float]:
     """Throughput of each step, the median of ``repeats`` calls in turns; one call of each beforehand does not count."""
-    times: list[list[float]] = [[] for _ in steps]
-    for turn in range(repeats + 1):
-        for step, found in zip(steps, times):
-            if device == "cuda":
-                torch.cuda.synchronize()
-            start = time.perf_counter()
-            step()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            if turn > 0:
-                found.append(time.perf_counter() - start)
-            bar.update()
-    return [batch / statistics.median(found) for found in times]
+    times = in_turns({str(number): step for number, step in enumerate(steps)}, repeats, device, bar)
+    return [batch / seconds for seconds in times.values()]
 
 
 def measure(

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import hypvision
-from bench.common import MIB, add_run_arguments, peak_bytes, report, start
+from bench.common import MIB, add_run_arguments, peak_bytes, report, start, timings
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.helm import Helm, preset, rows
 from hypvision.helm.attention import Context, attend
@@ -44,15 +44,7 @@ COUNTERPARTS = {"plain": dict(geometry="euclidean", pad=1, fused=False), "padded
 
 def ratios(calls: dict[str, Callable[[], object]], repeats: int, bar: tqdm) -> dict[str, float]:
     """Least seconds of each call, in turns: the machine's noise only ever adds."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(repeats + 1):
-        for name, call in calls.items():
-            begin = time.perf_counter()
-            call()
-            if turn:
-                times[name].append(time.perf_counter() - begin)
-            bar.update()
-    return {name: min(values) for name, values in times.items()}
+    return {name: min(values) for name, values in timings(calls, repeats, "cpu", bar).items()}
 
 
 def step_of(model: nn.Module, ids: Tensor) -> Callable[[], None]:
