@@ -161,7 +161,7 @@ def test_hyperbolic_distance_is_that_of_the_manifold():
     torch.testing.assert_close(loss.vectors(ball.from_lorentz(x)), x[:, 1:], atol=1e-4, rtol=1e-4)
 
 
-def literal_supcon(distances, views, temperature=0.2):
+def reference_supcon(distances, views, temperature=0.2):
     """Rows of one class follow each other: cross-entropies of view pairs, the diagonal masked by 1e9."""
     index = torch.arange(len(distances)).view(-1, views)
     total = 0.0
@@ -181,7 +181,7 @@ def test_supcon_on_distances_by_its_formula(views):
     manifold = Lorentz(2.0)
     x = manifold.random(4 * views, 3, dtype=torch.float64).requires_grad_()
     labels = torch.tensor([5, 1, 3, 0]).repeat_interleave(views)
-    expected = literal_supcon(torch.stack([manifold.dist(a, x) for a in x.unbind()]), views)
+    expected = reference_supcon(torch.stack([manifold.dist(a, x) for a in x.unbind()]), views)
     loss = MetricLoss("SupConLoss", manifold, distance="hyperbolic")
     torch.testing.assert_close(loss(x, labels), expected)
     gradients = [torch.autograd.grad(v, x, retain_graph=True)[0] for v in (loss(x, labels), expected)]

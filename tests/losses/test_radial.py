@@ -1,4 +1,4 @@
-"""Losses on chains: against the literal formulas, at the points where those fail, on trees, on chains of any length."""
+"""Losses on chains: against the formulas, at the points where those fail, on trees, on chains of any length."""
 
 import math
 
