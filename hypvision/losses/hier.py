@@ -137,16 +137,19 @@ def sample_triplets(
 class _Noise:
     """Samples of ``exp(Gumbel)``, that is ``1 / Exponential(1)``, in blocks.
 
-    On a CPU the blocks are windows at random places of two pools, one for each of the LCAs of a triplet. The numbers of
-    a block are independent; blocks share numbers, which leaves every expectation as it is.
+    On a CPU the blocks of many triplets are windows at random places of two pools, one for each of the LCAs of a
+    triplet. The numbers of a block are independent; blocks share numbers, which leaves every expectation as it is.
     """
 
-    def __init__(self, like: Tensor, gumbel: Tensor | None, rows: int, generator: torch.Generator | None):
+    def __init__(
+        self, like: Tensor, gumbel: Tensor | None, rows: int, triplets: int, generator: torch.Generator | None
+    ):
         self.width, self.gumbel, self.generator = like.shape[1], gumbel, generator
         self.like, self.pools = like, None
         if gumbel is None and like.device.type == "cpu":
             size = max(_POOL // 2, 4 * rows * self.width)
-            self.pools = self._draw(2, size)
+            if triplets * self.width > size:
+                self.pools = self._draw(2, size)
 
     def _draw(self, *shape: int) -> Tensor:
         u = torch.rand(shape, generator=self.generator, dtype=self.like.dtype, device=self.like.device)
@@ -175,7 +178,7 @@ class _TripletLoss(Function):
     ) -> Tensor:
         width = dist.shape[1]
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
-        noise = _Noise(dist, gumbel, rows, generator)
+        noise = _Noise(dist, gumbel, rows, len(triplets), generator)
         low, high = dist.amin(), dist.amax()
         # exp(-max(d_i, d_j) / tau) is the smaller of two table entries, unless the table would underflow.
         narrow, slope = dist.device.type == "cpu", None

@@ -82,9 +82,7 @@ class FeatureCache:
             dataset: samples with ``inputs``; it has ``paths``, ``description`` and ``viewed(augment)``.
             views: augmented views of each image, V; 0: its centre crop alone (V = 1).
         """
-        return _kept(
-            self.folder, lambda: self._key(host, dataset, views), lambda: self._compute(host, dataset, views)
-        )
+        return _kept(self.folder, lambda: self._key(host, dataset, views), lambda: self._compute(host, dataset, views))
 
     @torch.no_grad()
     def _compute(self, host: Host, dataset: Any, views: int) -> Tensor:
