@@ -56,6 +56,19 @@ def test_only_differences_of_distances_count():
     assert found[0][1].abs().max() > 1e-4
 
 
+def test_the_score_of_the_papers():
+    """Choices go by exp(-max d), without a temperature."""
+    dist = (3 * torch.rand(9, 5, dtype=torch.float64)).requires_grad_()
+    triplets, noise = torch.randint(9, (50, 3)), gumbel(2, 50, 5)
+    expected = reference_triplet_loss(dist, triplets, noise, exp=True)
+    found = lca_triplet_loss(dist, triplets, gumbel=noise, score="exp")
+    torch.testing.assert_close(found, expected)
+    grads = [torch.autograd.grad(loss, dist)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*grads, atol=1e-14, rtol=1e-9)
+    with pytest.raises(ValueError, match="score must be"):
+        lca_triplet_loss(dist, triplets, score="log")
+
+
 def test_drawn_noise_gives_the_expected_loss():
     """The expectation of the loss over Gumbel noise is a sum over both choices with softmax probabilities."""
     d, margin = torch.rand(3, 6).double() * 0.5, 0.1
