@@ -27,10 +27,9 @@ def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
         assert runner.val_loop.evaluator.metrics and runner.test_loop.evaluator.metrics
 
 
-@pytest.mark.parametrize(
-    "folder", sorted(path for path in ROOT.iterdir() if path.name != "_base_"), ids=lambda p: p.name
-)
-def test_every_folder_says_what_is_in_it(folder):
+@pytest.mark.parametrize("name", sorted(path.name for path in ROOT.iterdir() if path.name != "_base_"))
+def test_every_folder_says_what_is_in_it(name):
+    folder = ROOT / name
     meta = yaml.safe_load((folder / "metafile.yml").read_text())
     assert {entry["README"] for entry in meta["Collections"]} == {f"configs/{folder.name}/README.md"}
     assert (folder / "README.md").is_file()
