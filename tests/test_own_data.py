@@ -132,7 +132,9 @@ def test_clip_on_class_folders(tmp_path, monkeypatch):
     assert runner.iter == 2 and runner.message_hub.get_scalar("train/loss").current() > 0
 
 
-@pytest.mark.parametrize("number,other", [(0, None), (1, None), (1, "fcos_hcformer.py")])
+@pytest.mark.parametrize(
+    "number,other", [(0, None), (1, None), pytest.param(1, "fcos_hcformer.py", marks=pytest.mark.slow)]
+)
 def test_boxes_alone(tmp_path, number, other):
     block = blocks("Boxes: COCO's JSON")[number]
     block = block.replace("retinanet_hcformer.py", other) if other else block
@@ -141,6 +143,7 @@ def test_boxes_alone(tmp_path, number, other):
     assert runner.val_evaluator.metrics[0]._coco_api.place == str(tmp_path / "data/annotations/val.json")
 
 
+@pytest.mark.slow
 def test_boxes_of_voc(tmp_path):
     runner = run(*blocks("Boxes: VOC's XML"), voc(tmp_path / "data"), tmp_path, **small("two"))
     assert runner.message_hub.get_scalar("val/coco/bbox_mAP").current() >= 0
@@ -149,6 +152,7 @@ def test_boxes_of_voc(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_boxes_and_masks(tmp_path):
     runner = run(*blocks("Boxes and masks"), coco(tmp_path / "data", masks=True), tmp_path, **small("two"))
     assert runner.message_hub.get_scalar("val/coco/segm_mAP").current() >= 0
