@@ -132,8 +132,8 @@ def export_model(
         size: side of the images of that training; default: ``img_size`` in ``arguments``, or the model's own.
 
     Raises:
-        HypvisionError: the whole of a CLIP, a detector that finds boxes in a way of its own, a missing package, a network
-            that the format cannot express, weights that do not fit the model, or outputs that differ.
+        HypvisionError: the whole of a CLIP, a detector that finds boxes in a way of its own, a missing package, a
+            network that the format cannot express, weights that do not fit the model, or outputs that differ.
     """
     if part not in PARTS:
         raise HypvisionError(f"There is no part '{part}'. Known: {', '.join(PARTS)}.")

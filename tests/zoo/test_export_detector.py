@@ -4,12 +4,12 @@ import pytest
 import torch
 
 pytest.importorskip("mmdet")
-import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before mmdet
 from mmdet.registry import MODELS
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import DefaultScope
 
+import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before mmdet
 from hypvision.errors import HypvisionError
 from hypvision.shipped import config_folder
 from hypvision.zoo.export import export_model, export_network
@@ -47,7 +47,7 @@ def detector(name, **changes):
     torch.manual_seed(0)
     with DefaultScope.overwrite_default_scope("mmdet"):
         model = MODELS.build(config.model).eval()
-    heads = [model.rpn_head, model.roi_head] if model.with_rpn else [model.bbox_head]
+    heads = [model.rpn_head, model.roi_head] if hasattr(model, "roi_head") else [model.bbox_head]
     with torch.no_grad():
         for head in heads:
             for parameter in head.parameters():
