@@ -101,7 +101,7 @@ def small(kind, **more):
     if kind != "classifier":
         options["model.neck.in_channels"] = [16] * 4
     if kind == "one":
-        options["model.test_cfg.score_thr"] = 0.0
+        options |= {"model.test_cfg.score_thr": 0.0, "model.test_cfg.nms_pre": 20, "model.bbox_head.stacked_convs": 1}
     if kind == "two":
         options |= {"model.train_cfg.rpn_proposal.max_per_img": 20, "model.test_cfg.rpn.max_per_img": 20}
     return {**options, **more}

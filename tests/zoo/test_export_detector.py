@@ -19,7 +19,7 @@ SIZE = (64, 96)
 BACKBONE = dict(
     dims=(16, 16, 16, 16), heads=(2, 2, 2, 2), head_dim=8, layers=(1, 1, 1, 1), mlp_ratios=(2, 2, 2, 2), img_size=64
 )
-DENSE = dict(num_classes=3, in_channels=16, feat_channels=16, stacked_convs=1)
+DENSE = dict(num_classes=3, in_channels=16, feat_channels=32, stacked_convs=1)
 HEADS = dict(
     retinanet=dict(bbox_head=DENSE, test_cfg=dict(score_thr=0.3)),
     fcos=dict(bbox_head=DENSE, test_cfg=dict(score_thr=0.3)),
@@ -123,7 +123,7 @@ def test_a_difference_is_seen():
     order = torch.tensor([1, 0, 2])
     assert network.difference([value[order] for value in expected], expected) == 0
     assert network.difference((boxes + 9.6, scores, labels), expected) == pytest.approx(0.1)
-    assert network.difference((boxes, scores, 1 - labels), expected) == float("inf")
+    assert network.difference((boxes, scores, torch.tensor([2, 2, 2])), expected) == float("inf")
     assert network.difference((boxes, torch.tensor([0.9, 0.0, 0.0]), labels), expected) == pytest.approx(0.5)
 
 
