@@ -24,7 +24,7 @@ from torch import Tensor
 
 from hypvision.clip.classes import TEMPLATES, prompts
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.radial.measure import embed_images, find_pictures, measure_chains
+from hypvision.clip.radial.measure import embed_images, find_image_files, measure_chains
 from hypvision.clip.radial.spaces import Sphere
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.radial.weights import merge_tower
@@ -62,12 +62,12 @@ class Emoji:
     def __init__(self, clip: CLIPBundle, root: str, split: str, style: str, styles: list[str]):
         chains = emoji_chains(root, split)
         self.texts, self.images = [chain.texts for chain in chains], [chain.image for chain in chains]
-        files = find_pictures(self.images, Path(root) / "images" / style)
-        self.pictures = embed_images(clip, list(files.values()))
+        files = find_image_files(self.images, Path(root) / "images" / style)
+        self.shown = embed_images(clip, list(files.values()))
         every = EmojiCaptions(root, split, styles)
         self.classes = every.metainfo["classes"]
-        self.labels = torch.tensor([every.emoji[owner].label for owner, _ in every.pictures])
-        self.every = embed_images(clip, [path for _, path in every.pictures])
+        self.labels = torch.tensor([every.emoji[owner].label for owner, _ in every.items])
+        self.every = embed_images(clip, [path for _, path in every.items])
 
     def measure(self, clip: CLIPBundle, root: Tensor | None = None) -> dict[str, float]:
         """Metrics of the chains; share of chains whose name is nearer to the root than the name with keywords, texts
@@ -76,7 +76,7 @@ class Emoji:
         embedded = embed_texts(clip.model, clip.tokenizer, ["", *every])
         space = Sphere(embedded[0] if root is None else root)
         texts = embedded[1:][rows].unflatten(0, (len(self.texts), -1))
-        found = measure_chains(self.texts, self.images, texts, self.pictures, space).values
+        found = measure_chains(self.texts, self.images, texts, self.shown, space).values
         radii = space.radius(texts)
         sentences = [prompts(name, TEMPLATES["photo"])[0][0] for name in self.classes]
         names = embed_texts(clip.model, clip.tokenizer, sentences)

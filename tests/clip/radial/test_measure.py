@@ -11,7 +11,7 @@ pytest.importorskip("scipy")
 from hypvision.clip.models import create_clip
 from hypvision.clip.radial.measure import (
     embed_images,
-    find_pictures,
+    find_image_files,
     measure_chains,
     measure_clip,
     measure_hyperlex,
@@ -92,8 +92,8 @@ CHAINS, IMAGES = [("a", "b c", "d"), ("a", "e", "f"), ("a", "e", "g")], ["x/1.jp
 def test_embeddings_of_any_model(tmp_path):
     texts, images = torch.randn(3, 3, 5), torch.randn(2, 5)
     save_file(dict(texts=texts, images=images, root=torch.zeros(5)), tmp_path / "a.safetensors")
-    found, pictures, space = read_embeddings(tmp_path / "a.safetensors")
-    measured = measure_chains(CHAINS, IMAGES, found, pictures, space, 7)
+    found, images, space = read_embeddings(tmp_path / "a.safetensors")
+    measured = measure_chains(CHAINS, IMAGES, found, images, space, 7)
     assert len(measured.metrics.precision) == 2 and -1 <= measured.values["d_corr"] <= 1
     assert measure_chains(CHAINS, IMAGES, found, None, space).values == {"d_corr": measured.values["d_corr"]}
     save_file(dict(texts=texts, c=torch.tensor(0.5)), tmp_path / "b.safetensors")
@@ -121,15 +121,15 @@ def test_mistakes_in_embeddings_are_told():
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def folder(tmp_path):
     for number, name in enumerate(("1.jpg", "2.png")):
         Image.new("RGB", (80, 64 + 40 * number), (90 * number, 60, 0)).save(tmp_path / name)
     return tmp_path
 
 
-def test_pictures_are_found_and_embedded(pictures):
-    files = find_pictures(IMAGES, pictures)
-    assert files == {"x/1.jpg": pictures / "1.jpg", "2": pictures / "2.png"}
+def test_pictures_are_found_and_embedded(folder):
+    files = find_image_files(IMAGES, folder)
+    assert files == {"x/1.jpg": folder / "1.jpg", "2": folder / "2.png"}
     clip = create_clip("emoji-s16")
     every = embed_images(clip, list(files.values()))
     assert torch.allclose(every.norm(dim=-1), torch.ones(2)) and every.shape == (2, 128)
@@ -138,24 +138,24 @@ def test_pictures_are_found_and_embedded(pictures):
     assert measured.texts.shape == (3, 3, 128) and torch.equal(measured.texts[0, 0], measured.texts[2, 0])
     assert len(measured.metrics.predicted) == 2
     with pytest.raises(HypvisionError, match="1 of 3 images .* the first is 'http://y/3.jpg' of row 4"):
-        find_pictures([*IMAGES, "http://y/3.jpg"], pictures)
+        find_image_files([*IMAGES, "http://y/3.jpg"], folder)
     with pytest.raises(HypvisionError, match="no folder of images"):
-        find_pictures(IMAGES, pictures / "none")
+        find_image_files(IMAGES, folder / "none")
 
 
-def test_tree_of_class_folders(pictures):
+def test_tree_of_class_folders(folder):
     clip = create_clip("emoji-s16")
-    (pictures / "tree/cat").mkdir(parents=True)
-    (pictures / "1.jpg").rename(pictures / "tree/cat/1.jpg")
-    found = measure_tree(clip, pictures / "tree", LabelTree({"cat": ["animal"]}, {}))
+    (folder / "tree/cat").mkdir(parents=True)
+    (folder / "1.jpg").rename(folder / "tree/cat/1.jpg")
+    found = measure_tree(clip, folder / "tree", LabelTree({"cat": ["animal"]}, {}))
     assert found["tree_R@5"] == 1.0
     with pytest.raises(HypvisionError, match="no ancestors of the class 'cat'"):
-        measure_tree(clip, pictures / "tree", LabelTree({"dog": ["animal"]}, {}))
+        measure_tree(clip, folder / "tree", LabelTree({"dog": ["animal"]}, {}))
     with pytest.raises(HypvisionError, match="no images in class folders"):
-        measure_tree(clip, pictures / "none", LabelTree({}, {}))
+        measure_tree(clip, folder / "none", LabelTree({}, {}))
 
 
-def test_trees_of_json_and_of_breeds(pictures, tmp_path):
+def test_trees_of_json_and_of_breeds(folder, tmp_path):
     (tmp_path / "tree.json").write_text('{"cat": ["animal"]}')
     assert read_tree(tmp_path / "tree.json") == ({"cat": ["animal"]}, {})
     breeds = tmp_path / "breeds"
@@ -165,9 +165,9 @@ def test_trees_of_json_and_of_breeds(pictures, tmp_path):
     tree = read_tree(breeds)
     assert tree.ancestors["n3"] == ["dummy1", "n4", "n2", "n1"] and tree.ancestors["n1"] == []
     assert tree.names["n2"] == tree.names["dummy1"] == "feline" and tree.names["n3"] == "tabby"
-    (pictures / "images/n3").mkdir(parents=True)
-    (pictures / "1.jpg").rename(pictures / "images/n3/1.jpg")
-    found = measure_tree(create_clip("emoji-s16"), pictures / "images", tree)
+    (folder / "images/n3").mkdir(parents=True)
+    (folder / "1.jpg").rename(folder / "images/n3/1.jpg")
+    found = measure_tree(create_clip("emoji-s16"), folder / "images", tree)
     assert found == {"tree_R@1": 0.25, "tree_R@5": 1.0}  # tabby, feline, pet, entity: the dummy is no name of its own
 
 
