@@ -41,7 +41,8 @@ LOSSES = {
     "entailment cones": {"model.loss.type": "EntailmentConeLoss", "model.loss.margin": 0.1},
     "MERU's entailment": {"model.loss.type": "MERUEntailmentLoss", "model.loss.margin": 0.1},
 }
-SETTINGS = ((3e-4, 10.0), (1e-3, 10.0), (1e-3, 40.0))  # rate, weight of what is kept
+SETTINGS = ((3e-4, 10.0), (1e-3, 10.0))  # rate, weight of what is kept
+STEPS = ("train_cfg.max_iters", "train_cfg.val_interval", "default_hooks.checkpoint.interval")
 LARGEST_FALL = 1.0  # of zero-shot recognition, in points
 COLUMNS = {
     "d_corr": "tau",
@@ -100,6 +101,7 @@ def study(args: Namespace) -> None:
             if loss:
                 folder = out / re.sub(r"[^\w.]+", "-", name)
                 changes |= {"data_root": args.root, "model.clip.pretrained": args.clip, **LOSSES[loss]}
+                changes |= dict.fromkeys(STEPS, args.steps)
                 done = train(load_config(CONFIG, changes), folder)
                 clip = create_clip("emoji-s16", args.clip)
                 root = merge_tower(clip.model, folder / f"iter_{done.iter}.pth")
@@ -155,4 +157,5 @@ if __name__ == "__main__":
     parser.add_argument("--clip", default="zoo:emoji-s16.captions", help="weights of emoji-s16")
     parser.add_argument("--style", default="noto", help="of the images of chains (default: noto)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each loss (default: 3)")
+    parser.add_argument("--steps", type=int, default=100, metavar="N", help="of each run (default: 100, one epoch)")
     sys.exit(guard(study, parser.parse_args()))
