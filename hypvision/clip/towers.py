@@ -279,21 +279,53 @@ def encode_text(
         x = x + positions[: x.shape[1]]
     else:  # a text that is always of full length
         x = sequence.enter(0, x + positions[: x.shape[1]])
-    if any(sequence.layers):  # a block above 0
+    if sequence.layers:
         again = bool(getattr(text.transformer, "grad_checkpointing", False))
         for number, block in enumerate(tower.blocks):
             x = sequence.enter(number, x) if number else x
             mask = _mask(text, x)
-            x = checkpoint(block, x, attn_mask=mask, use_reentrant=False) if again else block(x, attn_mask=mask)
+            if number == len(tower.blocks) - 1 and _is_plain(block):
+                x = _at_one_place(block, x, end if pool == "first" else end + sequence.grown, mask)
+            else:
+                x = checkpoint(block, x, attn_mask=mask, use_reentrant=False) if again else block(x, attn_mask=mask)
     else:
         x = text.transformer(x, attn_mask=_mask(text, x))
-    if pool != "first":
-        end = end + sequence.grown
-    x = text.ln_final(x[torch.arange(len(x), device=x.device), end])  # a norm of tokens: the others are not needed
+    if x.dim() == 3:
+        end = end if pool == "first" else end + sequence.grown
+        x = x[torch.arange(len(x), device=x.device), end]
+    x = text.ln_final(x)  # a norm of tokens: the others are not needed
     projection = text.text_projection
     if projection is not None:
         x = projection(x) if isinstance(projection, nn.Module) else x @ projection
     return F.normalize(x, dim=-1) if normalize else x
+
+
+def _is_plain(block: nn.Module) -> bool:
+    """Whether a block is open_clip's own, with nothing that listens to its tokens or replaces its attention."""
+    own = type(block).__module__.startswith("open_clip.") and type(block).__name__ == "ResidualAttentionBlock"
+    if not own or not isinstance(block.attn, nn.MultiheadAttention) or "forward" in vars(block.attn):
+        return False
+    return not any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
+
+
+def _at_one_place(block: Any, x: Tensor, places: Tensor, mask: Tensor | None = None) -> Tensor:
+    """What a block gives at one place of each sequence: all that the pooling after the last block looks at.
+
+    Args:
+        block: see :func:`_is_plain`.
+        x: (B, L, width)
+        places: (B,)
+        mask: (L, L), added to the attention.
+
+    Returns:
+        (B, width)
+    """
+    rows = torch.arange(len(x), device=x.device)
+    y = block.ln_1(x)
+    if mask is not None:
+        mask = mask[places][:, None].repeat_interleave(block.attn.num_heads, 0)
+    one = x[rows, places][:, None] + block.ls_1(block.attention(y[rows, places][:, None], y, y, mask))
+    return (one + block.ls_2(block.mlp(block.ln_2(one))))[:, 0]
 
 
 def _mask(text: Any, x: Tensor) -> Tensor | None:
@@ -335,10 +367,22 @@ def encode_image(
         x = visual.head(trunk.forward_head(trunk.norm(sequence.leave(x))))
     else:
         x = visual.patch_dropout(_embed_patches(visual, images, visual.grid_size))
-        x = _run_blocks(tower, visual.ln_pre(sequence.enter(0, x)), sequence, tower.trunk.grad_checkpointing)
-        x = visual._pool(sequence.leave(x))[0]
+        x = visual.ln_pre(sequence.enter(0, x))
+        if sequence.layers and _pools_first(visual) and _is_plain(tower.blocks[-1]):
+            last = len(tower.blocks) - 1
+            x = _run_blocks(tower, x, sequence, tower.trunk.grad_checkpointing, stop=last)
+            x = _at_one_place(tower.blocks[last], sequence.enter(last, x), x.new_zeros(len(x), dtype=torch.long))
+            x = visual._pool(x[:, None])[0]
+        else:
+            x = _run_blocks(tower, x, sequence, tower.trunk.grad_checkpointing)
+            x = visual._pool(sequence.leave(x))[0]
         x = x if visual.proj is None else x @ visual.proj
     return F.normalize(x, dim=-1) if normalize else x
+
+
+def _pools_first(visual: Any) -> bool:
+    """Whether an embedding is made of the class token alone."""
+    return visual.attn_pool is None and visual.pool_type == "tok"
 
 
 def _embed_patches(visual: Any, images: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -167,7 +167,7 @@ def few_shot_config(
         steps: of the whole training, instead of the recipe's number.
         epochs, batch: instead of the recipe's.
         views: augmented views that are kept as features, 0 for the centre crop; None: images are augmented anew.
-        cache: folder of kept features.
+        cache: folder of kept features: of images for methods behind the towers, PromptSRC's of texts.
         best_val: keep the checkpoint of the best accuracy on the test images of the training classes, as PromptKD's
             code does; it chooses on test data.
     """
@@ -180,6 +180,7 @@ def few_shot_config(
     if batch is not None:
         published = replace(published, batch=batch)
     found, length = with_steps(published, steps, epochs)
+    kept = dict(cache=cache) if name == "promptsrc" and cache is not None else {}
     subset = subset or ("base" if protocol == "base2new" and not found.unlabelled else "all")
     data = dict(type="FewShotDataset", root=root, name=dataset, seed=seed, size=size, skip_broken=skip_broken)
     train = dict(data, part="train", shots=None if found.unlabelled else shots, subset=subset, pickles=pickles)
@@ -205,7 +206,7 @@ def few_shot_config(
         model=dict(
             type="FewShotCLIP",
             clip=clip or dict(name="ViT-B-16", pretrained="openai"),
-            host={**found.host, **(host or {})},
+            host={**found.host, **kept, **(host or {})},
             adapter=dict(type="lathadapter", classes=total_classes or classes, **(adapter or {})) if lath else None,
         ),
         train_dataloader=dict(

@@ -92,11 +92,11 @@ def write_section(path: Path, marks: tuple[str, str], text: str, introduction: s
 
 
 def timings(
-    calls: dict[str, Callable[[], object]], repeats: int, device: str, bar: tqdm | None = None
+    calls: dict[str, Callable[[], object]], repeats: int, device: str, bar: tqdm | None = None, warm: bool = True
 ) -> dict[str, list[float]]:
-    """Seconds of each call in every round, one after the other; a round to warm up does not count."""
+    """Seconds of each call in every round, one after the other; a round to warm up, if wanted, does not count."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(repeats + 1):
+    for number in range(0 if warm else 1, repeats + 1):
         for name, call in calls.items():
             begin = time.perf_counter()
             call()
@@ -110,10 +110,10 @@ def timings(
 
 
 def in_turns(
-    calls: dict[str, Callable[[], object]], repeats: int, device: str, bar: tqdm | None = None
+    calls: dict[str, Callable[[], object]], repeats: int, device: str, bar: tqdm | None = None, warm: bool = True
 ) -> dict[str, float]:
     """Median seconds of each call, see :func:`timings`."""
-    return {name: statistics.median(values) for name, values in timings(calls, repeats, device, bar).items()}
+    return {name: statistics.median(values) for name, values in timings(calls, repeats, device, bar, warm).items()}
 
 
 def add_run_arguments(parser: ArgumentParser, repeats: int) -> None:
