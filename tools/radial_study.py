@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hypvision.clip.classes import TEMPLATES, prompts
 from hypvision.clip.models import CLIPBundle, create_clip
-from hypvision.clip.radial.measure import embed_images, find_pictures, measure_chains
+from hypvision.clip.radial.measure import embed_images, find_image_files, measure_chains
 from hypvision.clip.radial.spaces import Sphere
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.radial.weights import merge_tower
@@ -60,7 +60,7 @@ class Emoji:
     def __init__(self, clip: CLIPBundle, root: str, split: str, style: str, styles: list[str]):
         chains = emoji_chains(root, split)
         self.texts, self.images = [chain.texts for chain in chains], [chain.image for chain in chains]
-        files = find_pictures(self.images, Path(root) / "images" / style)
+        files = find_image_files(self.images, Path(root) / "images" / style)
         self.pictures = embed_images(clip, list(files.values()))
         every = EmojiCaptions(root, split, styles)
         self.classes = every.metainfo["classes"]

@@ -138,7 +138,7 @@ PLAUSIBLE = {
     "results": ["results", "folder", "empty", "pipe"], "pretrained": ["other.pth", "zoo:shapes-s8.captions", "no_such"],
     "teacher": ["other.pth", "code.pth", "no_such"], "host": ["depth=3", "n_ctx=-1", "x"], "pickles": ["folder", "new"],
     "folder": ["lm", "folder", "empty", "new", "pipe"], "include": ["folder", "no_such"], "tasks": ["no_such", "a,b"],
-    "prompts": ["a", "", "\u0663", "x" * 5000], 
+    "prompts": ["a", "", "\u0663", "x" * 5000],
     "subjects": ["quick", "fig1", "fig8", "losses.csv", "ids.npy", "code.pth"],
     "losses": ["losses.csv", "empty.csv", "chains.csv"], "tokenizer": ["broken.json", "config.json", "good.png"],
     "widths": ["2", "4", "0"], "densities": ["0.1", "2", "nan"], "write": ["overlay", "labels", "json", "no_such"],

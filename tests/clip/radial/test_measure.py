@@ -119,7 +119,7 @@ def test_mistakes_in_embeddings_are_told():
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def folder(tmp_path):
     for number, name in enumerate(("1.jpg", "2.png")):
         Image.new("RGB", (80, 64 + 40 * number), (90 * number, 60, 0)).save(tmp_path / name)
     return tmp_path
