@@ -161,19 +161,7 @@ def draw(random_, action, files):
 
 # Commands that train at once: as little as they can.
 SHORT = {"scaling": ["--tiny", "--replicates", "1"], "fewshot": []}
-NO_SCRIPTS = [
-    "",
-    "no_such.py",
-    "folder",
-    "pipe",
-    "good.png",
-    "classes.txt",
-    "dangling",
-    "loop",
-    "--",
-    "-x",
-    "\udcff.py",
-]
+NO_SCRIPTS = ["", "no_such.py", "folder", "pipe", "good.png", "latin.txt", "dangling", "loop", "--", "-x", "\udcff"]
 
 
 def invocation(random_, files):
