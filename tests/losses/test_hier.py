@@ -129,6 +129,9 @@ def test_triplets_follow_the_neighbourhood():
     similarity = -(place[:, None] - place[None]).abs()
     assert len(sample_triplets(similarity, 2)) == 0
     assert sample_triplets(similarity, 2, draws=3, least=1)[:, :2].tolist() == [[1, 2]] * 3 + [[2, 1]] * 3
+    # all are neighbours: what is left as unrelated is the anchor itself, or nothing
+    assert sample_triplets(similarity, 4, draws=1)[:, [0, 2]].tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
+    assert len(sample_triplets(similarity, 4, exclude_anchor=True)) == 0
 
 
 def test_defaults_are_the_published_ones():
@@ -161,6 +164,13 @@ def nodes(proxies=24, samples=18, dim=6):
     features = (torch.randn(samples, dim).double() * 3).requires_grad_()
     loss = HIERLoss(PoincareBall(0.1), dim, proxies, neighbours=6, draws=8).double()
     return features, loss
+
+
+def test_proxies_begin_a_little_inside_of_the_clip():
+    for manifold in (PoincareBall(0.1), Lorentz(1.0)):
+        proxies = HIERLoss(manifold, 64, clip_radius=3.0).proxies.detach()
+        radii = manifold.dist0(proxies) if isinstance(manifold, Lorentz) else proxies.norm(dim=-1)
+        assert radii.mean().item() == pytest.approx(0.9 * 3, rel=0.02)
 
 
 def test_hier_equals_the_reference_in_the_ball():

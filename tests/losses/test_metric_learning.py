@@ -236,8 +236,10 @@ def test_mistakes_are_explained(monkeypatch):
     pytest.importorskip("pytorch_metric_learning")
     with pytest.raises(HypvisionError, match="CircleLoss.*distance='angular'"):
         MetricLoss("CircleLoss", Lorentz(), 3, 4, distance="hyperbolic")
-    with pytest.raises(HypvisionError, match="MultiSimilarityLoss"):
+    with pytest.raises(HypvisionError, match="Did you mean MultiSimilarityLoss"):
         MetricLoss("MultiSimilartyLoss", Lorentz(), 3, 4)
+    with pytest.raises(HypvisionError, match="no loss 'Hinge'. Known: AngularLoss, "):
+        MetricLoss("Hinge", Lorentz(), 3, 4)
 
 
 def library_losses():
