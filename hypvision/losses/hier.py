@@ -187,8 +187,7 @@ class _TripletLoss(Function):
             block = triplets[start : start + rows]
             factors = noise(start, len(block))
             total += _block(dist, table, narrow, block, factors, margin, temperature, grad, buffers)
-        if grad is not None:
-            ctx.save_for_backward(grad)
+        ctx.save_for_backward(grad)
         return total
 
     @staticmethod

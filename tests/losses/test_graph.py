@@ -110,6 +110,8 @@ def test_distortion_is_its_definition_and_the_scale_is_the_best():
     assert best <= min(grid) + 1e-12 and best == pytest.approx(min(grid), rel=1e-4)
     assert average_distortion(3.5 * hops, hops) == pytest.approx(0, abs=1e-15)
     assert average_distortion(0.0 * hops, hops) == 1.0
+    assert average_distortion(3.5 * hops[:2, :2], hops[:2, :2]) == 0  # a single pair
+    assert math.isnan(average_distortion(math.nan * hops, hops))
 
 
 @pytest.mark.parametrize(("length", "distortion"), [(2.0, 0.16), (3.0, 0.1), (4.0, 0.08)])
@@ -152,8 +154,10 @@ def test_bad_arguments_are_told():
         graph_map(square, torch.ones(2, 2))
     with pytest.raises(ValueError, match="no true value"):
         graph_map(square, torch.eye(3))
+    with pytest.raises(ValueError, match=r"distances and hops must both be \(N, N\)"):
+        average_distortion(square, torch.ones(2, 2))
     with pytest.raises(ValueError, match="positive outside"):
-        average_distortion(square, torch.zeros(3, 3))
+        average_distortion(square, torch.ones(3, 3).index_put((torch.tensor(0), torch.tensor(2)), torch.tensor(0.0)))
     with pytest.raises(ValueError, match="scale must be positive"):
         average_distortion(square, square, 0.0)
     with pytest.raises(ValueError, match="at least two nodes"):
