@@ -137,7 +137,7 @@ def average_distortion(distances: Tensor, hops: Tensor, scale: float | None = No
         raise ValueError("hops must be positive outside its diagonal.")
     ratio = distances.detach()[above].double() / true
     if scale is None:
-        ratio, _ = ratio.sort(descending=True)
+        ratio, _ = ratio.sort()
         weight = ratio.cumsum(0)
         if weight[-1] == 0:
             return 1.0  # all points in one place

@@ -197,6 +197,8 @@ def test_supcon_needs_views_of_every_class():
         SupConLoss()(torch.randn(3, 4), torch.tensor([0, 0, 1]))
     with pytest.raises(ValueError, match="at least 2"):
         SupConLoss()(torch.randn(3, 4), torch.tensor([0, 1, 2]))
+    with pytest.raises(ValueError, match=r"same number of samples.*\[\]"):
+        SupConLoss()(torch.randn(0, 4), torch.empty(0, dtype=torch.long))
     with pytest.raises(HypvisionError, match="does not accept.*colour"):
         MetricLoss("SupConLoss", Lorentz(), colour=1)
 
