@@ -140,6 +140,18 @@ def test_pictures_of_a_cell(tmp_path):
     assert run("explain", out / "shots/coop/caltech101/2shots-seed1", "--root", tmp_path) == 2  # no adapter
 
 
+def test_cells_go_to_slurm(tmp_path, monkeypatch):
+    """By submitit's executor that runs jobs in this process."""
+    submitit = pytest.importorskip("submitit")
+    executor = submitit.AutoExecutor
+    monkeypatch.setattr(submitit, "AutoExecutor", lambda folder, cluster: executor(folder=folder, cluster="debug"))
+    coop(tmp_path)
+    command = ["base2new", "--method", "zeroshot", "--datasets", "caltech101", "--seeds", 1, "--root", tmp_path]
+    command += ["--out", tmp_path / "out", "--submit", "slurm", "--submit-options", "slurm_partition=gpu", *SMALL]
+    assert run(*command) == 0
+    assert read_results(tmp_path / "out")[0]["method"] == "zeroshot"
+
+
 # Plans and tables -----------------------------------------------------------------------------------------------------
 
 
