@@ -72,7 +72,7 @@ def run_fewshot(args: Namespace) -> None:
 
             print(write_tables(args.results, args.out))
             return
-        from hypvision.tasks.few_shot_pictures import explain_cell
+        from hypvision.tasks.few_shot_figures import explain_cell
 
         for path in explain_cell(args.results, args.root, args.out):
             print(f"Drawn in {path}")

@@ -39,13 +39,13 @@ class Tower:
     """One transformer of a model.
 
     Attributes:
-        kind: ``"text"`` or ``"vision"``.
+        modality: ``"text"`` or ``"vision"``.
         trunk: the module whose ``forward`` runs the blocks.
         blocks: the blocks in order.
         family: ``"open_clip"`` or ``"timm"``.
     """
 
-    kind: str
+    modality: str
     trunk: nn.Module
     blocks: nn.ModuleList | nn.Sequential
     family: str
@@ -115,7 +115,7 @@ def vision_tower(model: nn.Module) -> Tower:
         HypvisionError: it is not a ViT.
     """
     for tower in find_towers(model):
-        if tower.kind == "vision":
+        if tower.modality == "vision":
             return tower
     raise HypvisionError(
         f"The image tower of {type(model).__name__} is not a ViT of open_clip or timm, so it has no patches to segment "
@@ -161,12 +161,12 @@ class PromptTokens:
         for number, tokens in self.layers.items():
             if not 0 <= number < len(tower.blocks):
                 raise HypvisionError(
-                    f"There are prompt tokens for the {tower.kind} block {number}: the tower has blocks 0 to "
+                    f"There are prompt tokens for the {tower.modality} block {number}: the tower has blocks 0 to "
                     f"{len(tower.blocks) - 1}."
                 )
             if tokens.dim() not in (2, 3) or tokens.shape[-1] != tower.width:
                 raise HypvisionError(
-                    f"Prompt tokens of the {tower.kind} block {number} have the shape {tuple(tokens.shape)} instead of "
+                    f"Tokens of the {tower.modality} block {number} have the shape {tuple(tokens.shape)} instead of "
                     f"(n, {tower.width}) or (B, n, {tower.width})."
                 )
 
@@ -192,12 +192,12 @@ class _Sequence:
     def __init__(self, model: nn.Module, tower: Tower, prompts: PromptTokens | None):
         provider = model.__dict__.get("prompt_provider")
         if prompts is None and provider is not None:
-            prompts = provider(tower.kind)
+            prompts = provider(tower.modality)
         if prompts is not None:
             prompts.check(tower)
         self.layers = {} if prompts is None else prompts.layers
         self.overwrite = prompts is not None and prompts.overwrite
-        self.text, self.present, self.grown = tower.kind == "text", 0, 0
+        self.text, self.present, self.grown = tower.modality == "text", 0, 0
 
     def enter(self, number: int, x: Tensor) -> Tensor:
         """The input of a block, with the tokens that are for it."""
@@ -252,7 +252,7 @@ def encode_text(
     causal = getattr(text, "attn_mask", None) is not None and getattr(text, "cls_emb", None) is None
     pool = getattr(text, "pool_type", None) or getattr(text, "text_pool_type", None)
     known = causal and pool in ("argmax", "eos") and not getattr(text, "use_pad_mask", False)
-    tower = next((tower for tower in find_towers(model) if tower.kind == "text"), None)
+    tower = next((tower for tower in find_towers(model) if tower.modality == "text"), None)
     sequence = None if tower is None else _Sequence(model, tower, prompts)
     prompted = prompts is not None or embeddings is not None or (sequence is not None and bool(sequence.layers))
     if not prompted and not (cut and known):

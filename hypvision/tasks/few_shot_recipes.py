@@ -79,17 +79,17 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
         classes: of the training data.
         images: training images.
     """
-    few, wide = protocol == "shots", protocol in ("cross", "dg")
+    few, cross_dataset = protocol == "shots", protocol in ("cross", "dg")
     coop = 50 if shots == 1 or dataset == "imagenet" else 100 if shots in (2, 4) else 200
     if method in ("maple", "promptsrc", "promptkd"):
-        depth = 3 if wide else 9
+        depth = 3 if cross_dataset else 9
         if method == "maple":
-            lr, epochs = (0.0026, 2) if wide else (0.0035, 50 if few else 5)
+            lr, epochs = (0.0026, 2) if cross_dataset else (0.0035, 50 if few else 5)
             return Recipe(dict(name="maple", depth=depth), lr, epochs, 4)
         if method == "promptkd":
             weight = 200.0 if dataset in _LIGHT else 1000.0
             return Recipe(dict(name="promptkd", depth=depth, weight=weight), 0.005, 20, 8, unlabelled=True)
-        average = (6.0, 10.0) if wide else (15.0, 1.0)
+        average = (6.0, 10.0) if cross_dataset else (15.0, 1.0)
         if few:
             average = (45.0, 5.0) if dataset in _LATE else (30.0, 30.0)
         return Recipe(dict(name="promptsrc", depth=depth), 0.0025, 50 if few else 20, 4, average)
@@ -114,18 +114,18 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
     }[method]
 
 
-def with_steps(found: Recipe, steps: int | None, epochs: int | None) -> tuple[Recipe, int | None]:
+def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[Recipe, int | None]:
     """The recipe with other epochs, and images of an epoch such that all epochs together have so many steps."""
-    if epochs is not None and found.epochs:
-        share, average = epochs / found.epochs, found.average
+    if epochs is not None and recipe.epochs:
+        share, average = epochs / recipe.epochs, recipe.average
         if average is not None:  # at the same share of the training
             average = (average[0] * share, max(average[1] * share, 1e-3))
-        found = replace(found, epochs=epochs, average=average)
-    if steps is None or not found.epochs:
-        return found, None
-    if steps < found.epochs:
-        found, _ = with_steps(found, None, steps)
-    return found, max(1, round(steps / found.epochs)) * found.batch
+        recipe = replace(recipe, epochs=epochs, average=average)
+    if steps is None or not recipe.epochs:
+        return recipe, None
+    if steps < recipe.epochs:
+        recipe, _ = with_steps(recipe, None, steps)
+    return recipe, max(1, round(steps / recipe.epochs)) * recipe.batch
 
 
 def few_shot_config(

@@ -129,7 +129,7 @@ def test_other_towers(make):
     """timm's ViT with attention pooling, bidirectional text, open_clip's own attention module."""
     model = make()
     images, ids = clip_models.pictures(model), clip_models.prompts()
-    width = {tower.kind: tower.width for tower in find_towers(model)}
+    width = {tower.modality: tower.width for tower in find_towers(model)}
     with torch.no_grad():
         plain = encode_image(model, images), encode_text(model, ids)
         for layers in ({0: 2}, {1: 2}, {0: 1, 1: 2}):

@@ -293,9 +293,9 @@ def encode_sentences(
         embeddings: (T, L, width) in place of those of the tokens.
     """
 
-    def encode(rows: Tensor, own: Tensor | None, *parts: Tensor) -> Tensor:
-        prompts = PromptTokens(dict(zip(layers, parts)), overwrite=True) if layers else None
-        return F.normalize(encode_text(clip, rows, prompts=prompts, embeddings=own).float(), dim=-1)
+    def encode(rows: Tensor, embedded: Tensor | None, *prompts_of_rows: Tensor) -> Tensor:
+        prompts = PromptTokens(dict(zip(layers, prompts_of_rows)), overwrite=True) if layers else None
+        return F.normalize(encode_text(clip, rows, prompts=prompts, embeddings=embedded).float(), dim=-1)
 
     grad, values = torch.is_grad_enabled(), list((layers or {}).values())
     size = chunk if grad else chunk or _CHUNK
