@@ -31,7 +31,7 @@ def refuse_missing_operators(config: Config) -> None:
         return
     for place, kind, operator in missing_operators(config.model):
         raise HypvisionError(
-            f"{place} of the config is '{kind}', which needs mmcv's operator {operator}: it is not among those that run "
+            f"{place} of the config is '{kind}', which needs mmcv's operator {operator}, which does not run "
             "without a compiler (docs/everywhere.md). Take another part, or install a compiled mmcv: pip uninstall "
             "mmcv-lite && pip install openmim && mim install 'mmcv>=2.1.0,<2.2'."
         )

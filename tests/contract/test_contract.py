@@ -149,7 +149,7 @@ WAITS = {
     "losses/hier.py: sample_triplets": "the list of anchors, whose length is not known before, once a step",
     "losses/hier.py: _Noise.__call__": "of numbers drawn on the CPU",
     "losses/hier.py: _TripletLoss.forward": "on a CPU",
-    "losses/supcon.py: SupConLoss.forward": "in the message of an error",
+    "losses/supcon.py: SupConLoss.forward": "the sizes of classes, once a step",
     "optim/adam.py: RiemannianAdam._points": "a counter that lies on the CPU, unless capturable",
     "optim/base.py: check_number": "on a CPU",
     "optim/base.py: RiemannianOptimizer._sort": "a counter that lies on the CPU",
