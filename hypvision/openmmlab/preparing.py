@@ -29,10 +29,10 @@ def refuse_missing_operators(config: Config) -> None:
     """
     if has_compiled_mmcv():
         return
-    for place, kind, operator in missing_operators(config.model):
+    for key, type_name, operator in missing_operators(config.model):
         raise HypvisionError(
-            f"{place} of the config is '{kind}', which needs mmcv's operator {operator}, which does not run "
-            "without a compiler (docs/everywhere.md). Take another part, or install a compiled mmcv: pip uninstall "
+            f"{key} of the config is '{type_name}', which needs mmcv's operator {operator}: it is not among those that "
+            "run without a compiler (docs/everywhere.md). Take another part, or install a compiled mmcv: pip uninstall "
             "mmcv-lite && pip install openmim && mim install 'mmcv>=2.1.0,<2.2'."
         )
 

@@ -393,9 +393,9 @@ def draw_cluster_maps(
             opacity = alpha * (sure / max(sure.max(), 1e-12))[..., None]
             caption = f"{name} level, head {number}: confidence {sure.mean():.0%}"
             tiles.append((caption, _to_image(_blend(small, labels, opacity, labels.max() + 1))))
-        for column, (caption, picture) in enumerate(tiles):
+        for column, (caption, drawing) in enumerate(tiles):
             draw.text((GAP + column * step_x, top), caption, fill="black")
-            grid.paste(picture, (GAP + column * step_x, top + CAPTION))
+            grid.paste(drawing, (GAP + column * step_x, top + CAPTION))
     return grid
 
 
