@@ -265,9 +265,9 @@ def test_models_that_take_the_classes_at_run_time(originals, tmp_path):
     dataset = open_training_data("detection", originals["detection"], tmp_path)
     runner = SimpleNamespace(model=SimpleNamespace(bbox_head=SimpleNamespace(num_classes=256)))
     with pytest.raises(HypvisionError, match="has 4 classes, but the .* predicts 256"):
-        CheckSamplesHook._check(runner, dataset)
+        CheckSamplesHook().check(runner, dataset)
     dataset.return_classes = True
-    CheckSamplesHook._check(runner, dataset)
+    CheckSamplesHook().check(runner, dataset)
 
 
 @pytest.mark.parametrize("task", LAYOUTS)
