@@ -11,9 +11,9 @@ import yaml
 
 pytest.importorskip("mmengine")
 from helpers.engine import ROOT
+from helpers.language import make_text, small
 
 from hypvision.cli import main
-from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.tasks.language_models import load_folder
@@ -23,56 +23,7 @@ CONFIGS = sorted(path.name for path in (ROOT / "configs/helm").glob("*.py"))
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """Sentences in the layout of the novels."""
-    folder = tmp_path_factory.mktemp("text")
-    words = [
-        "the",
-        "sea",
-        "a",
-        "grey",
-        "ship",
-        "far",
-        "away",
-        "it",
-        "was",
-        "cold",
-        "and",
-        "the",
-        "men",
-        "sang",
-        "of",
-        "home",
-    ]
-    for name, count in (("train", 900), ("valid", 120), ("test", 120)):
-        text = " ".join(words[i * i % 7 * 2 % len(words)] for i in range(count))
-        (folder / f"{name}.txt").write_text(text)
-    return folder
-
-
-def small(name, text, folder, **options):
-    """A config of few steps; the published ones become small and read bytes."""
-    options = {
-        "data_root": str(text), "train_cfg.max_iters": 6, "train_cfg.val_interval": 3,
-        "default_hooks.checkpoint.interval": 3, "default_hooks.logger.interval": 1, "param_scheduler": [], **options,
-    }  # fmt: skip
-    config = load_config(ROOT / "configs/helm" / name, options)
-    for phase in ("train", "val", "test"):
-        loader = config[f"{phase}_dataloader"]
-        loader.update(batch_size=2, num_workers=0, persistent_workers=False)
-        loader.dataset.update(
-            source=str(text / f"{dict(train='train', val='valid', test='test')[phase]}.txt"), tokenizer="byte",
-            length=32, cache=str(folder / "tokens"), limit=7,
-        )  # fmt: skip
-    if "wikipedia" in name:
-        config.model.update(
-            vocab_size=259, dim=42, n_layers=2, n_heads=2, inter_dim=84, mice_inter_dim=42, kv_lora_rank=9,
-            qk_nope_head_dim=8, qk_rope_head_dim=9, v_head_dim=9, max_seq_len=64,
-        )  # fmt: skip
-        config.optim_wrapper.update(type="OptimWrapper", accumulative_counts=2)
-        config.optim_wrapper.pop("dtype")
-    config.vis_backends = [dict(type="LocalVisBackend")]
-    config.visualizer.vis_backends = config.vis_backends
-    return config
+    return make_text(tmp_path_factory.mktemp("text"))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
