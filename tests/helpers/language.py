@@ -7,24 +7,7 @@ from pathlib import Path
 from helpers.engine import ROOT
 from hypvision.engine.config import load_config
 
-WORDS = [
-    "the",
-    "sea",
-    "a",
-    "grey",
-    "ship",
-    "far",
-    "away",
-    "it",
-    "was",
-    "cold",
-    "and",
-    "the",
-    "men",
-    "sang",
-    "of",
-    "home",
-]
+WORDS = ["the", "sea", "a", "grey", "ship", "far", "away", "it", "was", "cold", "and", "men", "sang", "of", "home"]
 
 
 def make_text(folder: Path) -> Path:

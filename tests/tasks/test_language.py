@@ -122,6 +122,25 @@ def _harness(folder, tmp_path, capsys):
         )
 
 
+def test_points_learn_unless_they_are_frozen():
+    """The published script of HELM-D leaves them out of every optimiser, by an oversight (defect 2)."""
+    from mmengine.registry import MODELS, DefaultScope
+
+    from hypvision.engine.config import parse_options
+    from hypvision.tasks.language import LanguageParamGroups
+
+    for word in ("False", "True"):
+        frozen = parse_options([f"model.freeze_embedding={word}"])["model.freeze_embedding"]
+        assert frozen == (word == "True")  # as published, "False" would be true
+        with DefaultScope.overwrite_default_scope("mmengine"):
+            model = MODELS.build(dict(type="LanguageModel", preset="helm_d_tiny", freeze_embedding=frozen))
+            wrapper = LanguageParamGroups(dict(optimizer=dict(type="RiemannianAdamW", lr=1e-3)))(model)
+        before = model.decoder.embed.weight.detach().clone()
+        ids = torch.arange(24).view(2, 12)
+        wrapper.update_params(model(ids, torch.zeros_like(ids), mode="loss")["loss_tokens"])
+        assert torch.equal(before, model.decoder.embed.weight) == frozen
+
+
 def test_parameter_groups():
     from mmengine.registry import MODELS, DefaultScope
 
@@ -160,6 +179,10 @@ def test_mistakes_are_sentences(text, tmp_path):
     config = small("helm-d-tiny_books.py", text, tmp_path)
     config.model.preset = "helm_d_small"
     with pytest.raises(HypvisionError, match="There is no preset 'helm_d_small'"):
+        train(config, tmp_path / "run")
+    config = small("helm-d-tiny_books.py", text, tmp_path)
+    config.model.vocab_size = 100  # of another tokenizer
+    with pytest.raises(HypvisionError, match="but the model knows 100, from 0. Take the tokenizer"):
         train(config, tmp_path / "run")
 
 
