@@ -1,74 +1,73 @@
-"""Language models in two processes: as many steps as in one, with whole or cut weights."""
-
-import os
-import socket
-import subprocess
-import sys
+"""Language models in two processes: the steps are those of one, with whole weights and with cut ones."""
 
 import pytest
 import torch
 
 pytest.importorskip("mmengine")
-from helpers.engine import ROOT, scalars
+from helpers.engine import scalars
 from helpers.language import make_text, small
+from helpers.processes import run_in_two
 
 from hypvision.engine.run import train
 
 
-def launch(config, work_dir, *words):
-    """Train in two processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = dict(os.environ, PYTHON=sys.executable, PORT=str(port), OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    command = ["bash", str(ROOT / "tools" / "dist_train.sh"), str(config), "2", "--work-dir", str(work_dir), *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-4000:]
-
-
-def written(text, folder, name, batch, **changes):
-    config = small("helm-mice-tiny_books.py", text, folder)
+def config_of(folder, batch, **changes):
+    """Six steps; the same samples in one process with twice the batch."""
+    config = small("helm-mice-tiny_books.py", folder / "text", folder)
     config.update(changes)
     config.train_dataloader.batch_size = batch
     config.model.aux_alpha = 0.0  # of the loads in a process: a product of means is no mean of products
-    config.dump(folder / name)
-    return folder / name
+    return config
 
 
-def weights(folder, step=6):
-    return torch.load(folder / f"iter_{step}.pth", weights_only=False)
+WORKER = """
+import os, shutil
+from pathlib import Path
+import torch.distributed as dist
+from hypvision.engine.run import train
+from test_language_processes import config_of
+
+folder = Path(os.environ["RUNS"])
+cut = dict(runner_type="ShardedRunner")
+train(config_of(folder, 1), folder / "whole", launcher="pytorch")
+train(config_of(folder, 1, **cut), folder / "cut", launcher="pytorch")
+if dist.get_rank() == 0:  # as if it had been killed after the third step
+    (folder / "again").mkdir()
+    shutil.copy(folder / "cut/iter_3.pth", folder / "again")
+dist.barrier()
+train(config_of(folder, 1, **cut), folder / "again", resume="auto", launcher="pytorch")
+dist.destroy_process_group()
+"""
+
+
+def saved(folder, step=6):
+    content = torch.load(folder / f"iter_{step}.pth", weights_only=False)
+    states = {f"{i} {name}": t for i, entry in content["optimizer"]["state"].items() for name, t in entry.items()}
+    return content["state_dict"], states
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(tmp_path):
-    text = make_text(tmp_path)
-    train(written(text, tmp_path, "one.py", 2), tmp_path / "one")
-    launch(written(text, tmp_path, "ddp.py", 1), tmp_path / "ddp")
-    cut = written(text, tmp_path, "cut.py", 1, runner_type="ShardedRunner")
-    launch(cut, tmp_path / "cut")
-    one = weights(tmp_path / "one")
-    for name in ("ddp", "cut"):
-        two = weights(tmp_path / name)
-        assert two["state_dict"].keys() == one["state_dict"].keys()
-        for key, value in one["state_dict"].items():
-            torch.testing.assert_close(two["state_dict"][key], value, rtol=1e-3, atol=1e-4, msg=f"{name} {key}")
-        for number, entry in one["optimizer"]["state"].items():
-            for key, value in entry.items():
+def test_two_processes_train_as_one(tmp_path, monkeypatch):
+    (tmp_path / "text").mkdir()
+    make_text(tmp_path / "text")
+    train(config_of(tmp_path, 2), tmp_path / "one")
+    monkeypatch.setenv("RUNS", str(tmp_path))
+    run_in_two(WORKER, tmp_path, __file__)
+    one = saved(tmp_path / "one")
+    for name in ("whole", "cut"):
+        for expected, found in zip(one, saved(tmp_path / name)):
+            assert found.keys() == expected.keys()
+            for key, value in expected.items():
                 torch.testing.assert_close(
-                    two["optimizer"]["state"][number][key], value, rtol=1e-2, atol=1e-5, msg=f"{name} {number} {key}"
+                    found[key], value, rtol=1e-2, atol=1e-4, msg=lambda text, key=key: f"{name}, {key}: {text}"
                 )
-        assert scalars(tmp_path / name, "bits_per_byte") == pytest.approx(
-            scalars(tmp_path / "one", "bits_per_byte"), abs=1e-3
-        )
-        assert scalars(tmp_path / name, "grad_norm") == pytest.approx(scalars(tmp_path / "one", "grad_norm"), rel=1e-3)
-    # killed after the third step: with cut weights it goes on to the last bit, and in one process on the same way
-    for folder in ("again", "alone"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "iter_3.pth").write_bytes((tmp_path / "cut/iter_3.pth").read_bytes())
-    launch(cut, tmp_path / "again", "--resume")
-    expected = weights(tmp_path / "cut")["state_dict"]
-    again = weights(tmp_path / "again")["state_dict"]
-    assert all(torch.equal(again[key], value) for key, value in expected.items())
-    train(tmp_path / "one.py", tmp_path / "alone", resume="auto")
-    for key, value in weights(tmp_path / "alone")["state_dict"].items():
-        torch.testing.assert_close(value, expected[key], rtol=1e-3, atol=1e-4, msg=key)
+        for key in ("bits_per_byte", "grad_norm"):
+            assert scalars(tmp_path / name, key) == pytest.approx(scalars(tmp_path / "one", key), rel=1e-3)
+    # an interrupted one goes on to the last bit, and in one process on the same way
+    for cut, again in zip(saved(tmp_path / "cut"), saved(tmp_path / "again")):
+        assert all(torch.equal(again[key], value) for key, value in cut.items())
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone/iter_3.pth").write_bytes((tmp_path / "cut/iter_3.pth").read_bytes())
+    train(config_of(tmp_path, 2), tmp_path / "alone", resume="auto")
+    for key, value in saved(tmp_path / "alone")[0].items():
+        torch.testing.assert_close(value, one[0][key], rtol=1e-2, atol=1e-4)
