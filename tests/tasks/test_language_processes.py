@@ -58,9 +58,7 @@ def test_two_processes_train_as_one(tmp_path, monkeypatch):
         for expected, found in zip(one, saved(tmp_path / name)):
             assert found.keys() == expected.keys()
             for key, value in expected.items():
-                torch.testing.assert_close(
-                    found[key], value, rtol=1e-2, atol=1e-4, msg=lambda text, key=key: f"{name}, {key}: {text}"
-                )
+                torch.testing.assert_close(found[key], value, rtol=1e-2, atol=1e-4)
         for key in ("bits_per_byte", "grad_norm"):
             assert scalars(tmp_path / name, key) == pytest.approx(scalars(tmp_path / "one", key), rel=1e-3)
     # an interrupted one goes on to the last bit, and in one process on the same way
