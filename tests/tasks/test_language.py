@@ -4,6 +4,7 @@ import json
 import math
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from helpers.language import make_text, small
 from hypvision.cli import main
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
-from hypvision.tasks.language_models import load_folder
+from hypvision.tasks.language_models import _few_threads, load_folder
 
 CONFIGS = sorted(path.name for path in (ROOT / "configs/helm").glob("*.py"))
 
@@ -140,6 +141,14 @@ def test_points_learn_unless_they_are_frozen():
         ids = torch.arange(24).view(2, 12)
         wrapper.update_params(model(ids, torch.zeros_like(ids), mode="loss")["loss_tokens"])
         assert torch.equal(before, model.decoder.embed.weight) == frozen
+
+
+def test_small_models_generate_on_one_thread():
+    before = torch.get_num_threads()
+    for count, threads in ((10_000, 1), (100_000_000, before)):
+        with _few_threads(SimpleNamespace(num_parameters=lambda count=count: count)):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == before
 
 
 def test_parameter_groups():
