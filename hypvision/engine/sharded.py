@@ -26,9 +26,9 @@ from hypvision.optim import unsharded_parameters
 __all__ = ["ShardedRunner", "whole_tensor"]
 
 
-def whole_tensor(tensor: Tensor) -> Tensor:
-    """What a tensor of a sharded model is in whole; all processes must ask for it together."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+def whole_tensor(value: Any) -> Any:
+    """What a tensor of a sharded model is in whole, for which all processes must ask; other things as they are."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def _cut(value: Tensor, like: DTensor) -> DTensor:
@@ -70,9 +70,9 @@ class _CutHook(Hook):
         for name, value in own.items():
             if isinstance(value, DTensor) and name in given:
                 given[name] = _cut(given[name], value)
-        optimizer = getattr(runner.optim_wrapper, "optimizer", None)  # none in a test
-        if optimizer is None or "optimizer" not in checkpoint:
+        if not runner._resume or "optimizer" not in checkpoint:  # the weights alone are wanted
             return
+        optimizer = runner.optim_wrapper.optimizer
         points = {
             p for group in optimizer.param_groups for p in group["params"] if getattr(p, "manifold", None) is not None
         }
@@ -122,6 +122,14 @@ class ShardedRunner(Runner):
         super().register_hooks(default_hooks, custom_hooks)
         if self.distributed:
             self.register_hook(_CutHook())
+
+    def build_optim_wrapper(self, optim_wrapper: Any) -> Any:
+        """As the Runner does; the norm of cut gradients, which the wrapper writes into the log, is that of all."""
+        wrapper = super().build_optim_wrapper(optim_wrapper)
+        if self.distributed and hasattr(wrapper, "clip_func"):
+            clip = wrapper.clip_func
+            wrapper.clip_func = lambda *args, **options: whole_tensor(clip(*args, **options))
+        return wrapper
 
     def save_checkpoint(self, *args: Any, save_optimizer: bool = True, **options: Any) -> None:
         """Write a checkpoint of the whole model; all processes gather, the first one writes."""
