@@ -136,7 +136,9 @@ class ShardedRunner(Runner):
         if not self.distributed:
             super().save_checkpoint(*args, save_optimizer=save_optimizer, **options)
             return
-        weights = {name: whole_tensor(value) for name, value in self.model.state_dict().items()}
+        weights = self.model.state_dict()
+        for name, value in weights.items():
+            weights[name] = whole_tensor(value)
         wrapper = self.optim_wrapper
         states = _gathered(wrapper.optimizer, wrapper.state_dict()) if save_optimizer else {}
         with _saying(self.model, weights), _saying(wrapper, states):
