@@ -20,7 +20,7 @@ def test_table(tmp_path):
 def test_every_case(name):
     with tqdm(disable=True) as bar:
         results = bench.measure(bench.CASES[name], 1, 0.1, "cpu", bar)
-    assert next(iter(results)) == bench.TWIN
+    assert next(iter(results)) == bench.EUCLIDEAN
     assert set(bench.CASES[name].targets) <= set(results)
     for found in results.values():
         assert found.both > 0 and found.peak >= 0 and (found.forward is None) == (name == "adam")
