@@ -51,10 +51,9 @@ class _Dist(Function):
     """Distances ``(..., 1)``."""
 
     @staticmethod
-    def forward(x, y, c):
+    def forward(ctx, x, y, c):
+        keep(ctx, x, y, c)
         return in_blocks(_dist_of, (x, y), number(c, x))[0]
-
-    setup_context = staticmethod(keep)
 
     @staticmethod
     def backward(ctx, grad):
@@ -91,10 +90,9 @@ class _Sqdist(Function):
     """Squared Lorentz distances ``(..., 1)``."""
 
     @staticmethod
-    def forward(x, y, c):
+    def forward(ctx, x, y, c):
+        keep(ctx, x, y, c)
         return in_blocks(_sqdist_of, (x, y), number(c, x))[0]
-
-    setup_context = staticmethod(keep)
 
     @staticmethod
     def backward(ctx, grad):

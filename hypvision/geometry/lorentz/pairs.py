@@ -66,7 +66,7 @@ def by_rows(function: type[Function], of: Callable, *args) -> Tensor:
     return in_blocks(of, rows, number(c, rows[0]))[0]
 
 
-def keep(ctx, inputs: tuple, output) -> None:
+def keep(ctx, *inputs) -> None:
     """Save the rows and the curvature, the last of the inputs."""
     *rows, c = inputs
     ctx.number = None if isinstance(c, Tensor) else c

@@ -162,10 +162,9 @@ def _slope(q: Tensor, factor: Tensor) -> Tensor:
 
 class _Logmap(Function):
     @staticmethod
-    def forward(x, y, c):
+    def forward(ctx, x, y, c):
+        keep(ctx, x, y, c)
         return in_blocks(_logmap_of, (x, y), number(c, x))[0]
-
-    setup_context = staticmethod(keep)
 
     @staticmethod
     def backward(ctx, grad):
@@ -308,10 +307,9 @@ def _transp_far_back(x: Tensor, y: Tensor, v: Tensor, grad: Tensor, c) -> tuple[
 
 class _Transp(Function):
     @staticmethod
-    def forward(x, y, v, c):
+    def forward(ctx, x, y, v, c):
+        keep(ctx, x, y, v, c)
         return in_blocks(_transp_of, (x, y, v), number(c, x))[0]
-
-    setup_context = staticmethod(keep)
 
     @staticmethod
     def backward(ctx, grad):
