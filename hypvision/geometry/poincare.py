@@ -26,6 +26,7 @@ from .lorentz.cones import _unit
 from .lorentz.frame import _bound, _largest, _lift, _lift_scaled, _perpendicular, _times
 from .numerics import (
     asinh,
+    asinh_sqrt,
     asinhc_sqrt,
     distance_from_square,
     dot,
@@ -368,7 +369,7 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance from the origin; gradient 0 there."""
     _, gap, q = _measure(x, c)
-    return (asinh(safe_sqrt(q / gap)) * (2 / _root(widen(c)))).squeeze(-1).to(x.dtype)
+    return (asinh_sqrt(q / gap) * (2 / _root(widen(c)))).squeeze(-1).to(x.dtype)
 
 
 @stable("x", "y", sets=("x", "y"))
