@@ -691,7 +691,8 @@ def _asinhc_sqrt(q: Tensor) -> Tensor:
 
 
 def _asinhc_values(q: Tensor) -> Tensor:
-    root = (q + torch.finfo(q.dtype).tiny).sqrt_()
+    q = q + torch.finfo(q.dtype).tiny
+    root = torch.sqrt(q)
     return torch.addcdiv(root, q, (1 + q).sqrt_().add_(1)).log1p_().div_(root)
 
 

@@ -120,8 +120,8 @@ def _measure(x: Tensor, c, wide: bool = False) -> tuple[float | Tensor, Tensor, 
     """Factor that brings the point inside, or 1, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; ``(..., 1)``.
 
     They are float64; of float32 points float32 where none lies far out, on a CPU, which can look, unless ``wide``. The
-    factor is a constant of differentiation. Where there is nothing wider than the dtype of the points the difference is a
-    compensated one.
+    factor is a constant of differentiation. Where there is nothing wider than the dtype of the points the difference
+    is a compensated one.
     """
     limit = _RIM[x.dtype] ** 2
     if x.dtype == torch.float32 and has_float64(x):

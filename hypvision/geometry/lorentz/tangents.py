@@ -70,10 +70,12 @@ def _expmap(x: Tensor, u: Tensor, c) -> Tensor:
 # Largest sinh(r)^2 of a point, and squared length of a tangent vector, at which the textbook's sum is right to a few
 # units of round-off: radius 1.5, length 2
 _NEARBY = math.sinh(1.5) ** 2, 4.0
+# Norm of all vectors together at which no product of theirs with such points overflows
+_SHORT = 1e15
 
 
 def _expmap_level(x: Tensor, v: Tensor, c) -> Tensor | None:
-    """``cosh(z) x + sinh(z) / z v`` of space parts in their dtype; None where points or vectors are too long for that."""
+    """``cosh(z) x + sinh(z) / z v`` of space parts in their dtype; None where points or vectors are too long."""
     qx, qv = _times(square_norm(x), c), _times(square_norm(v), c)
     if qx.numel() and not (qx.amax().item() <= _NEARBY[0] and qv.amax().item() <= _NEARBY[1]):
         return None
@@ -219,6 +221,13 @@ def _logmap(x: Tensor, y: Tensor, c) -> Tensor:
 @stable("x", "v")
 def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v`` ``(..., n + 1)`` to the tangent space."""
+    if x.device.type == "cpu" and not plain(x) and x.numel():
+        space, vector = x[..., 1:], v[..., 1:]
+        q = _times(square_norm(space), c)
+        if q.amax().item() <= _NEARBY[0] and torch.linalg.vector_norm(v.detach()).item() <= _SHORT:
+            time, before = torch.sqrt(1 + q), v[..., :1]
+            amount = _times(dot(space, vector), c) - _times(time * before, _root(c))
+            return _join(before + _times(time * amount, 1 / _root(c)), torch.addcmul(vector, space, amount))
     space, q = _scaled(x[..., 1:], c)
     space, time = saturate_gradient(space), torch.sqrt(1 + q)
     v = _scaled_tangent(v, 1.0)
