@@ -8,7 +8,7 @@ from hypvision.engine.run import train
 
 FOLDERS = ("hcformer", "baselines", "demo", "hecnn")
 # One of each task, which keeps its schedule; its evaluators are built too.
-SLOW = ("tiny", "small", "medium", "resnet50")
+SLOW = ("tiny", "small", "medium", "resnet50", "coco", "ade20k", "baselines/semantic-fpn", "4xb256-310e")
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
 CONFIGS.remove("demo/open_vocabulary.py")  # tests/tools/test_demo.py
 
@@ -25,6 +25,17 @@ def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
         rate = runner.cfg.optim_wrapper.optimizer.lr
         assert runner.param_schedulers and 0 < max(runner.optim_wrapper.get_lr()["lr"]) < rate  # it took its step
         assert runner.val_loop.evaluator.metrics and runner.test_loop.evaluator.metrics
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in ROOT.iterdir() if path.name != "_base_"))
+def test_every_folder_says_what_is_in_it(name):
+    folder = ROOT / name
+    meta = yaml.safe_load((folder / "metafile.yml").read_text())
+    assert {entry["README"] for entry in meta["Collections"]} == {f"configs/{folder.name}/README.md"}
+    assert (folder / "README.md").is_file()
+    for model in meta["Models"]:
+        path = ROOT.parent / model["Config"]
+        assert path.is_file() and path.parent == folder and path.stem == model["Name"]
 
 
 def test_metafile_names_files_that_exist():

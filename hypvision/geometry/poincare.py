@@ -98,7 +98,7 @@ __all__ = [
 ]
 
 # largest sqrt(c) |x| of a point: one spacing of the numbers below 1
-_RIM = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-52}
+_BOUNDARY = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-52}
 # largest c |x|^2 at which rounding it in float32 does not count more in 1 - c |x|^2: radius 1.76
 _NEAR = 0.5
 # squared length at which tangent vectors are capped
@@ -123,7 +123,7 @@ def _measure(x: Tensor, c, wide: bool = False) -> tuple[float | Tensor, Tensor, 
     factor is a constant of differentiation. Where there is nothing wider than the dtype of the points the difference
     is a compensated one.
     """
-    limit = _RIM[x.dtype] ** 2
+    limit = _BOUNDARY[x.dtype] ** 2
     if x.dtype == torch.float32 and has_float64(x):
         if not wide and _eager(x):
             q = _times(square_norm(x), c)
@@ -257,7 +257,7 @@ def _default_eps(x: Tensor) -> float:
 
 
 def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
-    most = min(_RIM[u.dtype], 1 - eps)
+    most = min(_BOUNDARY[u.dtype], 1 - eps)
     limit = math.atanh(most) ** 2
     square = square_norm(u)
     q = _times(square, c)
@@ -268,8 +268,8 @@ def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
     q = torch.where(over, limit, torch.where(over, 0.0, square) * c)
     factor = torch.sqrt(limit / q.clamp(min=limit)) * _tanhc_sqrt(q.clamp(max=limit))
     largest = _largest(u)
-    rim = most / math.sqrt(u.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
-    return u * torch.where(over, rim, factor)
+    boundary = most / math.sqrt(u.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
+    return u * torch.where(over, boundary, factor)
 
 
 @stable("x")
@@ -314,7 +314,7 @@ def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c) -> Tensor:
     out = both * (x_gap / bottom).to(x.dtype) + x * (q / bottom).to(x.dtype)
     if gaps.dtype == torch.float32 and has_float64(x):
         return out  # neither lies far out
-    limit = _RIM[x.dtype] ** 2
+    limit = _BOUNDARY[x.dtype] ** 2
     size = (1 - x_gap * y_gap / bottom).clamp(min=limit)
     factor = torch.sqrt(limit / size).to(x.dtype)
     # from boundary to opposite boundary both is nothing but round-off, and the sum anywhere

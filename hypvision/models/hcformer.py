@@ -10,7 +10,6 @@ products; every public output is NCHW. Any input of at least 32 x 32 pixels work
 may change from call to call.
 """
 
-# No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 from typing import Any, NamedTuple
 
 import torch
@@ -124,10 +123,9 @@ class Mlp(nn.Module):
         return self.drop(F.linear(self.drop(F.gelu(x)), weight, bias))
 
     def _recompute(self) -> bool:
-        """Whether GELU is computed again in backward; compilers decide that themselves, and tracers want plain ops."""
+        """Whether GELU is computed again in backward; compilers decide that themselves."""
         dropping = self.training and self.drop.p > 0
-        transformed = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        return torch.is_grad_enabled() and not dropping and not transformed
+        return torch.is_grad_enabled() and not dropping and not torch.compiler.is_compiling()
 
 
 register_notrace_module(Mlp)
@@ -437,12 +435,12 @@ class HCFormer(StagedModel):
         return found
 
 
-def _stem(kind: str, in_chans: int, dim: int, patch_size: int, factory: dict[str, Any]) -> nn.Module:
+def _stem(stem: str, in_chans: int, dim: int, patch_size: int, factory: dict[str, Any]) -> nn.Module:
     """From the image ``(B, in_chans, H, W)`` to the first map, smaller by ``patch_size``."""
-    if kind == "patch":
+    if stem == "patch":
         return nn.Conv2d(in_chans, dim, patch_size, stride=patch_size, **factory)
-    if kind != "conv":
-        raise ValueError(f"stem must be 'patch' or 'conv', got {kind!r}.")
+    if stem != "conv":
+        raise ValueError(f"stem must be 'patch' or 'conv', got {stem!r}.")
     if patch_size not in (1, 2, 4):
         raise ValueError(f"stem='conv' makes maps smaller by a patch_size of 1, 2 or 4, got {patch_size}.")
     first, second = patch_size // 2 or 1, min(patch_size, 2)
@@ -475,8 +473,8 @@ def _check_arguments(
         )
 
 
-def _is_positive(value: Any, kind: type) -> bool:
-    number = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+def _is_positive(value: Any, number_type: type) -> bool:
+    number = isinstance(value, (int, float) if number_type is float else int) and not isinstance(value, bool)
     return number and 0 < value < float("inf")
 
 

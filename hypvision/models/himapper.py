@@ -16,7 +16,6 @@ Two presets say how: ``"proper"``, the default, and ``"official"``, which repeat
 :data:`PRESETS`). Single arguments change single choices. Inputs may have any size that the backbone accepts.
 """
 
-# No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -418,7 +417,7 @@ class HiMapper(AnyCheckpoint):
         manifold = self.mapper.lift.manifold
         contrastive = tree_contrastive_loss(points, manifold, self.logit, self.temperature)
         losses = dict(contrastive=self.contrastive_weight * contrastive)
-        if self.mapper.tree.kind == "gaussian":
+        if self.mapper.tree.distribution == "gaussian":
             losses["kl"] = self.kl_weight * gaussian_prior_kl(*moments[-1])
         return losses
 

@@ -1,4 +1,4 @@
-"""Metrics of chains against the literal algorithm: equal to the last image, with ties, several chains and any step."""
+"""Metrics of chains against the reference implementation: to the last image, with ties, several chains, any step."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import torch
 from references import radial as reference
 
 from hypvision.clip.radial.metrics import chain_metrics, kendall_tau, order_aware_recall, walk
+from hypvision.clip.radial.spaces import Sphere
 
 
 def case(n, images, depth=4, dim=8, words=10_000, seed=0, whole=False):
@@ -22,7 +23,7 @@ def case(n, images, depth=4, dim=8, words=10_000, seed=0, whole=False):
 
 def measure(texts, owners, e, v, root, steps):
     e, v, root = (torch.as_tensor(x, dtype=torch.float32) for x in (e, v, root))
-    return chain_metrics(texts, (e - root).norm(dim=-1), owners, v @ e.flatten(0, 1).T, steps)
+    return chain_metrics(texts, e, owners, v, Sphere(root), steps)
 
 
 @pytest.mark.parametrize("steps", [50, 7, 1])
@@ -38,7 +39,7 @@ def measure(texts, owners, e, v, root, steps):
         dict(n=1, images=1),
     ],
 )
-def test_every_image_and_chain_is_as_in_the_literal_algorithm(options, steps):
+def test_every_image_and_chain_is_as_in_the_reference(options, steps):
     given = case(**options)
     texts, owners, e, v, root = given
     expected = reference.chain_metrics(texts, e.astype(np.float32), owners, v.astype(np.float32),
@@ -77,5 +78,5 @@ def test_order_aware_recall_of_several_chains():
 
 
 def test_shapes_that_do_not_fit_are_told():
-    with pytest.raises(ValueError, match="need radii"):
-        chain_metrics([["a", "b"]], torch.ones(1, 2), ["x"], torch.ones(1, 3))
+    with pytest.raises(ValueError, match="as many embeddings"):
+        chain_metrics([["a", "b"]], torch.ones(1, 2, 3), ["x"], torch.ones(2, 3), Sphere(torch.ones(3)))
