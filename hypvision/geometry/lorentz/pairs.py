@@ -211,12 +211,16 @@ def _chord(x: Tensor, y: Tensor, c, careful: bool) -> Chord:
     k, p, pp = _across_sum(d, s, ds, ss, c)
     if careful:
         # Beside a point far out the other's coordinates would be lost in d: the area of the parallelogram then comes
-        # from the shorter vector. A second projection takes out the round-off of the first.
+        # from the shorter vector. A second projection takes out the round-off of the first, but costs compilers, which
+        # fuse the rest into two passes over the rows, a third.
+        compiling, safe = torch.compiler.is_compiling(), ss + (1e-60 if ss.dtype == torch.float64 else 1e-30)
         apart = ds.abs() > 0.95 * (ss + _sum(d, d, c)) / 2
-        if torch.compiler.is_compiling() or x.device.type != "cpu" or apart.any():
-            p = torch.where(apart, torch.where(ds > 0, x * -2, y * 2), p)
-        safe = ss + (1e-60 if ss.dtype == torch.float64 else 1e-30)
-        p = torch.addcmul(p, s, (_sum(p, s, c) / safe).to(s.dtype), value=-1)
+        if compiling or x.device.type != "cpu" or apart.any():
+            along = torch.where(apart, torch.where(ds > 0, -2 * _sum(x, s, c), 2 * _sum(y, s, c)), ds) / safe
+            p = torch.where(apart, torch.where(ds > 0, x * -2, y * 2), d)
+            p = torch.addcmul(p, s, along.to(s.dtype), value=-1)
+        if not compiling:
+            p = torch.addcmul(p, s, (_sum(p, s, c) / safe).to(s.dtype), value=-1)
         pp = _sum(p, p, c)
     dd = torch.addcmul(pp, k, ds)
     if not careful:  # b = B / 2 and C
