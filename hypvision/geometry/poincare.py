@@ -143,6 +143,11 @@ def _measure(x: Tensor, c, wide: bool = False) -> tuple[float | Tensor, Tensor, 
     return factor, gap.clamp(min=1 - limit), q.clamp(max=limit)
 
 
+def _is_near(x: Tensor, gap: Tensor) -> bool:
+    """Whether :func:`_measure` looked and found no point far out: then the numbers are float32."""
+    return gap.dtype == torch.float32 and has_float64(x)
+
+
 def _square(v: Tensor, c, gap: Tensor) -> Tensor:
     """``c |v|^2`` ``(..., 1)`` in the dtype of the numbers of a point."""
     if v.dtype == gap.dtype:
@@ -192,6 +197,19 @@ def _tanhc_values(q: Tensor) -> Tensor:
 def _tanhc_back(q: Tensor, out: Tensor, grad: Tensor) -> Tensor:
     end = torch.addcmul(torch.ones_like(q), q * out, out, value=-1)
     return root_slope(q, out, end, (-1 / 3, 4 / 15, -17 / 105, 248 / 2835)).mul_(grad)
+
+
+def _atanhc_values(q: Tensor) -> Tensor:
+    root = (q + torch.finfo(q.dtype).tiny).sqrt_()
+    return torch.atanh(root).div_(root)
+
+
+def _atanhc_back(q: Tensor, out: Tensor, grad: Tensor) -> Tensor:
+    return root_slope(q, out, 1 / (1 - q), (1 / 3, 2 / 5, 3 / 7, 4 / 9)).mul_(grad)
+
+
+def _plain_atanhc_sqrt(q: Tensor) -> Tensor:
+    return asinhc_sqrt(q / (1 - q)) / torch.sqrt(1 - q)
 
 
 def _tanhc_sqrt(q: Tensor) -> Tensor:
@@ -283,6 +301,8 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
 def _logmap0(x: Tensor, c) -> Tensor:
     x, gap, q = _inside(x, c)
+    if _is_near(x, gap):
+        return x * scalar(q, _atanhc_values, _atanhc_back, _plain_atanhc_sqrt)
     # artanh(z) = asinh(z / sqrt(1 - z^2))
     return x * (asinhc_sqrt(q / gap) / torch.sqrt(gap)).to(x.dtype)
 
@@ -312,8 +332,8 @@ def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c) -> Tensor:
     q = _square(both, c, gaps)
     bottom = gaps + q
     out = both * (x_gap / bottom).to(x.dtype) + x * (q / bottom).to(x.dtype)
-    if gaps.dtype == torch.float32 and has_float64(x):
-        return out  # neither lies far out
+    if _is_near(x, gaps):
+        return out
     limit = _BOUNDARY[x.dtype] ** 2
     size = (1 - x_gap * y_gap / bottom).clamp(min=limit)
     factor = torch.sqrt(limit / size).to(x.dtype)

@@ -106,7 +106,7 @@ class Chord(NamedTuple):
     def ratio(self) -> tuple[Tensor, Tensor]:
         """The distance, and what it is of its hyperbolic sine, in units of the radius."""
         half = self.q / 2 + (1e-60 if self.q.dtype == torch.float64 else 1e-30)
-        sinh = torch.sqrt(half) * torch.sqrt(half + 2)
+        sinh = torch.sqrt(torch.addcmul(half + half, half, half))  # of float64 numbers, whose squares fit
         distance = torch.log1p(half + sinh)
         return distance, distance / sinh
 
@@ -115,11 +115,13 @@ class Chord(NamedTuple):
         both = torch.sqrt(self.ss + 4 + self.q)
         return both, self.ds / both
 
-    def times(self, both: Tensor, gap: Tensor, c) -> tuple[Tensor, Tensor]:
-        """``t_x`` and ``t_y``."""
-        if self.level:
-            return (both - gap) / 2, (both + gap) / 2
-        return tuple(torch.sqrt(1 + _sum(space, space, c)) for space in (self.x, self.y))
+    def time_x(self, both: Tensor, gap: Tensor, c) -> Tensor:
+        """``t_x``, from :meth:`ahead`."""
+        return (both - gap) / 2 if self.level else torch.sqrt(1 + _sum(self.x, self.x, c))
+
+    def time_y(self, both: Tensor, gap: Tensor, c) -> Tensor:
+        """``t_y``, from :meth:`ahead`."""
+        return (both + gap) / 2 if self.level else torch.sqrt(1 + _sum(self.y, self.y, c))
 
     def pull(self, gq: Tensor, c) -> tuple[Tensor, Tensor, Tensor | None]:
         """What the gradient ``gq`` of ``q`` adds to those of ``x``, ``y`` and, times ``c``, of a learned one, by row.

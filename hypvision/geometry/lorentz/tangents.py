@@ -149,7 +149,7 @@ def _logmap_of(x: Tensor, y: Tensor, c) -> tuple[Tensor]:
     q = pair.q
     factor = pair.ratio()[1]
     both, gap = pair.ahead()
-    time = _times(factor * (gap - q / 2 * pair.times(both, gap, c)[0]), 1 / _root(c))
+    time = _times(factor * (gap - q / 2 * pair.time_x(both, gap, c)), 1 / _root(c))
     space = torch.addcmul(pair.d, pair.x, (q / -2).to(pair.d.dtype)).mul_(factor.to(pair.d.dtype))
     return (_vector(time, space, x, pair.level),)
 
@@ -170,7 +170,7 @@ def _logmap_back(x: Tensor, y: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor,
     grad = grad.to(dtype)
     g, g_time = grad[:, 1:], _times(widen(grad[:, :1]), 1 / _root(c))
     both, gap = pair.ahead()
-    tx, ty = pair.times(both, gap, c)
+    tx, ty = pair.time_x(both, gap, c), pair.time_y(both, gap, c)
     factor = pair.ratio()[1]
     along = widen((g * pair.x).sum(-1, keepdim=True)) + g_time * tx
     ahead = widen((g * pair.d).sum(-1, keepdim=True)) + g_time * gap
@@ -285,7 +285,7 @@ def _transp_of(x: Tensor, y: Tensor, v: Tensor, c) -> tuple[Tensor]:
         return (_transp_wide(x, y, v, c),)
     v, root = v[:, 1:].to(pair.d.dtype), _root(c)
     both, gap = pair.ahead()
-    tx, _ = pair.times(both, gap, c)
+    tx = pair.time_x(both, gap, c)
     along = widen((pair.x * v).sum(-1, keepdim=True)) / tx
     share = _times(widen((pair.d * v).sum(-1, keepdim=True)) - gap * along, c) / (2 + pair.q / 2)
     out = torch.addcmul(v, pair.s, share.to(v.dtype))
@@ -311,7 +311,7 @@ def _transp_back(x: Tensor, y: Tensor, v: Tensor, grad: Tensor, c) -> tuple[Tens
     v, grad = v[:, 1:].to(pair.d.dtype), grad.to(pair.d.dtype)
     g, g_time, root = grad[:, 1:], widen(grad[:, :1]), _root(c)
     times, gap = pair.ahead()
-    tx, ty = pair.times(times, gap, c)
+    tx, ty = pair.time_x(times, gap, c), pair.time_y(times, gap, c)
     bottom = 2 + pair.q / 2  # 1 + cosh of the distance
     along = widen((pair.x * v).sum(-1, keepdim=True))
     product = widen((pair.d * v).sum(-1, keepdim=True)) - gap / tx * along
