@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 
 def test_table(tmp_path):
-    text = bench.table({"norm": bench.CASES["norm"]}, repeats=1, limit=0.5, device="cpu")
+    text = bench.case_table(["norm"], repeats=1, limit=0.5, device="cpu")
     lines = text.splitlines()
     assert lines[2].startswith("| batch norm in training") and " ms |" in lines[2]
     assert "hypvision Lorentz" in lines[3] and "(target 2x)" in lines[3]
