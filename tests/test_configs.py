@@ -8,7 +8,7 @@ from hypvision.engine.run import train
 
 FOLDERS = ("hcformer", "baselines", "demo", "hecnn")
 # One of each task, which keeps its schedule; its evaluators are built too.
-SLOW = ("tiny", "small", "medium", "resnet50")
+SLOW = ("tiny", "small", "medium", "resnet50", "coco", "ade20k", "baselines/semantic-fpn", "4xb256-310e")
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
 CONFIGS.remove("demo/open_vocabulary.py")  # tests/tools/test_demo.py
 

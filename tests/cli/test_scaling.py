@@ -45,6 +45,7 @@ def test_quick(tmp_path, capsys):
     assert status == 2 and "results of another grid: steps 40 (now 41)" in err
 
 
+@pytest.mark.slow
 def test_every_figure_is_drawn_of_a_few_points(tmp_path, capsys):
     few = ("--decays", -1, -0.7778, -0.556, 0.556, "--widths", 8, 18, 27, *SHORT, "--tiny", "--out", tmp_path)
     for name, more in {"fig3": ("--alphas", 1), "fig4": ("--alphas", 1, 1.5), "fig5": ("--alphas", 1, 1.5),

@@ -73,6 +73,7 @@ def test_tensorboard_logs(data, tmp_path):
     assert list((tmp_path / "run").glob("*/vis_data/events.out.tfevents.*"))
 
 
+@pytest.mark.slow
 def test_all_configs_load():
     files = sorted(file for file in (ROOT / "configs").glob("*/*.py") if file.parent.name != "_base_")
     assert files

@@ -32,7 +32,8 @@ def test_export_with_dynamic_sizes():
         torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("autocast", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("autocast", [False, True])
 def test_compiled_training_step_without_graph_breaks(autocast):
     model = micro().train()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")

@@ -640,6 +640,7 @@ def test_weights_from_elsewhere(tmp_path):
     assert set(checkpoint_filter_fn(trunk.state_dict(), model)) == set(own)
 
 
+@pytest.mark.slow
 def test_compile():
     model, x = vit(depth=1).eval(), torch.randn(2, 3, 32, 32)
     fast = torch.compile(model, backend="aot_eager", fullgraph=True)

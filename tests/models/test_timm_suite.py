@@ -47,6 +47,7 @@ def run(suite, expression):
 NO_SCRIPT = "({}) and not torchscript"
 
 
+@pytest.mark.slow
 def test_one_model_of_each_family_passes_timms_tests(suite):
     # six for each architecture, three for each of the two sets of trained weights of the first
     assert "18 passed" in run(suite, NO_SCRIPT.format("hcformer_nano or hcnn_resnet18"))

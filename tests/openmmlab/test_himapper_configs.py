@@ -13,10 +13,7 @@ from hypvision.openmmlab.backbone_losses import backbone_losses
 from hypvision.openmmlab.pyramid import SimpleFeaturePyramid
 
 CONFIGS = sorted(path.name for path in (ROOT / "himapper").glob("*.py"))
-QUICK = (  # the others are slow
-    "himapper-vit-micro_150i_cifar10.py",
-    "upernet-sfp_himapper-deit-tiny_8xb2-80k_ade20k-512x512.py",
-)
+QUICK = ("himapper-vit-micro_150i_cifar10.py",)  # the others are slow
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in CONFIGS])

@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     return make_folder(tmp_path_factory.mktemp("own"))
 
 
-@pytest.mark.parametrize("amp", [False, True])
+@pytest.mark.parametrize("amp", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_train_and_test(folder, tmp_path, amp):
     runner = train(config(folder), tmp_path, amp=amp)
     model = runner.model

@@ -55,8 +55,8 @@ def test_finds_the_frechet_mean(name, kind):
     optimizer = OPTIMIZERS[name]([mean])
     for group in optimizer.param_groups:
         group["weight_decay"] = decay.get(name, 0.0)
-    for step in range(400):
-        if step == 200:
+    for step in range(160):
+        if step == 80:
             optimizer.param_groups[0]["lr"] /= 10
         optimizer.zero_grad()
         manifold.dist(mean, data).square().mean().backward()

@@ -84,6 +84,7 @@ def test_metric():
         metric.process({}, [dict(scores=torch.ones(2), label=-1)])
 
 
+@pytest.mark.slow
 def test_published_weights(tmp_path):
     """What goes into the zoo: the record's facts from the config, and of the table of words what the captions use."""
     config = load_config(CONFIGS / "clip-shapes_1100i.py")

@@ -80,6 +80,7 @@ def test_a_cell_that_was_cut_goes_on(tmp_path, monkeypatch):
     assert json.loads((cell / "result.json").read_text())["epochs"] == 2
 
 
+@pytest.mark.slow
 def test_shots_heads_and_the_curve(tmp_path):
     coop(tmp_path)
     out = tmp_path / "results"
@@ -106,6 +107,7 @@ def test_other_data_sets(tmp_path):
     assert run("dg", "--datasets", "imagenetv2", "imagenet_a", "imagenet_r", *shared) == 2  # another target: not there
 
 
+@pytest.mark.slow
 def test_promptkd_takes_the_teacher_of_its_cell(tmp_path):
     coop(tmp_path)
     out = tmp_path / "results"

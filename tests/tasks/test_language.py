@@ -107,6 +107,7 @@ def test_resume_within_an_epoch_is_bit_equal(text, tmp_path):
     assert all(torch.equal(states[0][k]["exp_avg"], states[1][k]["exp_avg"]) for k in states[0])
 
 
+@pytest.mark.slow
 def test_training_learns_and_is_used(text, tmp_path, capsys):
     config = small(
         "helm-mice-tiny_books.py", text, tmp_path, **{"train_cfg.max_iters": 40, "train_cfg.val_interval": 40}

@@ -232,7 +232,8 @@ def test_mistakes_are_explained(monkeypatch):
 # Processes
 
 
-@pytest.mark.parametrize("geometry", [pytest.param("poincare", marks=pytest.mark.slow), "lorentz"])
+@pytest.mark.slow
+@pytest.mark.parametrize("geometry", ["poincare", "lorentz"])
 def test_two_processes_have_the_gradient_of_one(geometry, tmp_path):
     gradients(0, 1, tmp_path, geometry)
     one = torch.load(tmp_path / "result.pt")

@@ -161,6 +161,7 @@ def test_the_published_config_takes_steps(tmp_path, monkeypatch):
     assert len(list((tmp_path / "home/text-features").glob("*.safetensors"))) == 1
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_held_to_the_model_before_it(tmp_path, monkeypatch):
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
     root = make_emoji(tmp_path / "emoji")

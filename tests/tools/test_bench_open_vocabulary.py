@@ -23,6 +23,7 @@ def parse(*options):
     return parser.parse_args([str(option) for option in options])
 
 
+@pytest.mark.slow
 def test_table_is_written(tmp_path, capsys):
     page = tmp_path / "benchmarks.md"
     bench.run(parse("--configs", *SHAPES, "--clip", "shapes-s8", "--size", 64, "--repeats", 1, "--write", page))

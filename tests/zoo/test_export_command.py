@@ -125,6 +125,7 @@ def test_the_head_of_a_detector_takes_the_exported_maps(tmp_path, kind):
     torch.testing.assert_close(got.scores, expected.scores, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_image_tower_of_a_clip(tmp_path):
     pytest.importorskip("open_clip")
     name, path = "shapes-s8.captions", tmp_path / "tower.pt"
@@ -164,7 +165,8 @@ def himapper_file(path, backbone, arguments, **options):
     return model
 
 
-@pytest.mark.parametrize("kind", ["torchexport", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["torchexport", "onnx"])
 @pytest.mark.parametrize(("backbone", "arguments", "free"), HIMAPPERS, ids=["deit", "resnet"])
 def test_a_himapper_from_the_file_of_a_training(tmp_path, capsys, kind, backbone, arguments, free):
     model = himapper_file(tmp_path / "epoch_3.pth", backbone, arguments)
@@ -189,6 +191,7 @@ def test_a_himapper_from_the_file_of_a_training(tmp_path, capsys, kind, backbone
             torch.testing.assert_close(run(x), model(x), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_features_of_a_himapper_and_its_name(tmp_path, monkeypatch):
     backbone, arguments, _ = HIMAPPERS[0]
     model = himapper_file(tmp_path / "w.pth", backbone, arguments)
@@ -212,6 +215,7 @@ def test_features_of_a_himapper_and_its_name(tmp_path, monkeypatch):
         torch.testing.assert_close(torch.export.load("w.features.pt2").module()(x), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_himapper_that_draws_samples_is_refused(tmp_path):
     backbone, arguments, _ = HIMAPPERS[0]
     himapper_file(tmp_path / "w.pth", backbone, arguments, preset="official")
