@@ -133,7 +133,7 @@ def _errors(
     """
     models, _, n = parameters.shape
     if chunk is None:
-        size = max(1, _CACHE_BYTES // (n * parameters.element_size()))
+        size = max(1, _CACHE_BYTES // (models * n * parameters.element_size()))
         chunk = max(1, batch.occupied) if parameters.is_cuda else size
     starts, bounds = range(0, batch.occupied, chunk), [0, len(batch.rows)]
     if len(starts) > 1:  # not on a GPU, which would have to wait for the numbers
