@@ -93,9 +93,9 @@ IMAGES = [classification, retrieval, published_retrieval, captions, embed, segme
 def wide_labels(path):
     pytest.importorskip("mmseg")
     import hypvision.openmmlab  # noqa: F401
-    from hypvision.openmmlab.open_vocabulary.segmentation import LoadWideAnnotations
+    from hypvision.openmmlab.open_vocabulary.segmentation import Load16BitAnnotations
 
-    LoadWideAnnotations()._load_seg_map(dict(seg_map_path=str(path)))
+    Load16BitAnnotations()._load_seg_map(dict(seg_map_path=str(path)))
 
 
 def panoptic_labels(path):

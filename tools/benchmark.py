@@ -12,7 +12,7 @@ from hypvision.errors import guard
 
 # Sub-command -> module in tools/bench with add_arguments(parser) and run(args), and what it measures.
 BENCHMARKS = {
-    "hcformer": ("hcformer", "HCFormer against its literal formulation and timm's models"),
+    "hcformer": ("hcformer", "HCFormer against its reference implementation and timm's models"),
     "lorentz-cnn": ("lorentz_cnn", "Lorentz ResNets against Euclidean counterparts and the published form"),
     "himapper": ("himapper", "Hi-Mapper on the backbones of the paper, and against a loop over its levels"),
     "geometry": ("geometry", "Geometry, layers and optimisers against geoopt, HypLL and Euclidean counterparts"),

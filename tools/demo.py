@@ -84,7 +84,7 @@ def main() -> int:
         export(DATA / "coco", "coco", train=800, val=100, size=96, level="kind", overwrite=True)
         rows = run_all()
         tuned, unseen = before_and_after()
-        pictures = [*(sheet(part) for part in PARTS if part.paints), *clusters(), tuned]
+        sheets = [*(sheet(part) for part in PARTS if part.paints), *clusters(), tuned]
     except HypvisionError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
@@ -103,7 +103,7 @@ def main() -> int:
     print("The floor is what a constant answer reaches.")
     print(f"Shapes that have no label in the last part: {unseen}")
     print(f"Total: {time.time() - begin:.0f} s. Images:")
-    for path in pictures:
+    for path in sheets:
         print(f"  {path}")
     return 0
 
@@ -229,17 +229,17 @@ def before_and_after(shown: int = 4) -> tuple[Path, str]:
         rows.append([enlarged(result) for result in found[:shown]])
         scores.append(mean_iou([scene.semantic for scene in scenes], [result.labels for result in found], unseen))
     path = save_image(
-        contact_sheet([picture for row in rows for picture in row], columns=shown, cell=300),
+        contact_sheet([image for row in rows for image in row], columns=shown, cell=300),
         ROOT / "pictures" / "open_vocabulary.png",
     )
     return path, f"{', '.join(NOVEL['shape'])}: mIoU {scores[1]:.3f}; the CLIP before tuning: {scores[0]:.3f}."
 
 
-def enlarged(found: Segmentation, factor: int = 3) -> Image.Image:
+def enlarged(segmentation: Segmentation, factor: int = 3) -> Image.Image:
     """The segmentation drawn on a larger image, so that the legend fits beside it."""
-    size = (found.image.width * factor, found.image.height * factor)
-    labels = found.labels.repeat(factor, 0).repeat(factor, 1)
-    return draw_segmentation(found.image.resize(size, Image.Resampling.BICUBIC), labels, found.classes)
+    size = (segmentation.image.width * factor, segmentation.image.height * factor)
+    labels = segmentation.labels.repeat(factor, 0).repeat(factor, 1)
+    return draw_segmentation(segmentation.image.resize(size, Image.Resampling.BICUBIC), labels, segmentation.classes)
 
 
 def open_vocabulary_scenes() -> list[Scene]:

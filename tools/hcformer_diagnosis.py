@@ -145,7 +145,7 @@ def _cell(value) -> str:
     return str(value)
 
 
-def draw(network, pictures, inputs: torch.Tensor, path: Path) -> None:
+def draw(network, images, inputs: torch.Tensor, path: Path) -> None:
     """One column an image, one row a stage: the clusters of head 0 of its last block."""
     from PIL import Image
 
@@ -154,13 +154,13 @@ def draw(network, pictures, inputs: torch.Tensor, path: Path) -> None:
 
     side = 192
     last = {entry.stage: entry.assignment for entry in network.forward_assignments(inputs)}
-    sheet = Image.new("RGB", (side * len(pictures), side * (1 + len(last))), "white")
-    for column, picture in enumerate(pictures):
-        picture = picture.resize((side, side), Image.Resampling.NEAREST)
-        sheet.paste(picture, (column * side, 0))
+    sheet = Image.new("RGB", (side * len(images), side * (1 + len(last))), "white")
+    for column, image in enumerate(images):
+        image = image.resize((side, side), Image.Resampling.NEAREST)
+        sheet.paste(image, (column * side, 0))
         for row, (_, assignment) in enumerate(sorted(last.items()), start=1):
             labels = cluster_map(assignment, 0, index=column)
-            sheet.paste(draw_regions(picture, labels, alpha=0.7, outlines=False), (column * side, row * side))
+            sheet.paste(draw_regions(image, labels, alpha=0.7, outlines=False), (column * side, row * side))
     save_image(sheet, path)
 
 

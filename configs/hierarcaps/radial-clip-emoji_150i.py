@@ -22,13 +22,7 @@ val_dataloader = dict(
     collate_fn=dict(type="default_collate"),
     dataset=dict(type="TextChains", source="emoji", root=data_root, split="val"),
 )
-test_dataloader = dict(
-    batch_size=64,
-    num_workers=0,
-    sampler=dict(type="DefaultSampler", shuffle=False),
-    collate_fn=dict(type="default_collate"),
-    dataset=dict(type="TextChains", source="emoji", root=data_root, split="test"),
-)
+test_dataloader = dict(val_dataloader, dataset=dict(val_dataloader["dataset"], split="test"))
 val_evaluator = dict(type="ChainOrder")
 test_evaluator = val_evaluator
 train_cfg = dict(type="IterBasedTrainLoop", max_iters=150, val_interval=150)

@@ -27,7 +27,7 @@ model = dict(
 # about too many things at once, and the dense embeddings contain it.
 train_pipeline = [
     dict(type="LoadImageFromFile"),
-    dict(type="LoadWideAnnotations"),
+    dict(type="Load16BitAnnotations"),
     dict(type="RandomResize", scale=(256, 256), ratio_range=(0.75, 1.5), keep_ratio=False, resize_type="Resize",
          backend="pillow"),
     dict(type="RandomCrop", crop_size=(64, 64), cat_max_ratio=1.0),
@@ -37,7 +37,7 @@ train_pipeline = [
 test_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="Resize", scale=(256, 256), keep_ratio=False, backend="pillow"),
-    dict(type="LoadWideAnnotations"),  # after Resize: measured at the size of the picture
+    dict(type="Load16BitAnnotations"),  # after Resize: measured at the size of the picture
     dict(type="PackSegInputs"),
 ]
 train_dataloader = dict(

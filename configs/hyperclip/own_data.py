@@ -5,13 +5,13 @@ data_root = "data/own"
 classes = ["cat", "dog", "grass"]
 train_pipeline = [
     dict(type="LoadImageFromFile"),
-    dict(type="LoadWideAnnotations"),
-    dict(type="ResizeWide", scale=(1333, 384), keep_ratio=True, backend="pillow"),
+    dict(type="Load16BitAnnotations"),
+    dict(type="Resize16Bit", scale=(1333, 384), keep_ratio=True, backend="pillow"),
     dict(type="RandomCrop", crop_size=(384, 384), cat_max_ratio=1.0),
     dict(type="RandomFlip", prob=0.5),
     dict(type="PackSegInputs"),
 ]
-test_pipeline = [dict(type="LoadImageFromFile"), dict(type="LoadWideAnnotations"), dict(type="PackSegInputs")]
+test_pipeline = [dict(type="LoadImageFromFile"), dict(type="Load16BitAnnotations"), dict(type="PackSegInputs")]
 train_dataloader = dict(
     batch_size=2,
     num_workers=2,

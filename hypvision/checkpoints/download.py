@@ -234,8 +234,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 def _open(request: urllib.request.Request, sockets: list[socket.socket]) -> Any:
     """The answer to a request; ``sockets`` gets its connections, so that a clock can end them."""
 
-    def watched(kind: type) -> type:
-        class Watched(kind):
+    def watched(connection: type) -> type:
+        class Watched(connection):
             def connect(self) -> None:
                 super().connect()
                 sockets.append(self.sock)

@@ -223,9 +223,9 @@ def load_into(
     return found
 
 
-def _misfit(found: Comparison, source: str | Path, what: str, advice: str) -> HypvisionError:
-    count = len(found.matched) + len(found.missing) + len(found.mismatched)
+def _misfit(comparison: Comparison, source: str | Path, what: str, advice: str) -> HypvisionError:
+    count = len(comparison.matched) + len(comparison.missing) + len(comparison.mismatched)
     return HypvisionError(
-        f"The checkpoint '{source}' does not fit {what}: {len(found.matched)} of {count} weights match. "
-        f"{found.describe()}. {advice}"
+        f"The checkpoint '{source}' does not fit {what}: {len(comparison.matched)} of {count} weights match. "
+        f"{comparison.describe()}. {advice}"
     )

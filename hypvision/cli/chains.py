@@ -37,7 +37,7 @@ def add_chains_arguments(parser: Parser) -> None:
 
 def run_chains(args: Namespace) -> None:
     """``chains`` from parsed arguments: prints a table, writes it and images."""
-    from hypvision.clip.radial.measure import find_pictures, measure_chains, read_embeddings
+    from hypvision.clip.radial.measure import find_image_files, measure_chains, read_embeddings
     from hypvision.data.chains import read_chains
     from hypvision.errors import HypvisionError
     from hypvision.files import write_text
@@ -51,14 +51,14 @@ def run_chains(args: Namespace) -> None:
     if args.embeddings:
         if given := [name for name in ("tuned", "images", "show", "hyperlex", "tree") if getattr(args, name)]:
             raise HypvisionError(f"--{given[0]} needs a CLIP, which --embeddings stands in for. Leave one out.")
-        embedded, pictures, space = read_embeddings(args.embeddings)
-        found["embeddings"] = measure_chains(texts, images, embedded, pictures, space, args.steps)
+        embedded, embedded_images, space = read_embeddings(args.embeddings)
+        found["embeddings"] = measure_chains(texts, images, embedded, embedded_images, space, args.steps)
     else:
         files = None
         if args.images:
             if None in images:
                 raise HypvisionError(f"The chains '{args.chains}' name no images (id or image_url).")
-            files = find_pictures(images, args.images)
+            files = find_image_files(images, args.images)
         found = _measure(args, texts, images, files)
     width = max(len(name) for measured in found.values() for name in measured.values)
     print(f"{'':{width}}  " + "  ".join(f"{name:>10}" for name in found))
@@ -132,14 +132,14 @@ def _show(args: Namespace, walks: dict) -> None:
     from hypvision.images import open_image
     from hypvision.viz.chains import draw_walks
 
-    for number, picture in enumerate(args.show):
-        print(picture)
+    for number, image_path in enumerate(args.show):
+        print(image_path)
         for name, found in walks.items():
             for step in found[number]:
                 print(f"  {name:6}  threshold {step.threshold:.3f}  similarity {step.similarity:.3f}  {step.text}")
-        path = below(args.out, f"{number:02d}_{Path(picture).stem}.png")
+        path = below(args.out, f"{number:02d}_{Path(image_path).stem}.png")
         drawn = {name: [step[:3] for step in found[number]] for name, found in walks.items()}
-        draw_walks(open_image(picture), drawn, path)
+        draw_walks(open_image(image_path), drawn, path)
         print(path)
 
 

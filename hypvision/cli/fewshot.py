@@ -50,7 +50,7 @@ def add_fewshot_arguments(parser: Parser) -> None:
     parser.add_argument("--teacher-host", nargs="+", default=[], metavar="KEY=VALUE", help="options of the teacher")
     text = "train heads on so many kept views of each image, 0 for the centre crop (default: new views in each epoch)"
     parser.add_argument("--views", type=whole(0), metavar="N", help=text)
-    parser.add_argument("--cache", metavar="DIR", help="keep image features of the frozen tower in this folder")
+    parser.add_argument("--cache", metavar="DIR", help="keep features of the frozen towers in this folder")
     parser.add_argument("--pickles", metavar="DIR", help="folder of the official code's pickled shots, read unrun")
     parser.add_argument("--amp", choices=["bf16", "fp16"], help="mixed precision")
     parser.add_argument("--workers", type=whole(0), default=0, metavar="N", help="data workers (default: 0)")
@@ -72,7 +72,7 @@ def run_fewshot(args: Namespace) -> None:
 
             print(write_tables(args.results, args.out))
             return
-        from hypvision.tasks.few_shot_pictures import explain_cell
+        from hypvision.tasks.few_shot_figures import explain_cell
 
         for path in explain_cell(args.results, args.root, args.out):
             print(f"Drawn in {path}")

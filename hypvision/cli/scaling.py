@@ -104,8 +104,8 @@ def _run_figure(args: Namespace, name: str) -> None:
             point = Point(**{field: row[field] for field in asdict(chosen.points[0])})
             return weights_of(folder, point, settings)[0]
 
-        pictures = draw(name, rows, folder, weights)
-        print(f"{name}: {chosen.shows}. {len(rows)} of {len(chosen.points)} points; {_names(folder, name, pictures)}")
+        figures = draw(name, rows, folder, weights)
+        print(f"{name}: {chosen.shows}. {len(rows)} of {len(chosen.points)} points; {_names(folder, name, figures)}")
         if settings.shortened:
             print(f"shortened: {settings.shortened}")
         for claim in claims_of(name, rows):
@@ -117,8 +117,8 @@ def _exponent_row(value: Any) -> dict[str, Any]:
     return dict(exponent=value.mean, error=value.error, r2=value.r2, replicates=len(value.fits))
 
 
-def _names(folder: Path, name: str, pictures: list[Path]) -> str:
-    return ", ".join(map(str, (folder / f"{name}.csv", *pictures)))
+def _names(folder: Path, name: str, figures: list[Path]) -> str:
+    return ", ".join(map(str, (folder / f"{name}.csv", *figures)))
 
 
 # Language models
@@ -229,8 +229,8 @@ def _run_fig8(args: Namespace) -> None:
     heads = _read_csv(path) if path.exists() else []
     losses = read_losses(args.losses) if args.losses else []
     fit = loss_fit(losses) if losses else None
-    pictures = draw_language_models(heads, losses, fit, args.out)
-    print(f"fig8: {len(heads)} heads, {len(losses)} losses; {', '.join(map(str, pictures))}")
+    figures = draw_language_models(heads, losses, fit, args.out)
+    print(f"fig8: {len(heads)} heads, {len(losses)} losses; {', '.join(map(str, figures))}")
     if not heads:
         print(f"The overlaps are the paper's: '{path}' is not there. See: hypvision scaling heads")
     if fit is not None:

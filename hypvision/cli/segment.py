@@ -54,7 +54,7 @@ def run_segment(args: Namespace) -> None:
     model = load_segmenter(args.weights, config, args.clip).to(device)
     with protecting(*sources.files), Writer(args.out, ("overlay", "labels"), every=args.every) as writer:
         for frame in progress(sources, len(sources), "image"):
-            found = segment(frame.picture, classes, model)
+            found = segment(frame.source, classes, model)
             writer.add(frame, found.image, Labels(found.labels, classes))
     for path in writer.written:
         print(path)

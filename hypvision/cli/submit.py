@@ -11,7 +11,9 @@ no other from running; an interruption ends what is running.
 from __future__ import annotations
 
 import os
+import pickle
 import signal
+import subprocess
 import time
 import traceback
 from argparse import ArgumentTypeError, Namespace
@@ -29,6 +31,8 @@ __all__ = ["CLUSTERS", "Cell", "Outcome", "add_submit_arguments", "run_cells", "
 
 CLUSTERS = ("local", "slurm")
 _POLL_SECONDS = 0.5
+# What a result that another process cannot have raises on either side.
+_PICKLING = (pickle.PickleError, AttributeError, ImportError, TypeError, ValueError, RuntimeError)
 
 
 class Cell(NamedTuple):
@@ -178,7 +182,7 @@ def _in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answ
                     answer = receiver.recv()
                 except EOFError:
                     answer = None
-                except Exception as error:  # an answer that cannot be unpickled here
+                except (*_PICKLING, OSError) as error:
                     answer = _Answer(failure=f"its result could not be read: {error}")
                 process.join()
                 receiver.close()
@@ -211,7 +215,7 @@ def _serve(sender: Connection, threads: int, function: Callable[..., Any], argum
     answer = _call(function, *arguments)
     try:
         sender.send(answer)
-    except Exception as error:
+    except _PICKLING as error:
         sender.send(_Answer(failure=f"its result could not be sent: {error}"))
 
 
@@ -244,14 +248,17 @@ def _in_submitit(
                 time.sleep(_POLL_SECONDS)
     finally:
         for job in running.values():
-            with suppress(Exception):  # it may have ended by itself
+            with suppress(OSError, subprocess.SubprocessError):  # it may have ended by itself
                 job.cancel()
 
 
 def _answer_of(job: Any) -> _Answer:
     try:
         return job.result()
-    except Exception as error:  # killed, timed out, or never started: submitit tells in the words of its log
+    except (
+        *_PICKLING,
+        OSError,
+    ) as error:  # killed, timed out, never started: submitit tells by its log
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return _Answer(failure=f"its job {job.job_id} ended without a result ({lines[0] if lines else error})")
 

@@ -39,13 +39,13 @@ class Tower:
     """One transformer of a model.
 
     Attributes:
-        kind: ``"text"`` or ``"vision"``.
+        modality: ``"text"`` or ``"vision"``.
         trunk: the module whose ``forward`` runs the blocks.
         blocks: the blocks in order.
         family: ``"open_clip"`` or ``"timm"``.
     """
 
-    kind: str
+    modality: str
     trunk: nn.Module
     blocks: nn.ModuleList | nn.Sequential
     family: str
@@ -115,7 +115,7 @@ def vision_tower(model: nn.Module) -> Tower:
         HypvisionError: it is not a ViT.
     """
     for tower in find_towers(model):
-        if tower.kind == "vision":
+        if tower.modality == "vision":
             return tower
     raise HypvisionError(
         f"The image tower of {type(model).__name__} is not a ViT of open_clip or timm, so it has no patches to segment "
@@ -161,12 +161,12 @@ class PromptTokens:
         for number, tokens in self.layers.items():
             if not 0 <= number < len(tower.blocks):
                 raise HypvisionError(
-                    f"There are prompt tokens for the {tower.kind} block {number}: the tower has blocks 0 to "
+                    f"There are prompt tokens for the {tower.modality} block {number}: the tower has blocks 0 to "
                     f"{len(tower.blocks) - 1}."
                 )
             if tokens.dim() not in (2, 3) or tokens.shape[-1] != tower.width:
                 raise HypvisionError(
-                    f"Prompt tokens of the {tower.kind} block {number} have the shape {tuple(tokens.shape)} instead of "
+                    f"Tokens of the {tower.modality} block {number} have the shape {tuple(tokens.shape)} instead of "
                     f"(n, {tower.width}) or (B, n, {tower.width})."
                 )
 
@@ -192,12 +192,12 @@ class _Sequence:
     def __init__(self, model: nn.Module, tower: Tower, prompts: PromptTokens | None):
         provider = model.__dict__.get("prompt_provider")
         if prompts is None and provider is not None:
-            prompts = provider(tower.kind)
+            prompts = provider(tower.modality)
         if prompts is not None:
             prompts.check(tower)
         self.layers = {} if prompts is None else prompts.layers
         self.overwrite = prompts is not None and prompts.overwrite
-        self.text, self.present, self.grown = tower.kind == "text", 0, 0
+        self.text, self.present, self.grown = tower.modality == "text", 0, 0
 
     def enter(self, number: int, x: Tensor) -> Tensor:
         """The input of a block, with the tokens that are for it."""
@@ -252,7 +252,7 @@ def encode_text(
     causal = getattr(text, "attn_mask", None) is not None and getattr(text, "cls_emb", None) is None
     pool = getattr(text, "pool_type", None) or getattr(text, "text_pool_type", None)
     known = causal and pool in ("argmax", "eos") and not getattr(text, "use_pad_mask", False)
-    tower = next((tower for tower in find_towers(model) if tower.kind == "text"), None)
+    tower = next((tower for tower in find_towers(model) if tower.modality == "text"), None)
     sequence = None if tower is None else _Sequence(model, tower, prompts)
     prompted = prompts is not None or embeddings is not None or (sequence is not None and bool(sequence.layers))
     if not prompted and not (cut and known):
@@ -279,21 +279,53 @@ def encode_text(
         x = x + positions[: x.shape[1]]
     else:  # a text that is always of full length
         x = sequence.enter(0, x + positions[: x.shape[1]])
-    if any(sequence.layers):  # a block above 0
+    if sequence.layers:
         again = bool(getattr(text.transformer, "grad_checkpointing", False))
         for number, block in enumerate(tower.blocks):
             x = sequence.enter(number, x) if number else x
             mask = _mask(text, x)
-            x = checkpoint(block, x, attn_mask=mask, use_reentrant=False) if again else block(x, attn_mask=mask)
+            if number == len(tower.blocks) - 1 and _is_plain(block):
+                x = _at_one_place(block, x, end if pool == "first" else end + sequence.grown, mask)
+            else:
+                x = checkpoint(block, x, attn_mask=mask, use_reentrant=False) if again else block(x, attn_mask=mask)
     else:
         x = text.transformer(x, attn_mask=_mask(text, x))
-    if pool != "first":
-        end = end + sequence.grown
-    x = text.ln_final(x[torch.arange(len(x), device=x.device), end])  # a norm of tokens: the others are not needed
+    if x.dim() == 3:
+        end = end if pool == "first" else end + sequence.grown
+        x = x[torch.arange(len(x), device=x.device), end]
+    x = text.ln_final(x)  # a norm of tokens: the others are not needed
     projection = text.text_projection
     if projection is not None:
         x = projection(x) if isinstance(projection, nn.Module) else x @ projection
     return F.normalize(x, dim=-1) if normalize else x
+
+
+def _is_plain(block: nn.Module) -> bool:
+    """Whether a block is open_clip's own, with nothing that listens to its tokens or replaces its attention."""
+    own = type(block).__module__.startswith("open_clip.") and type(block).__name__ == "ResidualAttentionBlock"
+    if not own or not isinstance(block.attn, nn.MultiheadAttention) or "forward" in vars(block.attn):
+        return False
+    return not any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
+
+
+def _at_one_place(block: Any, x: Tensor, places: Tensor, mask: Tensor | None = None) -> Tensor:
+    """What a block gives at one place of each sequence: all that the pooling after the last block looks at.
+
+    Args:
+        block: see :func:`_is_plain`.
+        x: (B, L, width)
+        places: (B,)
+        mask: (L, L), added to the attention.
+
+    Returns:
+        (B, width)
+    """
+    rows = torch.arange(len(x), device=x.device)
+    y = block.ln_1(x)
+    if mask is not None:
+        mask = mask[places][:, None].repeat_interleave(block.attn.num_heads, 0)
+    one = x[rows, places][:, None] + block.ls_1(block.attention(y[rows, places][:, None], y, y, mask))
+    return (one + block.ls_2(block.mlp(block.ln_2(one))))[:, 0]
 
 
 def _mask(text: Any, x: Tensor) -> Tensor | None:
@@ -335,10 +367,22 @@ def encode_image(
         x = visual.head(trunk.forward_head(trunk.norm(sequence.leave(x))))
     else:
         x = visual.patch_dropout(_embed_patches(visual, images, visual.grid_size))
-        x = _run_blocks(tower, visual.ln_pre(sequence.enter(0, x)), sequence, tower.trunk.grad_checkpointing)
-        x = visual._pool(sequence.leave(x))[0]
+        x = visual.ln_pre(sequence.enter(0, x))
+        if sequence.layers and _pools_first(visual) and _is_plain(tower.blocks[-1]):
+            last = len(tower.blocks) - 1
+            x = _run_blocks(tower, x, sequence, tower.trunk.grad_checkpointing, stop=last)
+            x = _at_one_place(tower.blocks[last], sequence.enter(last, x), x.new_zeros(len(x), dtype=torch.long))
+            x = visual._pool(x[:, None])[0]
+        else:
+            x = _run_blocks(tower, x, sequence, tower.trunk.grad_checkpointing)
+            x = visual._pool(sequence.leave(x))[0]
         x = x if visual.proj is None else x @ visual.proj
     return F.normalize(x, dim=-1) if normalize else x
+
+
+def _pools_first(visual: Any) -> bool:
+    """Whether an embedding is made of the class token alone."""
+    return visual.attn_pool is None and visual.pool_type == "tok"
 
 
 def _embed_patches(visual: Any, images: Tensor, grid: tuple[int, int]) -> Tensor:

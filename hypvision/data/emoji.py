@@ -159,16 +159,16 @@ class EmojiCaptions(Dataset):
             raise HypvisionError(f"mix={tuple(mix)}: three probabilities are expected, together at most 1.")
         self.metainfo = dict(classes=classes)
         self.groups = sorted({item.group for item in self.emoji})
-        self.pictures: list[tuple[int, Path]] = []
+        self.items: list[tuple[int, Path]] = []
         for style in self.styles:
             folder = Path(root).expanduser() / "images" / style
             paths = [(number, folder / f"{item.id}.png") for number, item in enumerate(self.emoji)]
             there = [(number, path) for number, path in paths if path.is_file()]
             if not there:
                 raise HypvisionError(f"The style '{style}' has no image of the split '{split}' in '{folder}'.")
-            self.pictures += there
-        self.length = length if split == "train" else len(self.pictures)
-        self._images = [np.asarray(self._read(path)) for _, path in self.pictures]
+            self.items += there
+        self.length = length if split == "train" else len(self.items)
+        self._images = [np.asarray(self._read(path)) for _, path in self.items]
 
     def _read(self, path: Path) -> Image.Image:
         image = open_image(path)
@@ -183,8 +183,8 @@ class EmojiCaptions(Dataset):
         the emoji, its class and its group; ``level``: which of these three the caption names."""
         train = self.split == "train"
         rng = np.random.default_rng([index, self.seed])
-        number = int(rng.integers(len(self.pictures))) if train else index
-        owner = self.pictures[number][0]
+        number = int(rng.integers(len(self.items))) if train else index
+        owner = self.items[number][0]
         item = self.emoji[owner]
         caption, level = self._caption(rng, item) if train else (item.name, 0)
         pixels = self._images[number]

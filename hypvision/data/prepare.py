@@ -120,8 +120,8 @@ def _pc59(source: Path) -> Iterator[Item]:
     for item in images:
         if item.get("phase", "val") == "val":
             name = Path(item["file_name"]).stem
-            picture = _need(source / "JPEGImages" / f"{name}.jpg")
-            yield name, picture, source / "trainval_merged.json", lambda item=item: labels(item)
+            source_image = _need(source / "JPEGImages" / f"{name}.jpg")
+            yield name, source_image, source / "trainval_merged.json", lambda item=item: labels(item)
 
 
 def _pc459(source: Path) -> Iterator[Item]:
@@ -185,30 +185,30 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
     found = list(items(source))
     if not found:
         raise HypvisionError(f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete.")
-    for stem, picture, place, labels in tqdm(found, desc=name, unit="img", disable=None):
+    for stem, source_image, labels_file, labels in tqdm(found, desc=name, unit="img", disable=None):
         # The names come from lists in the data.
         target = below(out, f"{annotations.relative_to(out)}/{_plain(stem)}{suffix}")
         image = below(out, f"{images.relative_to(out)}/{stem}.jpg")
         if not target.exists():
-            with _reading(place):
+            with _reading(labels_file):
                 values = labels()
-            _write(picture, values, image, target, limit)
+            _write(source_image, values, image, target, limit)
     return len(found)
 
 
-def _write(picture: Path, labels: np.ndarray, image_path: Path, label_path: Path, limit: int | None) -> None:
+def _write(source_image: Path, labels: np.ndarray, image_path: Path, label_path: Path, limit: int | None) -> None:
     """The image first, the label map last: what has a label map is complete."""
     short = min(labels.shape)
     if limit is not None and short > limit:
         cv2 = require("cv2", "mm")
         size = tuple(round(side * limit / short) for side in labels.shape[::-1])
-        image = cv2.resize(read_labels(picture, "image", mode="RGB"), size, interpolation=cv2.INTER_LINEAR)
+        image = cv2.resize(read_labels(source_image, "image", mode="RGB"), size, interpolation=cv2.INTER_LINEAR)
         labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST)
         with replacing(image_path) as temporary:
             Image.fromarray(image).save(temporary, format="JPEG", quality=95)
     else:
-        image_size(picture)  # refuses what is no image
+        image_size(source_image)  # refuses what is no image
         with replacing(image_path) as temporary:
-            shutil.copyfile(picture, temporary)
+            shutil.copyfile(source_image, temporary)
     with replacing(label_path) as temporary:
         Image.fromarray(labels).save(temporary, format="TIFF" if label_path.suffix == ".tif" else "PNG")

@@ -85,8 +85,8 @@ def _check_evaluator(evaluator: dict, phase: str, config: dict) -> None:
         )
 
 
-def _is_remote(place: str) -> bool:
-    return place.startswith(("s3://", "http://", "https://", "petrel:"))
+def _is_remote(address: str) -> bool:
+    return address.startswith(("s3://", "http://", "https://", "petrel:"))
 
 
 def _check_dataset(dataset: dict, phase: str) -> None:

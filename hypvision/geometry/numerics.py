@@ -300,11 +300,11 @@ class _WideSquareNorm(Function):
         flat = x.reshape(-1, x.shape[-1])
         norm = torch.empty(flat.shape[0], dtype=torch.float64)
         rows = max(1, 2**17 // max(1, x.shape[-1]))
-        wide = torch.empty(min(rows, flat.shape[0]), x.shape[-1], dtype=torch.float64)
+        precise = torch.empty(min(rows, flat.shape[0]), x.shape[-1], dtype=torch.float64)
         for start in range(0, flat.shape[0], rows):
             block = flat[start : start + rows]
             torch.linalg.vector_norm(
-                wide[: block.shape[0]].copy_(block), dim=-1, out=norm[start : start + block.shape[0]]
+                precise[: block.shape[0]].copy_(block), dim=-1, out=norm[start : start + block.shape[0]]
             )
         return norm.mul_(norm).reshape(*x.shape[:-1], 1)
 
@@ -327,8 +327,8 @@ def wide_square_norm(x: Tensor) -> Tensor:
     if x.dtype == torch.float64 or not has_float64(x):
         return square_norm(x)
     if plain(x):
-        wide = x.double()
-        return (wide * wide).sum(-1, keepdim=True)
+        precise = x.double()
+        return (precise * precise).sum(-1, keepdim=True)
     return _WideSquareNorm.apply(x)
 
 

@@ -95,7 +95,7 @@ __all__ = [
 ]
 
 # largest sqrt(c) |x| of a point: one spacing of the numbers below 1
-_RIM = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-52}
+_BOUNDARY = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-52}
 # squared length at which tangent vectors are capped
 _LONGEST = {torch.float32: 1e37, torch.float64: 1e307}
 # on devices without float64: largest coordinate of a point, squared length of a vector that is divided by X, and half
@@ -117,7 +117,7 @@ def _measure(x: Tensor, c) -> tuple[float | Tensor, Tensor, Tensor]:
     The factor is a constant of differentiation. Where there is nothing wider than the dtype of the points the
     difference is a compensated one.
     """
-    limit = _RIM[x.dtype] ** 2
+    limit = _BOUNDARY[x.dtype] ** 2
     if x.dtype == torch.float32 and has_float64(x):
         q = wide_square_norm(x) * widen(c)
         if _all_below(q, limit):
@@ -219,7 +219,7 @@ def _default_eps(x: Tensor) -> float:
 
 
 def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
-    most = min(_RIM[u.dtype], 1 - eps)
+    most = min(_BOUNDARY[u.dtype], 1 - eps)
     limit = math.atanh(most) ** 2
     square = square_norm(u)
     over = torch.isinf(square * c)
@@ -227,8 +227,8 @@ def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
     q = torch.where(over, limit, torch.where(over, 0.0, square) * c)
     factor = torch.sqrt(limit / q.clamp(min=limit)) * _tanhc_sqrt(q.clamp(max=limit))
     largest = _largest(u)
-    rim = most / math.sqrt(u.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
-    return u * torch.where(over, rim, factor)
+    boundary = most / math.sqrt(u.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
+    return u * torch.where(over, boundary, factor)
 
 
 @stable("x")
@@ -270,7 +270,7 @@ def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c) -> Tensor:
     q = wide_square_norm(both) * widen(c)
     bottom = x_gap * y_gap + q
     out = both * (x_gap / bottom).to(x.dtype) + x * (q / bottom).to(x.dtype)
-    limit = _RIM[x.dtype] ** 2
+    limit = _BOUNDARY[x.dtype] ** 2
     size = (1 - x_gap * y_gap / bottom).clamp(min=limit)
     factor = torch.sqrt(limit / size).to(x.dtype)
     # from boundary to opposite boundary both is nothing but round-off, and the sum anywhere

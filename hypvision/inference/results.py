@@ -1,4 +1,4 @@
-"""What models find in images, each kind with its drawing, its annotations as COCO writes them, and its rows of a table.
+"""What models find in images, each task with its drawing, its annotations as COCO writes them, and its rows of a table.
 
 Boxes are ``(x1, y1, x2, y2)`` in pixels of the image as it is shown; annotations have COCO's ``[x, y, width, height]``
 and run-length masks; the categories of a file are numbered from 0 in the order of the class names.
@@ -6,6 +6,7 @@ and run-length masks; the categories of a file are numbered from 0 in the order 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,20 +25,20 @@ _TOP = 5
 _OPACITY = 0.5
 
 
-class Result:
+class Result(ABC):
     """What a model found in one image.
 
     Attributes:
-        task: its kind in a word.
+        task: in a word.
         names: the classes.
     """
 
     task: ClassVar[str]
     names: tuple[str, ...]
 
+    @abstractmethod
     def annotations(self) -> list[dict[str, Any]]:
         """One dict of plain values for each thing found; what the file adds are ``id`` and ``image_id``."""
-        raise NotImplementedError
 
     def rows(self) -> list[dict[str, Any]]:
         """The annotations without masks, one value a column: a box is ``x``, ``y``, ``width`` and ``height``."""
@@ -48,17 +49,17 @@ class Result:
             rows.append(row)
         return rows
 
+    @abstractmethod
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image | None:
         """The image, RGB, with what was found painted in; None where there is nothing to paint.
 
         Args:
             image: the one that was looked at.
-            legend: below the image, where the kind has one, whose height depends on what was found.
+            legend: below the image, where the task has one, whose height depends on what was found.
         """
-        raise NotImplementedError
 
     def label_image(self) -> Image.Image | None:
-        """A map of numbers beside the file, where the kind has one."""
+        """A map of numbers beside the file, where the task has one."""
         return None
 
 
@@ -268,8 +269,8 @@ def _latin(text: str) -> str:
     return text.encode("latin-1", "replace").decode("latin-1")
 
 
-def _label(draw: ImageDraw.ImageDraw, place: tuple[float, float], text: str, colour: tuple[int, ...]) -> None:
+def _label(draw: ImageDraw.ImageDraw, corner: tuple[float, float], text: str, colour: tuple[int, ...]) -> None:
     text = _latin(text)
-    box = draw.textbbox(place, text)
+    box = draw.textbbox(corner, text)
     draw.rectangle(box, fill=colour)
-    draw.text(place, text, fill="black" if sum(colour) > 384 else "white")
+    draw.text(corner, text, fill="black" if sum(colour) > 384 else "white")

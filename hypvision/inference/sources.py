@@ -28,13 +28,13 @@ class Frame(NamedTuple):
         file: where it is from; ``"image"`` of one that is in memory.
         name: what results are called.
         number: of a frame in its video, from 0; None of an image.
-        image: path of the image, or the image itself.
+        source: path of the image, or the image itself.
     """
 
     file: str
     name: str
     number: int | None
-    picture: Path | Image.Image | np.ndarray
+    source: Path | Image.Image | np.ndarray
 
     def open(self) -> Image.Image:
         """The image, RGB.
@@ -42,7 +42,7 @@ class Frame(NamedTuple):
         Raises:
             HypvisionError: it cannot be read.
         """
-        return open_image(self.picture)
+        return open_image(self.source)
 
 
 class Sources(NamedTuple):
@@ -74,8 +74,8 @@ class Sources(NamedTuple):
             HypvisionError: a video that cannot be read.
         """
         paths = [source if isinstance(source, Path) else Path("image") for source in self.images]
-        for picture, path, name in zip(self.images, paths, output_names(paths)):
-            yield Frame(str(path), name, None, picture)
+        for image, path, name in zip(self.images, paths, output_names(paths)):
+            yield Frame(str(path), name, None, image)
         for video, name in zip(self.videos, output_names(self.videos)):
             for number, pixels in read_frames(video, self.every):
                 yield Frame(str(video), name, number, pixels)

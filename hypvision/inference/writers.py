@@ -118,10 +118,10 @@ class Writer:
         self._video = ExitStack()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
-            self._video.__exit__(kind, error, trace)
+        if error_type is not None:
+            self._video.__exit__(error_type, error, trace)
             return
         self._end_video()
         if "json" in self.kinds:

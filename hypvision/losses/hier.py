@@ -137,16 +137,19 @@ def sample_triplets(
 class _Noise:
     """Samples of ``exp(Gumbel)``, that is ``1 / Exponential(1)``, in blocks.
 
-    On a CPU the blocks are windows at random places of two pools, one for each of the LCAs of a triplet. The numbers of
-    a block are independent; blocks share numbers, which leaves every expectation as it is.
+    On a CPU the blocks of many triplets are windows at random places of two pools, one for each of the LCAs of a
+    triplet. The numbers of a block are independent; blocks share numbers, which leaves every expectation as it is.
     """
 
-    def __init__(self, like: Tensor, gumbel: Tensor | None, rows: int, generator: torch.Generator | None):
+    def __init__(
+        self, like: Tensor, gumbel: Tensor | None, rows: int, triplets: int, generator: torch.Generator | None
+    ):
         self.width, self.gumbel, self.generator = like.shape[1], gumbel, generator
         self.like, self.pools = like, None
         if gumbel is None and like.device.type == "cpu":
             size = max(_POOL // 2, 4 * rows * self.width)
-            self.pools = self._draw(2, size)
+            if triplets * self.width > size:
+                self.pools = self._draw(2, size)
 
     def _draw(self, *shape: int) -> Tensor:
         u = torch.rand(shape, generator=self.generator, dtype=self.like.dtype, device=self.like.device)
@@ -170,24 +173,34 @@ class _TripletLoss(Function):
     """The sum of :func:`lca_triplet_loss`, with the gradient computed along."""
 
     @staticmethod
-    def forward(ctx, dist: Tensor, triplets: Tensor, temperature: float, margin: float, gumbel, generator) -> Tensor:
+    def forward(
+        ctx, dist: Tensor, triplets: Tensor, temperature: float, margin: float, gumbel, generator, score: str
+    ) -> Tensor:
         width = dist.shape[1]
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
-        noise = _Noise(dist, gumbel, rows, generator)
+        noise = _Noise(dist, gumbel, rows, len(triplets), generator)
         low, high = dist.amin(), dist.amax()
         # exp(-max(d_i, d_j) / tau) is the smaller of two table entries, unless the table would underflow.
-        narrow = dist.device.type == "cpu" and (high - low).item() <= _NATS * temperature
-        table = (dist - (low + high) / 2).mul_(-1 / temperature)
+        narrow, slope = dist.device.type == "cpu", None
+        if score == "exp":  # log-weights between 0 and 1, whose slope is their own negative
+            table, temperature = torch.exp(-dist), 1.0
+            slope = table.clone()
+        else:
+            narrow = narrow and (high - low).item() <= _NATS * temperature
+            table = (dist - (low + high) / 2).mul_(-1 / temperature)
         if narrow:
             table.exp_()
         total = (low + high) * 0  # NaN if a distance is not finite
         grad = torch.zeros_like(dist) if ctx.needs_input_grad[0] else None
+        soft = grad if grad is None or slope is None else torch.zeros_like(dist)
         buffers = dist.new_empty(6, rows, width)
         for start in range(0, len(triplets), rows):
             block = triplets[start : start + rows]
             factors = noise(start, len(block))
-            total += _block(dist, table, narrow, block, factors, margin, temperature, grad, buffers)
+            total += _block(dist, table, narrow, block, factors, margin, temperature, grad, soft, buffers)
         if grad is not None:
+            if slope is not None:
+                grad.addcmul_(soft, slope)
             ctx.save_for_backward(grad)
         return total
 
@@ -195,11 +208,12 @@ class _TripletLoss(Function):
     @once_differentiable
     def backward(ctx, upstream: Tensor):
         (grad,) = ctx.saved_tensors
-        return grad * upstream, None, None, None, None, None
+        return grad * upstream, None, None, None, None, None, None
 
 
-def _block(dist, table, narrow, triplets, noise, margin, temperature, grad, buffers) -> Tensor:
-    """Loss of a block of triplets; adds the gradient of the distances to ``grad``."""
+def _block(dist, table, narrow, triplets, noise, margin, temperature, grad, soft, buffers) -> Tensor:
+    """Loss of a block of triplets; adds the gradient of the drawn distances to ``grad``, that through the softmax to
+    ``soft``."""
     count, width = len(triplets), dist.shape[1]
     i, j, k = (column.contiguous() for column in triplets.unbind(1))
     a, b, c, pair, triple, spare = buffers[:, :count]
@@ -243,7 +257,7 @@ def _block(dist, table, narrow, triplets, noise, margin, temperature, grad, buff
     rest = pair.add_(triple).sub_(to_k)
     to_j = j_rules.mul_(rest)
     for rows, part in ((i, rest.sub_(to_j)), (j, to_j), (k, to_k)):
-        grad.index_add_(0, rows, part)
+        soft.index_add_(0, rows, part)
     return total
 
 
@@ -262,6 +276,7 @@ def lca_triplet_loss(
     margin: float = 0.1,
     gumbel: Tensor | None = None,
     generator: torch.Generator | None = None,
+    score: str = "distance",
 ) -> Tensor:
     r"""Mean hierarchical loss of triplets of nodes (HIER, eq. 6-8).
 
@@ -280,12 +295,14 @@ def lca_triplet_loss(
         margin: :math:`m`.
         gumbel: noise ``(2, T, P)``, for the pair and for the triple; drawn if None.
         generator: of the drawn noise.
+        score: what the softmax is of: ``"distance"``, as above and as HIER's code has it, or ``"exp"``, as the papers
+            write it: :math:`\exp(-\max(d_{ip}, d_{jp}))` without a temperature.
 
     Returns:
         Scalar; 0 without triplets. It can be differentiated once.
 
     Raises:
-        ValueError: shapes that do not fit, or a temperature that is not positive.
+        ValueError: shapes that do not fit, a temperature that is not positive, or an unknown score.
     """
     if dist.dim() != 2 or triplets.dim() != 2 or triplets.shape[1] != 3:
         raise ValueError(
@@ -293,6 +310,8 @@ def lca_triplet_loss(
         )
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, got {temperature}.")
+    if score not in ("distance", "exp"):
+        raise ValueError(f"score must be 'distance' or 'exp', got {score!r}.")
     if gumbel is not None and gumbel.shape != (2, len(triplets), dist.shape[1]):
         raise ValueError(
             f"gumbel must be (2, T, P) = (2, {len(triplets)}, {dist.shape[1]}), got {tuple(gumbel.shape)}."
@@ -300,7 +319,7 @@ def lca_triplet_loss(
     if not len(triplets):
         return dist.sum() * 0
     dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
-    return _TripletLoss.apply(dist, triplets, temperature, margin, gumbel, generator) / len(triplets)
+    return _TripletLoss.apply(dist, triplets, temperature, margin, gumbel, generator, score) / len(triplets)
 
 
 # The module
@@ -318,7 +337,7 @@ class HIERLoss(nn.Module):
             :class:`~hypvision.geometry.Lorentz` (LHIER, ``c = 1`` learnable).
         dim: dimension of the space.
         num_proxies: proxies.
-        temperature, margin: see :func:`lca_triplet_loss`.
+        temperature, margin, score: see :func:`lca_triplet_loss`.
         neighbours, draws, exclude_anchor: see :func:`sample_triplets`.
         clip_radius: longest proxy vector in the ball; on the hyperboloid it sets the initial radii alone.
         slope: ``s`` of the rescaling on the hyperboloid.
@@ -341,6 +360,7 @@ class HIERLoss(nn.Module):
         clip_radius: float = 2.3,
         slope: float = 2.0,
         limit: float | None = None,
+        score: str = "distance",
     ):
         super().__init__()
         if not isinstance(manifold, (PoincareBall, Lorentz)):
@@ -351,7 +371,7 @@ class HIERLoss(nn.Module):
                 f"{num_proxies}, {neighbours} and {draws}."
             )
         self.manifold = manifold
-        self.temperature, self.margin = temperature, margin
+        self.temperature, self.margin, self.score = temperature, margin, score
         self.neighbours, self.draws, self.exclude_anchor = neighbours, draws, exclude_anchor
         self.clip_radius, self.slope, self.limit = clip_radius, slope, limit
         vectors = torch.randn(num_proxies, dim) / dim**0.5 * clip_radius * 0.9
@@ -400,7 +420,7 @@ class HIERLoss(nn.Module):
                 triplets = self._triplets(x.detach(), labels, to_proxies.detach(), generator)
             gumbel = (None, None) if gumbel is None else gumbel
             losses = [
-                lca_triplet_loss(part, rows, self.temperature, self.margin, noise, generator)
+                lca_triplet_loss(part, rows, self.temperature, self.margin, noise, generator, self.score)
                 for part, rows, noise in zip((to_samples, to_proxies), triplets, gumbel)
             ]
             return losses[0] + losses[1]

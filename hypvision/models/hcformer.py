@@ -437,12 +437,12 @@ class HCFormer(StagedModel):
         return found
 
 
-def _stem(kind: str, in_chans: int, dim: int, patch_size: int, factory: dict[str, Any]) -> nn.Module:
+def _stem(stem: str, in_chans: int, dim: int, patch_size: int, factory: dict[str, Any]) -> nn.Module:
     """From the image ``(B, in_chans, H, W)`` to the first map, smaller by ``patch_size``."""
-    if kind == "patch":
+    if stem == "patch":
         return nn.Conv2d(in_chans, dim, patch_size, stride=patch_size, **factory)
-    if kind != "conv":
-        raise ValueError(f"stem must be 'patch' or 'conv', got {kind!r}.")
+    if stem != "conv":
+        raise ValueError(f"stem must be 'patch' or 'conv', got {stem!r}.")
     if patch_size not in (1, 2, 4):
         raise ValueError(f"stem='conv' makes maps smaller by a patch_size of 1, 2 or 4, got {patch_size}.")
     first, second = patch_size // 2 or 1, min(patch_size, 2)
@@ -475,8 +475,8 @@ def _check_arguments(
         )
 
 
-def _is_positive(value: Any, kind: type) -> bool:
-    number = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+def _is_positive(value: Any, number_type: type) -> bool:
+    number = isinstance(value, (int, float) if number_type is float else int) and not isinstance(value, bool)
     return number and 0 < value < float("inf")
 
 

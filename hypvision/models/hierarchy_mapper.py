@@ -77,7 +77,7 @@ class GaussianTree(nn.Module):
         dim: C.
         leaves: N.
         levels: L.
-        kind: ``"gaussian"``, or ``"deterministic"``: no variance, a node is its mean (ablation).
+        distribution: ``"gaussian"``, or ``"deterministic"``: no variance, a node is its mean (ablation).
         mixture: what upper nodes sample from: ``"moment"``, the Gaussian with the matched moments, or ``"components"``,
             a leaf below, drawn with equal probability.
 
@@ -90,23 +90,23 @@ class GaussianTree(nn.Module):
         dim: int,
         leaves: int = 32,
         levels: int = 4,
-        kind: str = "gaussian",
+        distribution: str = "gaussian",
         mixture: str = "moment",
         device=None,
         dtype=None,
     ):
         super().__init__()
-        check_option("tree", kind, ("gaussian", "deterministic"))
+        check_option("tree", distribution, ("gaussian", "deterministic"))
         check_option("mixture", mixture, ("moment", "components"))
         if levels < 1 or leaves < 1 or leaves % 2 ** (levels - 1):
             raise HypvisionError(
                 f"A tree of {levels} levels needs a number of leaves that 2^{max(levels - 1, 0)} divides, got "
                 f"{leaves}. Change leaves or levels."
             )
-        self.leaves, self.levels, self.kind, self.mixture = leaves, levels, kind, mixture
+        self.leaves, self.levels, self.distribution, self.mixture = leaves, levels, distribution, mixture
         self.mean = nn.Parameter(torch.empty(leaves, dim, device=device, dtype=dtype))
         self.log_variance = None
-        if kind == "gaussian":
+        if distribution == "gaussian":
             self.log_variance = nn.Parameter(torch.empty(leaves, dim, device=device, dtype=dtype))
         self.nodes = [leaves // 2**level for level in range(levels)]
         self.samples = [2**level for level in range(levels)]
@@ -125,12 +125,12 @@ class GaussianTree(nn.Module):
         """Mean and log-variance of the nodes of each level; the variances of a deterministic tree are those of the
         mixture of points (on the leaves the smallest allowed)."""
         low, high = LOG_VARIANCE
-        wide = torch.promote_types(self.mean.dtype, torch.float32)
-        mean = self.mean.to(wide)
+        compute_dtype = torch.promote_types(self.mean.dtype, torch.float32)
+        mean = self.mean.to(compute_dtype)
         if self.log_variance is None:
             log_variance = torch.full_like(mean, low)
         else:
-            log_variance = self.log_variance.to(wide)
+            log_variance = self.log_variance.to(compute_dtype)
             # Straight through: a value that an optimiser pushed out of bounds can come back.
             log_variance = log_variance + (log_variance.clamp(low, high) - log_variance).detach()
         found = [Moments(mean, log_variance)]
@@ -163,8 +163,8 @@ class GaussianTree(nn.Module):
         return [noise[level].view(m, n, dim) for level, (n, m) in enumerate(zip(self.nodes, self.samples))]
 
     def _randn(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-        wide = torch.promote_types(self.mean.dtype, torch.float32)
-        return torch.randn(shape, generator=generator, device=self.mean.device, dtype=wide)
+        compute_dtype = torch.promote_types(self.mean.dtype, torch.float32)
+        return torch.randn(shape, generator=generator, device=self.mean.device, dtype=compute_dtype)
 
     def sample(
         self, moments: list[Moments], noise: list[Tensor], generator: torch.Generator | None = None
@@ -460,7 +460,7 @@ class TreeLift(nn.Module):
         super().__init__()
         check_option("lift", lift, ("exp0", "official"))
         check_option("geometry", geometry, ("lorentz", "euclidean"))
-        self.kind = lift
+        self.lift = lift
         self.weight = nn.Parameter(torch.empty(dim, dim_out, device=device, dtype=dtype))
         self.manifold = Lorentz(curvature, learnable=True) if geometry == "lorentz" else Euclidean()
         if device is not None:
@@ -480,13 +480,13 @@ class TreeLift(nn.Module):
     def forward(self, nodes: Tensor) -> Tensor:
         """Nodes ``(..., C)`` to points ``(..., dim_out + 1)``, time first, or ``(..., dim_out)`` in flat space; in
         float32 at least."""
-        wide = torch.promote_types(nodes.dtype, torch.float32)
+        compute_dtype = torch.promote_types(nodes.dtype, torch.float32)
         with exact(nodes.device):
-            v = torch.matmul(nodes.to(wide), self.weight.to(wide))
+            v = torch.matmul(nodes.to(compute_dtype), self.weight.to(compute_dtype))
             if isinstance(self.manifold, Euclidean):
-                return v * self.scale.to(wide)
-            if self.kind == "exp0":
-                return self.manifold.expmap0(v * self.scale.to(wide))
+                return v * self.scale.to(compute_dtype)
+            if self.lift == "exp0":
+                return self.manifold.expmap0(v * self.scale.to(compute_dtype))
             return self.manifold.from_space(_official_lift(v))
 
 
@@ -640,7 +640,7 @@ class HierarchyMapper(nn.Module):
             generator: source of the random numbers; None: torch's global one.
         """
         if noise is None:
-            if self.tree.kind == "deterministic" or not (self.training or self.eval_noise != "mean"):
+            if self.tree.distribution == "deterministic" or not (self.training or self.eval_noise != "mean"):
                 return [entry.mean for entry in moments]
             if not self.training and self.eval_noise == "fixed":
                 shapes = zip(self.noise, self.tree.nodes, self.tree.samples)

@@ -418,7 +418,7 @@ class HiMapper(AnyCheckpoint):
         manifold = self.mapper.lift.manifold
         contrastive = tree_contrastive_loss(points, manifold, self.logit, self.temperature)
         losses = dict(contrastive=self.contrastive_weight * contrastive)
-        if self.mapper.tree.kind == "gaussian":
+        if self.mapper.tree.distribution == "gaussian":
             losses["kl"] = self.kl_weight * gaussian_prior_kl(*moments[-1])
         return losses
 

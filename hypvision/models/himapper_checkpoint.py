@@ -98,7 +98,7 @@ def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 # Backbones of the same shapes that compute something else: TensorFlow's pad unevenly, and have another eps.
-_TWINS = {"efficientnet_b4": "tf_efficientnet_b4"}
+_SAME_SHAPES = {"efficientnet_b4": "tf_efficientnet_b4"}
 
 
 def himapper_variant(state_dict: Mapping[str, Tensor], backbone: str | None = None) -> tuple[str, dict[str, Any]]:
@@ -141,10 +141,10 @@ def himapper_variant(state_dict: Mapping[str, Tensor], backbone: str | None = No
         own = timm.create_model(name, device="meta", num_classes=classes).state_dict()
         if given != {key: value.shape for key, value in own.items()}:
             continue
-        if backbone is None and name in _TWINS:
+        if backbone is None and name in _SAME_SHAPES:
             raise HypvisionError(
-                f"The weights of {name} and {_TWINS[name]} have the same shapes and other results. Say which one the "
-                f"checkpoint was trained with: --backbone {name} or --backbone {_TWINS[name]}."
+                f"The weights of {name} and {_SAME_SHAPES[name]} have the same shapes and other results. Say which one "
+                f"the checkpoint was trained with: --backbone {name} or --backbone {_SAME_SHAPES[name]}."
             )
         return (f"himapper_{name}", arguments) if name in BACKBONES else ("himapper", {"backbone": name, **arguments})
     if backbone is not None:

@@ -74,9 +74,11 @@ class LorentzClassifier(nn.Module):
         nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = torch.promote_types(self.weight.dtype, torch.float32)
-        points = self.manifold.from_space(x.to(wide))
-        return self.manifold.hyperplane_logits(points, self.weight.to(wide), self.bias.to(wide)).to(self.weight.dtype)
+        compute_dtype = torch.promote_types(self.weight.dtype, torch.float32)
+        points = self.manifold.from_space(x.to(compute_dtype))
+        return self.manifold.hyperplane_logits(points, self.weight.to(compute_dtype), self.bias.to(compute_dtype)).to(
+            self.weight.dtype
+        )
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.num_classes}"
@@ -431,14 +433,16 @@ class LorentzResNet(StagedModel):
             return ToLorentz(target, self.slope, self.clip, self.limit)
         return ToTangent(source) if target is None else ChangeManifold(source, target, self.slope, self.limit)
 
-    def _set_pool(self, kind: str) -> None:
+    def _set_pool(self, pool_type: str) -> None:
         manifold = self._outside[-1]
-        if manifold is not None and kind not in ("avg", ""):
-            raise ValueError(f"The pooling of points is their centroid: global_pool must be 'avg' or '', got {kind!r}.")
-        if manifold is not None and kind:
+        if manifold is not None and pool_type not in ("avg", ""):
+            raise ValueError(
+                f"The pooling of points is their centroid: global_pool must be 'avg' or '', got {pool_type!r}."
+            )
+        if manifold is not None and pool_type:
             self.global_pool = LorentzGlobalAvgPool2d(manifold)
         else:
-            self.global_pool = SelectAdaptivePool2d(pool_type=kind, flatten=bool(kind))
+            self.global_pool = SelectAdaptivePool2d(pool_type=pool_type, flatten=bool(pool_type))
 
     def _set_head(self, num_classes: int) -> None:
         if isinstance(num_classes, bool) or not isinstance(num_classes, Integral) or num_classes < 0:

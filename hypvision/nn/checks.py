@@ -15,20 +15,20 @@ __all__ = ["check_features", "check_manifold", "check_number", "check_sizes", "i
 _NAMES = {Lorentz: "the hyperboloid", PoincareBall: "the ball"}
 
 
-def check_manifold(layer: nn.Module, manifold: Any, kind: type[Manifold], name: str = "manifold") -> None:
-    """Refuse what is not a manifold of this kind.
+def check_manifold(layer: nn.Module, manifold: Any, manifold_class: type[Manifold], name: str = "manifold") -> None:
+    """Refuse what is not a manifold of this class.
 
     Raises:
         TypeError: it is not.
     """
-    if isinstance(manifold, kind):
+    if isinstance(manifold, manifold_class):
         return
     found = f"the class {manifold.__name__} itself" if isinstance(manifold, type) else f"a {type(manifold).__name__}"
-    why = f" The layer works on {_NAMES[kind]}." if kind in _NAMES else ""
-    example = kind.__name__ if kind in _NAMES else "Lorentz"
+    why = f" The layer works on {_NAMES[manifold_class]}." if manifold_class in _NAMES else ""
+    example = manifold_class.__name__ if manifold_class in _NAMES else "Lorentz"
     raise TypeError(
-        f"{type(layer).__name__}: {name} must be a hypvision.geometry.{kind.__name__}, got {found}.{why} Create one: "
-        f"{example}(c=1.0)."
+        f"{type(layer).__name__}: {name} must be a hypvision.geometry.{manifold_class.__name__}, got {found}.{why} "
+        f"Create one: {example}(c=1.0)."
     )
 
 

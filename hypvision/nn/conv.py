@@ -403,7 +403,7 @@ class EfficientLorentzConv1d(_EfficientConv):
 
 
 class EfficientLorentzLinear(_Efficient):
-    """Linear twin of :class:`EfficientLorentzConv2d`: a rotation, a boost, a rescaling.
+    """The linear form of :class:`EfficientLorentzConv2d`: a rotation, a boost, a rescaling.
 
     Shapes:
         space parts ``(..., in_features)`` to ``(..., out_features)``.

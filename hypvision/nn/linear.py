@@ -24,9 +24,9 @@ def isometric_(weight: Tensor) -> None:
     such maps neither shrinks nor grows.
     """
     rows, columns = weight.shape
-    wide = torch.empty(rows, columns, dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device)
-    nn.init.orthogonal_(wide, gain=max(1.0, columns / rows) ** 0.5)
-    weight.copy_(wide)
+    precise = torch.empty(rows, columns, dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device)
+    nn.init.orthogonal_(precise, gain=max(1.0, columns / rows) ** 0.5)
+    weight.copy_(precise)
 
 
 @torch.no_grad()

@@ -212,10 +212,10 @@ class _BatchNorm(Function):
         options, batch = ctx.options, ctx.running is None
         root, along_beta = torch.sqrt(c), products[:, 1:]
         basis = torch.stack([m, b])
-        wide = basis.expand(x.shape[0], *basis.shape)
+        bases = basis.expand(x.shape[0], *basis.shape)
         buffer = grad * x
         g_f = buffer.sum(1, keepdim=True)
-        ends = torch.bmm(wide, grad).div_(root)
+        ends = torch.bmm(bases, grad).div_(root)
         g_1, g_2 = ends[:, :1].neg(), ends[:, 1:]
         g_c = -((g_1 * c1).sum() + (g_2 * c2).sum()) / (2 * c)
 

@@ -47,8 +47,10 @@ class LorentzAvgPool2d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, dim=1, rank=4)
         c = self.manifold.c
-        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        precise = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         # the mean of 1/sqrt(c) is itself: pool what is beyond it, so that padding counts as origins
-        time = space_time(wide, c, 1) - 1 / c**0.5
+        time = space_time(precise, c, 1) - 1 / c**0.5
         time = F.avg_pool2d(time, self.kernel_size, self.stride, self.padding) + 1 / c**0.5
-        return centroid_space(time, F.avg_pool2d(wide, self.kernel_size, self.stride, self.padding), c, 1).to(x.dtype)
+        return centroid_space(time, F.avg_pool2d(precise, self.kernel_size, self.stride, self.padding), c, 1).to(
+            x.dtype
+        )

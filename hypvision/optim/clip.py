@@ -71,7 +71,7 @@ def clip_grad_norm_(
     """Scale all gradients so that their norm is at most ``max_norm``; points count by their Riemannian norms.
 
     The Euclidean norm of a gradient with respect to points near the ball's boundary, or far out on the hyperboloid,
-    says nothing about the length of the step that it makes: that is the Riemannian norm. The twin of
+    says nothing about the length of the step that it makes: that is the Riemannian norm. The counterpart of
     :func:`torch.nn.utils.clip_grad_norm_`.
 
     Args:

@@ -161,10 +161,10 @@ class LorentzKernel(Kernel):
         square = _square(space)
         limit = _LIMIT[x.dtype] / c
         if far:
-            wide = space.double()
-            norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+            precise = space.double()
+            norm = torch.linalg.vector_norm(precise, dim=-1, keepdim=True)
             longest = limit**0.5
-            space.copy_(torch.where(norm > longest, wide * (longest / norm), wide))
+            space.copy_(torch.where(norm > longest, precise * (longest / norm), precise))
             square = _square(space)
         x[:, 0] = torch.sqrt(square + 1 / c)
 

@@ -122,7 +122,7 @@ def _nearest(rows: Sequence[Row], **wanted: float) -> list[Row]:
     """The rows whose values are nearest to those wanted, one name after the other."""
     for name, value in wanted.items():
         if rows:
-            best = min((row[name] for row in rows), key=lambda found: abs(found - value))
+            best = min((row[name] for row in rows), key=lambda candidate: abs(candidate - value))
             rows = [row for row in rows if row[name] == best]
     return list(rows)
 

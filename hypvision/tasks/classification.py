@@ -265,9 +265,9 @@ class PredictionPainterHook(Hook):
             best, label = int(output["scores"].argmax()), output["label"]
             text = [f"{names[best]}  {100 * float(output['scores'][best]):.0f}%", f"true: {names[label]}"]
             verdict = "right" if best == label else "wrong"
-            picture = self._paint(dataset.read(output["index"]), text, right=best == label)
+            painted = self._paint(dataset.read(output["index"]), text, right=best == label)
             with replacing(self.out_dir / f"{verdict}_{output['index']:06d}_{names[label]}.png") as temporary:
-                picture.save(temporary)
+                painted.save(temporary)
 
     def _paint(self, image: Image.Image, text: list[str], right: bool) -> Image.Image:
         factor = max(1, math.ceil(self.min_side / min(image.size)))

@@ -131,7 +131,7 @@ def plan(
     Raises:
         HypvisionError: an unknown method, or one that cannot do the protocol.
     """
-    wide = protocol in ("cross", "dg")
+    cross_dataset = protocol in ("cross", "dg")
     datasets = tuple(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
     shots = tuple(shots or ((1, 2, 4, 8, 16) if protocol == "shots" else (16,)))
     cells = []
@@ -144,7 +144,7 @@ def plan(
             )
         for seed in seeds:
             for count in shots:
-                if wide and name != "promptkd":
+                if cross_dataset and name != "promptkd":
                     cells.append(CellSpec(protocol, method, source, count, seed, datasets))
                 else:  # PromptKD is distilled on each target
                     cells += [CellSpec(protocol, method, dataset, count, seed) for dataset in datasets]

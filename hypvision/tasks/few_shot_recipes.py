@@ -77,17 +77,17 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
         classes: of the training data.
         images: training images.
     """
-    few, wide = protocol == "shots", protocol in ("cross", "dg")
+    few, cross_dataset = protocol == "shots", protocol in ("cross", "dg")
     coop = 50 if shots == 1 or dataset == "imagenet" else 100 if shots in (2, 4) else 200
     if method in ("maple", "promptsrc", "promptkd"):
-        depth = 3 if wide else 9
+        depth = 3 if cross_dataset else 9
         if method == "maple":
-            lr, epochs = (0.0026, 2) if wide else (0.0035, 50 if few else 5)
+            lr, epochs = (0.0026, 2) if cross_dataset else (0.0035, 50 if few else 5)
             return Recipe(dict(name="maple", depth=depth), lr, epochs, 4)
         if method == "promptkd":
             weight = 200.0 if dataset in _LIGHT else 1000.0
             return Recipe(dict(name="promptkd", depth=depth, weight=weight), 0.005, 20, 8, unlabelled=True)
-        average = (6.0, 10.0) if wide else (15.0, 1.0)
+        average = (6.0, 10.0) if cross_dataset else (15.0, 1.0)
         if few:
             average = (45.0, 5.0) if dataset in _LATE else (30.0, 30.0)
         return Recipe(dict(name="promptsrc", depth=depth), 0.0025, 50 if few else 20, 4, average)
@@ -110,18 +110,18 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
     }[method]
 
 
-def with_steps(found: Recipe, steps: int | None, epochs: int | None) -> tuple[Recipe, int | None]:
+def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[Recipe, int | None]:
     """The recipe with other epochs, and images of an epoch such that all epochs together have so many steps."""
-    if epochs is not None and found.epochs:
-        share, average = epochs / found.epochs, found.average
+    if epochs is not None and recipe.epochs:
+        share, average = epochs / recipe.epochs, recipe.average
         if average is not None:  # at the same share of the training
             average = (average[0] * share, max(average[1] * share, 1e-3))
-        found = replace(found, epochs=epochs, average=average)
-    if steps is None or not found.epochs:
-        return found, None
-    if steps < found.epochs:
-        found, _ = with_steps(found, None, steps)
-    return found, max(1, round(steps / found.epochs)) * found.batch
+        recipe = replace(recipe, epochs=epochs, average=average)
+    if steps is None or not recipe.epochs:
+        return recipe, None
+    if steps < recipe.epochs:
+        recipe, _ = with_steps(recipe, None, steps)
+    return recipe, max(1, round(steps / recipe.epochs)) * recipe.batch
 
 
 def few_shot_config(
@@ -167,7 +167,7 @@ def few_shot_config(
         steps: of the whole training, instead of the recipe's number.
         epochs, batch: instead of the recipe's.
         views: augmented views that are kept as features, 0 for the centre crop; None: images are augmented anew.
-        cache: folder of kept features.
+        cache: folder of kept features: of images for methods behind the towers, PromptSRC's of texts.
         best_val: keep the checkpoint of the best accuracy on the test images of the training classes, as PromptKD's
             code does; it chooses on test data.
     """
@@ -180,6 +180,7 @@ def few_shot_config(
     if batch is not None:
         published = replace(published, batch=batch)
     found, length = with_steps(published, steps, epochs)
+    kept = dict(cache=cache) if name == "promptsrc" and cache is not None else {}
     subset = subset or ("base" if protocol == "base2new" and not found.unlabelled else "all")
     data = dict(type="FewShotDataset", root=root, name=dataset, seed=seed, size=size, skip_broken=skip_broken)
     train = dict(data, part="train", shots=None if found.unlabelled else shots, subset=subset, pickles=pickles)
@@ -205,7 +206,7 @@ def few_shot_config(
         model=dict(
             type="FewShotCLIP",
             clip=clip or dict(name="ViT-B-16", pretrained="openai"),
-            host={**found.host, **(host or {})},
+            host={**found.host, **kept, **(host or {})},
             adapter=dict(type="lathadapter", classes=total_classes or classes, **(adapter or {})) if lath else None,
         ),
         train_dataloader=dict(

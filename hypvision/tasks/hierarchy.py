@@ -16,12 +16,12 @@ from hypvision.tasks.classification import ImageClassifier, create_backbone
 __all__ = ["HierarchyClassifier", "distillation_loss"]
 
 
-def distillation_loss(logits: Tensor, teacher: Tensor, kind: str = "hard", temperature: float = 1.0) -> Tensor:
+def distillation_loss(logits: Tensor, teacher: Tensor, loss: str = "hard", temperature: float = 1.0) -> Tensor:
     """How far a classifier is from its teacher, as in DeiT (Touvron et al., ICML 2021).
 
     Args:
         logits, teacher: ``(B, K)``.
-        kind: ``"hard"``, cross-entropy with the class that the teacher prefers, or ``"soft"``, the Kullback-Leibler
+        loss: ``"hard"``, cross-entropy with the class that the teacher prefers, or ``"soft"``, the Kullback-Leibler
             divergence from the teacher's distribution, times the squared temperature.
         temperature: divides both logits; for ``"soft"``.
 
@@ -29,7 +29,7 @@ def distillation_loss(logits: Tensor, teacher: Tensor, kind: str = "hard", tempe
         A scalar, in float32.
     """
     logits, teacher = logits.float(), teacher.float()
-    if kind == "hard":
+    if loss == "hard":
         return F.cross_entropy(logits, teacher.argmax(-1))
     student, wanted = (torch.log_softmax(x / temperature, -1) for x in (logits, teacher))
     return F.kl_div(student, wanted, log_target=True, reduction="batchmean") * temperature**2
@@ -47,7 +47,7 @@ class HierarchyClassifier(ImageClassifier):
         checkpoint: weights of the bare backbone or of a whole Hi-Mapper, a file of any training of ours or
             ``"zoo:NAME"``: where the fine-tuning starts. The head is loaded where it has as many classes.
         freeze: see :meth:`~hypvision.models.HiMapper.freeze`.
-        distillation: ``dict(teacher=dict(model_name=..., ...), kind="hard", alpha=0.5, temperature=1.0)``: ``alpha`` is
+        distillation: ``dict(teacher=dict(model_name=..., ...), loss="hard", alpha=0.5, temperature=1.0)``: ``alpha`` is
             the teacher's share of the loss of the classes. A distilled DeiT learns it with its second head. The teacher
             is no part of checkpoints.
         **kwargs: see :class:`~hypvision.tasks.ImageClassifier`.
@@ -75,7 +75,8 @@ class HierarchyClassifier(ImageClassifier):
         self.backbone.freeze(freeze)
         self.distillation = None
         if distillation is not None:
-            self._set_teacher(**distillation)
+            # Configs dumped earlier say `kind`.
+            self._set_teacher(**{"loss" if name == "kind" else name: value for name, value in distillation.items()})
 
     def init_weights(self) -> None:
         """Load the checkpoint that the fine-tuning starts from."""
@@ -84,12 +85,12 @@ class HierarchyClassifier(ImageClassifier):
             load_start(self.backbone, self.checkpoint)
 
     def _set_teacher(
-        self, teacher: dict[str, Any], kind: str = "hard", alpha: float = 0.5, temperature: float = 1.0
+        self, teacher: dict[str, Any], loss: str = "hard", alpha: float = 0.5, temperature: float = 1.0
     ) -> None:
-        if kind not in ("hard", "soft") or not 0 < alpha <= 1 or not temperature > 0:
+        if loss not in ("hard", "soft") or not 0 < alpha <= 1 or not temperature > 0:
             raise HypvisionError(
-                "model.distillation takes kind 'hard' or 'soft', alpha in (0, 1] and a temperature above 0; got "
-                f"{kind!r}, {alpha} and {temperature}."
+                "model.distillation takes loss 'hard' or 'soft', alpha in (0, 1] and a temperature above 0; got "
+                f"{loss!r}, {alpha} and {temperature}."
             )
         network = create_backbone(**teacher).eval().requires_grad_(False)
         if network.num_classes != self.num_classes:
@@ -99,7 +100,7 @@ class HierarchyClassifier(ImageClassifier):
             )
         # In a list it is no part of this module: not of its parameters, nor of its checkpoints.
         self._teacher = [network]
-        self.distillation = dict(kind=kind, alpha=alpha, temperature=temperature)
+        self.distillation = dict(loss=loss, alpha=alpha, temperature=temperature)
         if self.backbone.distilled:
             self.backbone.set_distilled_training()
 
@@ -131,7 +132,7 @@ class HierarchyClassifier(ImageClassifier):
         teacher: nn.Module = self._teacher[0].to(inputs.device)
         with torch.no_grad():
             wanted = teacher(inputs)
-        return distillation_loss(logits, wanted, self.distillation["kind"], self.distillation["temperature"])
+        return distillation_loss(logits, wanted, self.distillation["loss"], self.distillation["temperature"])
 
 
 def load_start(model: HiMapper, checkpoint: str) -> None:

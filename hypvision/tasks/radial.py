@@ -76,7 +76,7 @@ class RadialTuning(BaseModel):
             raise HypvisionError(f"There is no loss on chains '{name}'. Use {', '.join(_LOSSES)}.")
         bundle = create_clip(**clip) if isinstance(clip, dict) else clip
         self.clip, self.tokenizer = bundle.model, bundle.tokenizer
-        if not any(tower.kind == "text" for tower in find_towers(self.clip)):
+        if not any(tower.modality == "text" for tower in find_towers(self.clip)):
             raise HypvisionError(f"The model ({type(self.clip).__name__}) has no text transformer to be tuned.")
         set_tuning(self.clip, "text")
         for unused in ("visual", "logit_scale", "logit_bias"):

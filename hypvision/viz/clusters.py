@@ -360,9 +360,9 @@ def draw_cluster_maps(
         for number in heads:
             labels = cluster_map(entry.assignment, number, name, (height, width), index)
             tiles.append((f"{name} level, head {number}", _to_image(_blend(small, labels, alpha, labels.max() + 1))))
-        for column, (caption, picture) in enumerate(tiles):
+        for column, (caption, tile) in enumerate(tiles):
             draw.text((GAP + column * step_x, top), caption, fill="black")
-            grid.paste(picture, (GAP + column * step_x, top + CAPTION))
+            grid.paste(tile, (GAP + column * step_x, top + CAPTION))
     return grid
 
 
@@ -434,11 +434,11 @@ def explain_image(
         raise HypvisionError(f"The number of regions must be 0 (none) or more, got {regions}.")
     given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
     config = resolve_data_config(given, model=model)
-    picture, x = prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
+    cropped, x = prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
     assignments, features = _look(model, x, features=regions > 0)
-    result = {"clusters": draw_cluster_maps(picture, assignments, stage, block, head, level)}
+    result = {"clusters": draw_cluster_maps(cropped, assignments, stage, block, head, level)}
     if features is not None:
         first = assignments[0].assignment.patch.shape[1]
         labels = merge_clusters(assignments, features, regions, min(head or 0, first - 1))
-        result["regions"] = draw_regions(picture, labels)
+        result["regions"] = draw_regions(cropped, labels)
     return result

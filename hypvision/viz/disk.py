@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["PoincareDisk", "draw_embedding", "geodesic_arc", "poincare_disk", "to_disk"]
 
 # Largest radius that is drawn: beyond, points of the unit disk look like its boundary anyway.
-_RIM = 1 - 1e-6
+_BOUNDARY = 1 - 1e-6
 
 
 def to_disk(x: Tensor, manifold: Manifold, centre: str | Tensor = "mean", scale: float | None = None) -> np.ndarray:
@@ -82,7 +82,7 @@ def to_disk(x: Tensor, manifold: Manifold, centre: str | Tensor = "mean", scale:
         farthest = length.max() if len(length) else 0.0
         scale = min(1.0, 2 * np.arctanh(0.95) / farthest) if farthest > 0 else 1.0
     length = np.maximum(length, 1e-12)
-    return v / length * np.minimum(np.tanh(scale * length / 2), _RIM)
+    return v / length * np.minimum(np.tanh(scale * length / 2), _BOUNDARY)
 
 
 def to_unit(x: Tensor, manifold: Manifold) -> Tensor:
@@ -160,7 +160,7 @@ class PoincareDisk:
 
     def line(self, start: float, end: float, **options: Any) -> None:
         """The whole geodesic between two points of the boundary, given by their angles in radians."""
-        ends = [_RIM * np.array([np.cos(angle), np.sin(angle)]) for angle in (start, end)]
+        ends = [_BOUNDARY * np.array([np.cos(angle), np.sin(angle)]) for angle in (start, end)]
         self.geodesic(*ends, **options)
 
     def circle(self, centre: Sequence[float], radius: float, **options: Any) -> None:

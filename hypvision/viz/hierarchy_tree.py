@@ -47,13 +47,13 @@ GAP, MARGIN = 4, 12
 
 
 @torch.no_grad()
-def part_maps(model: nn.Module, x: Tensor, kind: str = "attention") -> tuple[list[Tensor], dict]:
+def part_maps(model: nn.Module, x: Tensor, source: str = "attention") -> tuple[list[Tensor], dict]:
     """Soft map of each node.
 
     Args:
         model: a :class:`~hypvision.models.HiMapper`; evaluated without dropout and noise, and left as it was.
         x: normalised images ``(B, 3, H, W)``.
-        kind: ``"attention"``, that of the decomposition, or ``"cosine"``, the similarity of the tokens of the map and
+        source: ``"attention"``, that of the decomposition, or ``"cosine"``, the similarity of the tokens of the map and
             the node, above 0, divided by its sum.
 
     Returns:
@@ -65,8 +65,8 @@ def part_maps(model: nn.Module, x: Tensor, kind: str = "attention") -> tuple[lis
     """
     if not hasattr(model, "forward_with_hierarchy"):
         raise HypvisionError(f"The model {type(model).__name__} has no hierarchy. Take a Hi-Mapper.")
-    if kind not in ("attention", "cosine"):
-        raise ValueError(f"kind must be 'attention' or 'cosine', got {kind!r}.")
+    if source not in ("attention", "cosine"):
+        raise ValueError(f"source must be 'attention' or 'cosine', got {source!r}.")
     training, mode = [module for module in model.modules() if module.training], model.mapper.eval_noise
     model.eval()
     model.mapper.eval_noise = "mean"
@@ -78,7 +78,7 @@ def part_maps(model: nn.Module, x: Tensor, kind: str = "attention") -> tuple[lis
             module.training = True
     tokens = out["tokens"]
     height, width = _grid(tokens.shape[1], x.shape[-2], x.shape[-1])
-    if kind == "attention":
+    if source == "attention":
         # with kv="all" class tokens come first
         maps = [level[..., level.shape[-1] - tokens.shape[1] :].float() for level in out["attention"]]
     else:
@@ -306,7 +306,7 @@ def explain_hierarchy(
     size: int = 224,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    kind: str = "attention",
+    source: str = "attention",
 ) -> dict[str, Image.Image]:
     """All views of an image.
 
@@ -315,7 +315,7 @@ def explain_hierarchy(
         image: any size and mode.
         size: short side that the model sees, a multiple of 32.
         mean, std: normalisation; None: what timm resolves for the model.
-        kind: see :func:`part_maps`.
+        source: see :func:`part_maps`.
 
     Returns:
         ``"tree"``, ``"levels"`` and, unless the model's geometry is flat, ``"disk"``.
@@ -330,16 +330,16 @@ def explain_hierarchy(
 
     given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
     config = resolve_data_config(given, model=model)
-    picture, x = prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
+    cropped, x = prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
     try:
-        maps, out = part_maps(model, x, kind)
+        maps, out = part_maps(model, x, source)
     except AssertionError as error:  # timm's check of the size
         raise HypvisionError(
-            f"The model does not accept images of {picture.width} x {picture.height} pixels ({error}). Give --size, "
+            f"The model does not accept images of {cropped.width} x {cropped.height} pixels ({error}). Give --size, "
             "or --model-args dynamic_img_size=True (ViT) or strict_img_size=False (Swin)."
         ) from error
     first = [level[0] for level in maps]
-    result = {"tree": draw_tree(picture, first), "levels": draw_levels(picture, first)}
+    result = {"tree": draw_tree(cropped, first), "levels": draw_levels(cropped, first)}
     if isinstance(model.mapper.lift.manifold, Lorentz):
         result["disk"] = draw_disk([level[0] for level in out["points"]], float(out["curvature"]))
     return result

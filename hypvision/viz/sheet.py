@@ -16,26 +16,26 @@ __all__ = ["contact_sheet", "image_format", "save_image", "search_sheet"]
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
-def contact_sheet(pictures: Sequence[Image.Image], columns: int = 4, cell: int = 240, gap: int = 6) -> Image.Image:
+def contact_sheet(images: Sequence[Image.Image], columns: int = 4, cell: int = 240, gap: int = 6) -> Image.Image:
     """Images in rows of ``columns``, each fitted into ``cell x cell`` pixels.
 
     Raises:
         ValueError: there are no images.
     """
-    if not pictures:
+    if not images:
         raise ValueError("There are no images to put on the sheet.")
-    columns = min(columns, len(pictures))
+    columns = min(columns, len(images))
     fitted = []
-    for picture in pictures:
-        scale = cell / max(picture.size)
-        size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-        fitted.append(to_rgb(picture).resize(size, Image.Resampling.BICUBIC))
-    height = max(picture.height for picture in fitted)
+    for image in images:
+        scale = cell / max(image.size)
+        size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+        fitted.append(to_rgb(image).resize(size, Image.Resampling.BICUBIC))
+    height = max(image.height for image in fitted)
     rows = -(-len(fitted) // columns)
     sheet = Image.new("RGB", (columns * (cell + gap) + gap, rows * (height + gap) + gap), "white")
-    for i, picture in enumerate(fitted):
+    for i, image in enumerate(fitted):
         row, column = divmod(i, columns)
-        sheet.paste(picture, (gap + column * (cell + gap), gap + row * (height + gap)))
+        sheet.paste(image, (gap + column * (cell + gap), gap + row * (height + gap)))
     return sheet
 
 
@@ -49,13 +49,13 @@ def search_sheet(
     gap, line = 8, 16
     sheet = Image.new("RGB", (columns * (cell + gap) + gap, rows * (cell + line + gap) + gap), "white")
     draw = ImageDraw.Draw(sheet)
-    for i, (picture, text) in enumerate(tiles):
+    for i, (image, text) in enumerate(tiles):
         row, column = divmod(i, columns)
         x, y = gap + column * (cell + gap), gap + row * (cell + line + gap)
-        scale = cell / max(picture.size)
-        size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+        scale = cell / max(image.size)
+        size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
         smooth = Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC
-        tile = to_rgb(picture).resize(size, smooth)
+        tile = to_rgb(image).resize(size, smooth)
         sheet.paste(tile, (x + (cell - size[0]) // 2, y + (cell - size[1]) // 2))
         if i == 0:
             draw.rectangle((x - 3, y - 3, x + cell + 2, y + cell + 2), outline=(40, 90, 200), width=3)
@@ -63,7 +63,7 @@ def search_sheet(
     return sheet
 
 
-def save_image(picture: Image.Image, path: str | Path) -> Path:
+def save_image(image: Image.Image, path: str | Path) -> Path:
     """Write an image under a temporary name and move it into place; missing folders are made. Returns the path.
 
     Args:
@@ -77,7 +77,7 @@ def save_image(picture: Image.Image, path: str | Path) -> Path:
     format = image_format(path)
     options = {"quality": 92} if format in ("JPEG", "WEBP") else {}
     with replacing(path) as temporary:
-        (picture.convert("RGB") if format == "JPEG" else picture).save(temporary, format=format, **options)
+        (image.convert("RGB") if format == "JPEG" else image).save(temporary, format=format, **options)
     return path
 
 

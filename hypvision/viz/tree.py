@@ -115,7 +115,7 @@ def draw_tree(
     linkage: np.ndarray,
     labels: Sequence[str],
     colours: Sequence[str] | None = None,
-    pictures: Sequence[Image.Image] | None = None,
+    leaf_images: Sequence[Image.Image] | None = None,
     title: str = "",
     axes: Axes | None = None,
 ) -> Figure:
@@ -125,7 +125,7 @@ def draw_tree(
         linkage: of :func:`average_linkage`.
         labels: the leaves' names; "" for none.
         colours: of the names.
-        images: a small image for each leaf.
+        leaf_images: a small image for each leaf.
         title: above the tree.
         axes: where to draw; a new figure without.
 
@@ -138,7 +138,9 @@ def draw_tree(
         raise ValueError(f"A tree with {count} leaves needs {count} labels, got {len(labels)}.")
     if axes is None:
         figures = require("matplotlib.figure", "viz")
-        figure = figures.Figure(figsize=(7, max(2.0, 0.7 + count * (0.5 if pictures else 0.22))), layout="constrained")
+        figure = figures.Figure(
+            figsize=(7, max(2.0, 0.7 + count * (0.5 if leaf_images else 0.22))), layout="constrained"
+        )
         axes = figure.add_subplot()
     place = {leaf: float(i) for i, leaf in enumerate(leaf_order(linkage))}
     height = dict.fromkeys(range(count), 0.0)
@@ -149,16 +151,16 @@ def draw_tree(
         )
         place[number], height[number] = (place[a] + place[b]) / 2, level
     top = float(linkage[-1, 2]) if len(linkage) else 1.0
-    shift = 0.09 if pictures else 0.015
+    shift = 0.09 if leaf_images else 0.015
     for leaf in range(count):
         axes.text(
             -shift * top, place[leaf], labels[leaf], va="center", fontsize=9,
             color=colours[leaf] if colours is not None else "black",
         )  # fmt: skip
-    if pictures:
+    if leaf_images:
         boxes = require("matplotlib.offsetbox", "viz")
-        for leaf, picture in enumerate(pictures):
-            image = boxes.OffsetImage(np.asarray(to_rgb(picture).resize((32, 32))), zoom=0.75)
+        for leaf, leaf_image in enumerate(leaf_images):
+            image = boxes.OffsetImage(np.asarray(to_rgb(leaf_image).resize((32, 32))), zoom=0.75)
             axes.add_artist(boxes.AnnotationBbox(image, (-0.045 * top, place[leaf]), frameon=False))
     axes.set_xlim(1.05 * top, -0.45 * top)
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1.05 * top])  # names stand at the negative ones

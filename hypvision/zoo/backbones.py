@@ -21,7 +21,7 @@ from hypvision.errors import HypvisionError, did_you_mean
 __all__ = ["build_model", "load_weights"]
 
 # Arguments of TimmBackbone that are not the network's.
-_PLUG = {
+_WRAPPER_ARGUMENTS = {
     "type", "model_name", "out_indices", "pretrained", "checkpoint_path", "frozen_stages", "norm_eval", "with_cp",
     "pad_multiple", "init_cfg", "drop_path_rate",
 }  # fmt: skip
@@ -73,9 +73,9 @@ def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[st
     path = resolve(record, index)
     arguments = dict(record.arguments)
     if record.task != "classification":
-        # The config of the whole model; its backbone's arguments are those of timm, beside those of the plug.
+        # The config of the whole model; its backbone's arguments are those of timm, beside those of the wrapper.
         backbone = (read_header(path).get("model") or {}).get("backbone") or {}
-        arguments = {key: value for key, value in backbone.items() if key not in _PLUG}
+        arguments = {key: value for key, value in backbone.items() if key not in _WRAPPER_ARGUMENTS}
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
     keys = ("mean", "std", "interpolation")
     config = {key: tuple(value) if isinstance(value := record.input[key], list) else value for key in keys}

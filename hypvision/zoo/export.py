@@ -109,7 +109,7 @@ class _ImageTower(nn.Module):
 
 def export_model(
     name: str | Path,
-    kind: str,
+    format: str,
     path: str | Path,
     dynamic_size: bool = True,
     part: str = "whole",
@@ -122,7 +122,7 @@ def export_model(
     Args:
         name: as for :func:`hypvision.load`. The network takes normalised images ``(B, C, H, W)`` and gives logits,
             for segmentation of the size of the images.
-        kind: one of :data:`FORMATS`.
+        format: one of :data:`FORMATS`.
         path: the file to write.
         dynamic_size: free sides of the images; otherwise they are those of the training. The batch is free.
         part: ``"whole"``, or ``"features"``: of a classifier the pooled features ``(B, D)``, of a segmenter or detector
@@ -142,7 +142,7 @@ def export_model(
         if part == "features":
             network.reset_classifier(0)
         shape = _input_size(network, arguments or {}, size)
-        return export_network(network, shape, kind, path, dynamic_size, "logits" if part == "whole" else part)
+        return export_network(network, shape, format, path, dynamic_size, "logits" if part == "whole" else part)
     if arguments or size is not None:
         raise HypvisionError(
             f"The zoo knows the arguments and the size of '{name}': leave them out, or name the model of a file."
@@ -152,7 +152,7 @@ def export_model(
         height, width = record.input["size"][1:]
         raise HypvisionError(f"The image tower of '{name}' takes images of {height}x{width} only: use --fixed-size.")
     network = _network(name, record, part)
-    return export_network(network, tuple(record.input["size"]), kind, path, dynamic_size, _output_names(record, part))
+    return export_network(network, tuple(record.input["size"]), format, path, dynamic_size, _output_names(record, part))
 
 
 def _input_size(model: nn.Module, arguments: Mapping[str, Any], size: int | None) -> tuple[int, int, int]:
@@ -190,7 +190,7 @@ def _output_names(record: Record, part: str) -> str:
 def export_network(
     model: nn.Module,
     size: tuple[int, int, int],
-    kind: str,
+    format: str,
     path: str | Path,
     dynamic_size: bool = True,
     output: str = "logits",
@@ -200,11 +200,11 @@ def export_network(
     Args:
         model: takes ``(B, C, H, W)``, gives one tensor or several, each with the batch first.
         size: channels, height and width of the training.
-        kind, path, dynamic_size: as there.
+        format, path, dynamic_size: as there.
         output: what ONNX calls the output; with several outputs it is followed by their numbers.
     """
-    if kind not in SUFFIXES:
-        raise HypvisionError(f"There is no format '{kind}'. Known: {', '.join(FORMATS)}.")
+    if format not in SUFFIXES:
+        raise HypvisionError(f"There is no format '{format}'. Known: {', '.join(FORMATS)}.")
     if dynamic_size and (size[1] % _UNIT or size[2] % _UNIT):
         raise HypvisionError(
             f"Free sizes are multiples of {_UNIT}, but the training's is {size[1]}x{size[2]}: use --fixed-size."
@@ -215,14 +215,14 @@ def export_network(
                 folds.enter_context(layer.folded())
         temporary.touch()  # a place that cannot be written is found out before the work
         try:
-            run = _WRITERS[kind](model, size, temporary, dynamic_size, output)
+            run = _WRITERS[format](model, size, temporary, dynamic_size, output)
         except (HypvisionError, OSError):
             raise
         except Exception as error:  # the exporters raise whatever they stumble over
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             fixed = " Try --fixed-size." if dynamic_size else ""
-            raise HypvisionError(f"The network cannot be exported as {kind}: {reason}.{fixed}") from error
-        return _compare(model, run, size, dynamic_size, kind)
+            raise HypvisionError(f"The network cannot be exported as {format}: {reason}.{fixed}") from error
+        return _compare(model, run, size, dynamic_size, format)
 
 
 def _shapes(size: tuple[int, int, int], dynamic_size: bool) -> list[tuple[int, int, int, int]]:
@@ -234,7 +234,7 @@ def _shapes(size: tuple[int, int, int], dynamic_size: bool) -> list[tuple[int, i
 
 
 def _compare(
-    model: nn.Module, run: Callable[[Tensor], Any], size: tuple[int, int, int], dynamic_size: bool, kind: str
+    model: nn.Module, run: Callable[[Tensor], Any], size: tuple[int, int, int], dynamic_size: bool, format: str
 ) -> ExportReport:
     generator = torch.Generator().manual_seed(0)
     worst, shapes = 0.0, _shapes(size, dynamic_size)
@@ -246,7 +246,7 @@ def _compare(
         except Exception as error:  # guards of the exported program, errors of the runtime
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise HypvisionError(
-                f"The {kind} file does not run on {shape}: {reason}. It was not kept"
+                f"The {format} file does not run on {shape}: {reason}. It was not kept"
                 + ("; try --fixed-size or another format." if dynamic_size else "; try another format.")
             ) from error
         if [y.shape for y in got] != [y.shape for y in expected]:
@@ -260,7 +260,7 @@ def _compare(
                     "which no file can repeat. Switch that off; for a Hi-Mapper: --model-args eval_noise=mean."
                 )
             raise HypvisionError(
-                f"The {kind} file computes something else than PyTorch: on {shape} an output differs by "
+                f"The {format} file computes something else than PyTorch: on {shape} an output differs by "
                 f"{difference:.1e} of the largest one. It was not kept; try --fixed-size or another format."
             )
         worst = max(worst, difference)

@@ -63,6 +63,23 @@ def test_image_is_that_of_the_reference(layers):
     assert (found - encode_image(model, images)).abs().max() > 1e-2
 
 
+def test_the_last_block_is_run_for_all_tokens_where_somebody_listens():
+    """Else for the pooled place alone; with the same outcome."""
+    model, heard = clip(), []
+    ids, images = clip_models.prompts(3), clip_models.pictures(model, 2)
+
+    def embed():
+        text = encode_text(model, ids, prompts=PromptTokens(tokens({0: 2}, 32)))
+        return text, encode_image(model, images, prompts=PromptTokens(tokens({0: 2}, 64)))
+
+    before = embed()
+    for tower in find_towers(model):
+        tower.blocks[-1].register_forward_hook(lambda block, inputs, out: heard.append(out.shape[1]))
+    for a, b in zip(before, embed()):
+        assert (a - b).abs().max() < 5e-6
+    assert len(heard) == 2 and min(heard) > 2
+
+
 def test_each_sequence_can_have_its_own():
     model = clip()
     images, ids = clip_models.pictures(model), clip_models.prompts(3)
@@ -112,7 +129,7 @@ def test_other_towers(make):
     """timm's ViT with attention pooling, bidirectional text, open_clip's own attention module."""
     model = make()
     images, ids = clip_models.pictures(model), clip_models.prompts()
-    width = {tower.kind: tower.width for tower in find_towers(model)}
+    width = {tower.modality: tower.width for tower in find_towers(model)}
     with torch.no_grad():
         plain = encode_image(model, images), encode_text(model, ids)
         for layers in ({0: 2}, {1: 2}, {0: 1, 1: 2}):

@@ -1,9 +1,9 @@
-"""Text and dense image embeddings against open_clip's own and against a literal transformer written here."""
+"""Text and dense image embeddings against open_clip's own and against a plain transformer written here."""
 
 import pytest
 import torch
 from helpers import clip_models
-from references.clip import literal_dense
+from references.clip import reference_dense
 
 from hypvision.clip import adapters
 from hypvision.clip.towers import encode_dense, encode_text, find_towers, patch_size, resize_positions
@@ -34,7 +34,7 @@ def test_text_that_ends_with_a_given_token():
 
 
 @pytest.mark.parametrize("size", [(64, 64), (96, 48), (16, 16)])
-def test_dense_embeddings_are_the_literal_ones(size):
+def test_dense_embeddings_are_the_reference(size):
     model = clip_models.openai_clip()
     for block in model.visual.transformer.resblocks:  # biases are zero at first
         torch.nn.init.normal_(block.attn.in_proj_bias)
@@ -43,7 +43,7 @@ def test_dense_embeddings_are_the_literal_ones(size):
     with torch.no_grad():
         dense, maps, token = encode_dense(model, images, (1, 2))
         for i in range(2):
-            expected = literal_dense(model, images[i])
+            expected = reference_dense(model, images[i])
             assert (dense[i] - expected[0]).abs().max() <= 5e-6 * expected[0].abs().max()
             assert (token[i] - expected[2]).abs().max() <= 5e-6 * expected[2].abs().max()
             for found, number in zip(maps, (1, 2)):

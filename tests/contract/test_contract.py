@@ -252,8 +252,7 @@ def test_exports_compute_the_same(tmp_path, name, kind):
 # Several processes
 
 TWO = """
-import os, sys
-sys.path[:0] = [{tests!r}]
+import sys
 import torch, torch.distributed as dist
 import torch.nn.functional as F
 from helpers.families import FAMILIES
@@ -283,9 +282,9 @@ for name, family in FAMILIES.items():
 
 @pytest.mark.slow
 def test_two_processes_train_every_family(tmp_path):
-    code = TWO.format(tests=str(Path(__file__).parents[1]))
-    command = [sys.executable, "-c", code]
-    environment = {**os.environ, "PYTHONPATH": str(OWN.parent), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", TWO]
+    paths = os.pathsep.join(map(str, (OWN.parent, Path(__file__).parents[1])))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     running = [
         subprocess.Popen(
             [*command, str(rank), str(tmp_path / "meet")], env=environment, stdout=-1, stderr=-1, text=True

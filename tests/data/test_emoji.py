@@ -39,8 +39,8 @@ def check_what_the_training_sees(root):
     splits = json.loads((root / "splits/emoji_split.json").read_text())
     for phase, data in datasets(load_config(CONFIG), root):
         assert data.split == phase  # nothing but the test loader looks at the test split
-        assert {path.stem for _, path in data.pictures} <= set(splits[phase])
-        assert {path.parent.name for _, path in data.pictures} == set(STYLES) - HELD_OUT
+        assert {path.stem for _, path in data.items} <= set(splits[phase])
+        assert {path.parent.name for _, path in data.items} == set(STYLES) - HELD_OUT
     assert not set(splits["train"]) & (set(splits["val"]) | set(splits["test"]))
 
 

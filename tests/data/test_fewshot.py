@@ -8,6 +8,7 @@ import types
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers.fewshot_layouts import NAMES, SPLIT_SETS, aircraft, coop, folders, imagenet, picture
@@ -71,6 +72,72 @@ def test_splits_drawn_from_folders(tmp_path):
     assert load_split("caltech101", tmp_path) == split
     assert (tmp_path / "caltech-101/split_drawn_Caltech101.json").is_file()
     assert class_names(load_split("eurosat", tmp_path).train) == ["Annual Crop Land", "Sea or Lake"]
+
+
+def lines(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(rows) + "\n")
+
+
+def test_splits_of_lists_by_their_authors(tmp_path):
+    """A fifth of the training images is for validation, the test images are the official ones."""
+    rows = [f"{breed}_{i} {label} 1 1" for label, breed in ((1, "Abyssinian"), (2, "great_Pug")) for i in range(10)]
+    lines(tmp_path / "oxford_pets/annotations/trainval.txt", ["# a comment", *rows])
+    lines(tmp_path / "oxford_pets/annotations/test.txt", ["great_Pug_77 2 1 1"])
+    split = load_split("oxford_pets", tmp_path)
+    assert class_names(split.train) == ["abyssinian", "great_pug"] and [len(part) for part in split] == [16, 4, 1]
+    assert split.test == [Item(str(tmp_path / "oxford_pets/images/great_Pug_77.jpg"), 1, "great_pug")]
+    assert load_split("oxford_pets", tmp_path) == split  # from the file that was written
+
+    folder = tmp_path / "sun397"
+    lines(folder / "ClassName.txt", ["/a/abbey", "/c/church/indoor"])
+    lines(folder / "Training_01.txt", [f"/c/church/indoor/{i}.jpg" for i in range(5)] + ["/a/abbey/1.jpg"])
+    lines(folder / "Testing_01.txt", ["/a/abbey/2.jpg"])
+    split = load_split("sun397", tmp_path)
+    assert class_names(split.train) == ["abbey", "indoor church"] and [len(part) for part in split] == [5, 1, 1]
+    assert split.test[0].path == str(folder / "SUN397/a/abbey/2.jpg")
+
+    folder = tmp_path / "ucf101/ucfTrainTestlist"
+    lines(folder / "classInd.txt", ["1 ApplyEyeMakeup", "2 TaiChi"])
+    videos = [f"{name}/v_{name}_g0{i}.avi {n}" for n, name in ((1, "ApplyEyeMakeup"), (2, "TaiChi")) for i in range(5)]
+    lines(folder / "trainlist01.txt", videos)
+    lines(folder / "testlist01.txt", ["TaiChi/v_TaiChi_g09.avi"])
+    split = load_split("ucf101", tmp_path)
+    assert class_names(split.train) == ["Apply_Eye_Makeup", "Tai_Chi"] and [len(part) for part in split] == [8, 2, 1]
+    assert split.test[0].path.endswith("ucf101/UCF-101-midframes/Tai_Chi/v_TaiChi_g09.jpg")
+    (tmp_path / "ucf101/split_drawn_UCF101.json").unlink()
+    lines(folder / "testlist01.txt", ["TaiCho/v.avi"])
+    with pytest.raises(HypvisionError, match="'TaiCho/v.avi' of an action that classInd.txt lacks"):
+        load_split("ucf101", tmp_path)
+
+
+def test_splits_of_matlab_files(tmp_path):
+    io = pytest.importorskip("scipy.io")
+    folder = tmp_path / "oxford_flowers"
+    folder.mkdir()
+    labels = np.array([[2] * 10 + [1] * 20], dtype=np.uint8)
+    io.savemat(folder / "imagelabels.mat", {"labels": labels})
+    (folder / "cat_to_name.json").write_text('{"1": "pink primrose", "2": "sword lily"}')
+    split = load_split("oxford_flowers", tmp_path)
+    assert class_names(split.train) == ["pink primrose", "sword lily"] and [len(part) for part in split] == [15, 6, 9]
+    assert all((int(Path(i.path).stem[-5:]) <= 10) == (i.label == 1) for part in split for i in part)
+
+    folder = tmp_path / "stanford_cars"
+    (folder / "devkit").mkdir(parents=True)
+    names = np.array([["Audi TT Coupe 2012", "smart fortwo 2012"]], dtype=object)
+    io.savemat(folder / "devkit/cars_meta.mat", {"class_names": names})
+    fields = [("fname", object), ("class", object)]
+    for file, count in (("devkit/cars_train_annos.mat", 10), ("cars_test_annos_withlabels.mat", 3)):
+        rows = np.array([[(f"{i:05}.jpg", 1 + i % 2) for i in range(count)]], dtype=fields)
+        io.savemat(folder / file, {"annotations": rows})
+    split = load_split("stanford_cars", tmp_path)
+    assert class_names(split.train) == ["2012 Audi TT Coupe", "2012 smart fortwo"]
+    assert [len(part) for part in split] == [8, 2, 3]
+    assert split.test[1] == Item(str(folder / "cars_test/00001.jpg"), 1, "2012 smart fortwo")
+    (folder / "split_drawn_StanfordCars.json").unlink()
+    (folder / "devkit/cars_meta.mat").write_bytes(b"no Matlab file")
+    with pytest.raises(HypvisionError, match="cars_meta.mat' cannot be read"):
+        load_split("stanford_cars", tmp_path)
 
 
 def test_data_of_ones_own(tmp_path):
@@ -257,12 +324,7 @@ def test_mistakes_are_explained(tmp_path):
     fails("neither one of imagenet, caltech101", load_split, "flowers", tmp_path)
     fails(r"'dtd' is not in '.*/dtd'. Put it there", load_split, "dtd", tmp_path)
     (tmp_path / "sun397").mkdir()
-    fails(
-        "split_zhou_SUN397.json' is missing. CoOp's DATASETS.md|split_zhou_SUN397.json' is missing",
-        load_split,
-        "sun397",
-        tmp_path,
-    )
+    fails("split_zhou_SUN397.json' is missing .*put it there.*no '.*ClassName.txt'", load_split, "sun397", tmp_path)
     file = tmp_path / "sun397/split_zhou_SUN397.json"
     for content in ("", "[]", '{"train": [["a"]]}', '{"train": [["a", "x", "b"]]}'):
         file.write_text(content)

@@ -32,7 +32,7 @@ def make_folder(root):
 
 def config(folder, **changes):
     """A complete config on that folder, of two steps."""
-    load = [dict(type="LoadImageFromFile"), dict(type="LoadWideAnnotations")]
+    load = [dict(type="LoadImageFromFile"), dict(type="Load16BitAnnotations")]
 
     def loader(split, pipeline, **more):
         data = dict(type="OpenVocabSegDataset", classes=["cat", "dog", "grass"], data_root=str(folder / split),

@@ -43,6 +43,32 @@ def test_other_temperatures_and_margins():
         )
 
 
+def test_only_differences_of_distances_count():
+    """A constant changes neither choices nor gaps, also where exp(-distance / temperature) alone would be 0."""
+    near = (torch.rand(20, 12) * 64).round() / 64  # float32 holds it exactly after the shift, too
+    triplets, noise = torch.randint(20, (300, 3)), gumbel(2, 300, 12)
+    found = []
+    for shift in (0, 512):
+        dist = (near + shift).requires_grad_()
+        loss = lca_triplet_loss(dist, triplets, gumbel=noise)
+        found.append((loss, *torch.autograd.grad(loss, dist)))
+    torch.testing.assert_close(found[1], found[0])
+    assert found[0][1].abs().max() > 1e-4
+
+
+def test_the_score_of_the_papers():
+    """Choices go by exp(-max d), without a temperature."""
+    dist = (3 * torch.rand(9, 5, dtype=torch.float64)).requires_grad_()
+    triplets, noise = torch.randint(9, (50, 3)), gumbel(2, 50, 5)
+    expected = reference_triplet_loss(dist, triplets, noise, exp=True)
+    found = lca_triplet_loss(dist, triplets, gumbel=noise, score="exp")
+    torch.testing.assert_close(found, expected)
+    grads = [torch.autograd.grad(loss, dist)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*grads, atol=1e-14, rtol=1e-9)
+    with pytest.raises(ValueError, match="score must be"):
+        lca_triplet_loss(dist, triplets, score="log")
+
+
 def test_drawn_noise_gives_the_expected_loss():
     """The expectation of the loss over Gumbel noise is a sum over both choices with softmax probabilities."""
     d, margin = torch.rand(3, 6).double() * 0.5, 0.1
@@ -111,6 +137,28 @@ def test_triplets_follow_the_neighbourhood():
     triplets = sample_triplets(similarity, k=6, draws=40, exclude_anchor=True)
     assert (triplets[:, 0] != triplets[:, 2]).all()
     assert sample_triplets(torch.eye(3), k=1).shape == (0, 3)
+    # 1 and 2 have one mutual neighbour each, 0 and 3 none (as above)
+    place = torch.tensor([0.0, 1.0, 1.5, 9.0])
+    similarity = -(place[:, None] - place[None]).abs()
+    assert len(sample_triplets(similarity, 2)) == 0
+    assert sample_triplets(similarity, 2, draws=3, least=1)[:, :2].tolist() == [[1, 2]] * 3 + [[2, 1]] * 3
+
+
+def test_defaults_are_the_published_ones():
+    similarity = torch.rand(60, 60)
+    similarity = similarity + similarity.T
+    drawn = [
+        sample_triplets(similarity, *options, generator=torch.Generator().manual_seed(0))
+        for options in ((), (20, 50, False))
+    ]
+    assert torch.equal(*drawn) and len(drawn[0]) > 0
+    published = dict(temperature=0.1, margin=0.1, neighbours=20, draws=50, clip_radius=2.3, slope=2)
+    for manifold in (PoincareBall(0.1), Lorentz(1.0)):
+        x, labels, values = manifold.random(30, 4), torch.arange(30) // 3, []
+        for options in ({}, dict(num_proxies=512, **published)):
+            torch.manual_seed(0)
+            values.append(HIERLoss(manifold, 4, **options)(x, labels))
+        assert values[0] == values[1] > 0
 
 
 def test_clip_to_ball_equals_the_reference_with_its_gradient():
@@ -134,7 +182,7 @@ def test_hier_equals_the_reference_in_the_ball():
     noise = [gumbel(2, 100, 24) for _ in range(2)]
     expected = reference_hier_loss(features, loss.proxies, triplets, noise)
     found = loss(clip_to_ball(features, loss.manifold), torch.zeros(18).long(), triplets, noise)
-    assert found.item() == pytest.approx(expected.item(), abs=2e-4)
+    assert found.item() == pytest.approx(expected.item(), abs=2e-4) and found.dtype == torch.float64
     for tensor in (features, loss.proxies):
         a, b = (torch.autograd.grad(value, tensor, retain_graph=True)[0] for value in (found, expected))
         torch.testing.assert_close(a, b, atol=2e-4 * b.abs().max().item(), rtol=2e-2)
@@ -205,9 +253,10 @@ def test_half_precision_is_computed_in_float32(dtype):
     loss = HIERLoss(Lorentz(1.0), 6, 12, neighbours=4, draws=6)
     x = loss.manifold.expmap0(torch.randn(10, 6)).to(dtype).requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = loss(x, torch.arange(10) // 2)
+        value = loss(x, torch.arange(10) // 2, generator=torch.Generator().manual_seed(0))
     value.backward()
     assert value.dtype == torch.float32 and x.grad.dtype == dtype and torch.isfinite(x.grad).all()
+    assert value == loss(x.float(), torch.arange(10) // 2, generator=torch.Generator().manual_seed(0))
 
 
 def test_nothing_as_large_as_samples_by_proxies_by_dim_is_held():

@@ -131,6 +131,21 @@ def test_proxy_anchor_on_distances_by_its_formula():
     assert loss(x, labels).item() == pytest.approx(positive / 4 + negative / 6, rel=1e-4)
 
 
+def test_soft_triple_on_distances_by_its_formula():
+    """The similarity to a class is a mean over its ten centres, weighted by a softmax; then a cross-entropy."""
+    pytest.importorskip("pytorch_metric_learning")
+    manifold, (_, labels) = Lorentz(1.0), data()
+    x = manifold.random(12, 5)
+    loss = MetricLoss("SoftTripleLoss", manifold, 4, 5, "hyperbolic")
+    s = -manifold.cdist(x, manifold.from_space(loss.loss.fc.T)).view(12, 4, 10)
+    near = (s * s.exp()).sum(-1) / s.exp().sum(-1)
+    total = 0.0
+    for row, y in zip(near.tolist(), labels.tolist()):
+        own = math.exp(2 * (row[y] - 0.1))
+        total -= math.log(own / (own + sum(math.exp(2 * row[k]) for k in range(4) if k != y)))
+    assert loss(x, labels).item() == pytest.approx(total / 12, rel=1e-4)
+
+
 def test_hyperbolic_distance_is_that_of_the_manifold():
     pytest.importorskip("pytorch_metric_learning")
     manifold, ball = Lorentz(2.0), PoincareBall(2.0)
@@ -146,7 +161,7 @@ def test_hyperbolic_distance_is_that_of_the_manifold():
     torch.testing.assert_close(loss.vectors(ball.from_lorentz(x)), x[:, 1:], atol=1e-4, rtol=1e-4)
 
 
-def literal_supcon(distances, views, temperature=0.2):
+def reference_supcon(distances, views, temperature=0.2):
     """Rows of one class follow each other: cross-entropies of view pairs, the diagonal masked by 1e9."""
     index = torch.arange(len(distances)).view(-1, views)
     total = 0.0
@@ -166,7 +181,7 @@ def test_supcon_on_distances_by_its_formula(views):
     manifold = Lorentz(2.0)
     x = manifold.random(4 * views, 3, dtype=torch.float64).requires_grad_()
     labels = torch.tensor([5, 1, 3, 0]).repeat_interleave(views)
-    expected = literal_supcon(torch.stack([manifold.dist(a, x) for a in x.unbind()]), views)
+    expected = reference_supcon(torch.stack([manifold.dist(a, x) for a in x.unbind()]), views)
     loss = MetricLoss("SupConLoss", manifold, distance="hyperbolic")
     torch.testing.assert_close(loss(x, labels), expected)
     gradients = [torch.autograd.grad(v, x, retain_graph=True)[0] for v in (loss(x, labels), expected)]
@@ -197,6 +212,15 @@ def test_proxy_nca_by_its_formula():
     torch.testing.assert_close(loss(x, labels), total / 12)
     gradients = [torch.autograd.grad(v, loss.proxies, retain_graph=True)[0] for v in (loss(x, labels), total / 12)]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+    manifold = Lorentz(1.0)
+    points = manifold.random(12, 5)
+    wrapped = MetricLoss("ProxyNCALoss", manifold, 6, 5, "hyperbolic")
+    d = manifold.cdist(points, manifold.from_space(wrapped.loss.proxies)).tolist()
+    b, total = sum(map(sum, d)) / 72, 0.0
+    for row, y in zip(d, labels):
+        total += math.log(1 + math.exp(3.2 * (row[y] - b + 1)))
+        total += math.log(1 + sum(math.exp(3.2 * (b - v + 1)) for p, v in enumerate(row) if p != y))
+    assert wrapped(points, labels).item() == pytest.approx(total / 12, rel=1e-4)
     wrapped = MetricLoss("ProxyNCALoss", Euclidean(), 6, 5)
     wrapped.loss.load_state_dict(loss.state_dict())
     assert torch.equal(wrapped(x, labels), loss(x, labels))

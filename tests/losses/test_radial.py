@@ -1,4 +1,4 @@
-"""Losses on chains: against the literal formulas, at the points where those fail, on trees, on chains of any length."""
+"""Losses on chains: against the formulas, at the points where those fail, on trees, on chains of any length."""
 
 import math
 
@@ -94,6 +94,25 @@ def test_value_and_gradient_are_finite_everywhere(case, dtype):
         assert angle == 0 and not gradient.any()
     if "on a line" in case:
         assert angle.item() == pytest.approx(math.pi if case.endswith("back") else 0, abs=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "shortest"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_the_shortest_way_with_an_angle(dtype, shortest):
+    """A right angle, at the end of a ray or before a way that is just long enough, and just not."""
+    root, ahead, aside = (
+        torch.zeros(2, dtype=dtype),
+        torch.tensor([1.0, 0], dtype=dtype),
+        torch.tensor([0, 1.0], dtype=dtype),
+    )
+    for length, expected in ((1.2 * shortest, math.pi / 2), (0.8 * shortest, 0)):
+        assert radial_angle(ahead, ahead + length * aside, root).item() == pytest.approx(expected, rel=1e-3)
+        assert radial_angle(length * ahead, length * ahead + aside, root).item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_parts_without_weight_are_left_out():
+    e, triples, root = units(8, 5), chain_triples(4, 1), units(5, seed=2)
+    assert set(RadialLoss(hard=0)(e, triples, root, e)) == {"loss_entail", "loss_prior"}
+    assert set(RadialLoss(prior=0)(e, triples, root, e)) == {"loss_entail", "loss_hard"}
 
 
 def test_chains_of_any_length():

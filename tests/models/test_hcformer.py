@@ -1,4 +1,4 @@
-"""HCFormer against its literal formulation, and everything that timm's users expect of a backbone."""
+"""HCFormer against its reference implementation, and everything that timm's users expect of a backbone."""
 
 import copy
 import math
@@ -51,7 +51,7 @@ def test_parameter_counts(name, millions):
 
 @pytest.mark.parametrize("name", ["hcformer_nano", pytest.param("hcformer_medium", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("curvature", [1.0, 0.1])
-def test_equals_the_literal_formulation(name, curvature):
+def test_equals_the_reference(name, curvature):
     reference = fill(ReferenceHCFormer(name, curvature=curvature)).eval()
     model = timm.create_model(name, curvature=curvature).eval()
     model.load_state_dict(hcformer_from_official(reference.state_dict()))
@@ -61,7 +61,7 @@ def test_equals_the_literal_formulation(name, curvature):
     assert (out - expected).norm() / expected.norm() < 2e-6
 
 
-def test_dense_maps_equal_the_literal_formulation():
+def test_dense_maps_equal_the_reference():
     reference = fill(ReferenceHCFormer("hcformer_nano", dense=True)).eval()
     model = timm.create_model("hcformer_nano", features_only=True).eval()
     model.model.load_state_dict(hcformer_from_official(reference.state_dict()))
@@ -85,7 +85,7 @@ def test_golden_numbers():
 GOLDEN = [-0.926904, 0.176675, 1.229489, 2.109557]
 
 
-def test_gradients_equal_the_literal_formulation():
+def test_gradients_equal_the_reference():
     reference = fill(ReferenceHCFormer("hcformer_nano", num_classes=3)).double()
     model = timm.create_model("hcformer_nano", num_classes=3).double()
     model.load_state_dict(hcformer_from_official(reference.state_dict()))

@@ -1,4 +1,4 @@
-"""Hi-Mapper: against its literal form (tools/bench), moments against Monte Carlo, options, contract."""
+"""Hi-Mapper: against its reference implementation, moments against Monte Carlo, options, contract."""
 
 import copy
 import math
@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from references.himapper import LiteralHiMapper
+from references.himapper import ReferenceHiMapper
 
 from hypvision.errors import HypvisionError
 from hypvision.models import HiMapper
@@ -24,27 +24,29 @@ def vit(**kwargs):
 
 
 def pair(name, arguments, dtype=torch.float64, **kwargs):
-    """The literal network and ours with its weights, official preset."""
+    """The reference implementation and ours with its weights, official preset."""
     torch.manual_seed(0)
-    literal = LiteralHiMapper(timm.create_model(name, **arguments), timm.create_model(name, **arguments).num_features)
+    reference = ReferenceHiMapper(
+        timm.create_model(name, **arguments), timm.create_model(name, **arguments).num_features
+    )
     ours = timm.create_model("himapper", backbone=name, preset="official", **arguments, **kwargs)
-    ours.load_state_dict(himapper_from_official(literal.official_state_dict()))
-    return literal.to(dtype).eval(), ours.to(dtype).eval()
+    ours.load_state_dict(himapper_from_official(reference.official_state_dict()))
+    return reference.to(dtype).eval(), ours.to(dtype).eval()
 
 
 CASES = [("vit_tiny_patch16_224", VIT), ("swin_tiny_patch4_window7_224", SWIN), ("resnet10t", dict(num_classes=5))]
 
 
 @pytest.mark.parametrize(("name", "arguments"), CASES)
-def test_outputs_losses_and_gradients_are_the_literal_ones(name, arguments):
-    literal, ours = pair(name, arguments)
+def test_outputs_losses_and_gradients_are_the_reference(name, arguments):
+    reference, ours = pair(name, arguments)
     size = arguments.get("img_size", 64)
     x, labels = torch.randn(2, 3, size, size, dtype=torch.float64), torch.tensor([1, 4])
-    noise = [eps.double() for eps in literal.draws()]
-    features = literal.trunk.forward_features(x)
-    levels = literal.last_l(literal.memory(features), noise)
-    contrastive, kl = literal.auxiliary(levels)
-    expected = literal(x, noise)
+    noise = [eps.double() for eps in reference.draws()]
+    features = reference.trunk.forward_features(x)
+    levels = reference.last_l(reference.memory(features), noise)
+    contrastive, kl = reference.auxiliary(levels)
+    expected = reference(x, noise)
     out = ours.forward_with_hierarchy(x, noise=noise)
     torch.testing.assert_close(out["logits"], expected, rtol=1e-9, atol=1e-10)
     for mine, other in zip(out["nodes"], levels):
@@ -54,7 +56,7 @@ def test_outputs_losses_and_gradients_are_the_literal_ones(name, arguments):
 
     (F.cross_entropy(expected, labels) + 0.1 * contrastive + 0.01 * kl).backward()
     (F.cross_entropy(out["logits"], labels) + ours.aux_loss(out)).backward()
-    gradients = {n: p.grad for n, p in literal.named_parameters()}
+    gradients = {n: p.grad for n, p in reference.named_parameters()}
     gradients = himapper_from_official({n.removeprefix("trunk."): g for n, g in gradients.items()})
     checked = 0
     for parameter_name, parameter in ours.named_parameters():
@@ -70,22 +72,22 @@ def test_outputs_losses_and_gradients_are_the_literal_ones(name, arguments):
 
 
 def test_float32_agrees_and_the_seed_gives_the_official_numbers():
-    literal, ours = pair(*CASES[0], dtype=torch.float32)
+    reference, ours = pair(*CASES[0], dtype=torch.float32)
     x = torch.randn(3, 3, 32, 32)
     torch.manual_seed(7)
-    expected = literal(x)
+    expected = reference(x)
     torch.manual_seed(7)
     torch.testing.assert_close(ours(x), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_training_mode_samples_and_drops_like_the_literal_form():
-    literal, ours = pair(*CASES[0])
+def test_training_mode_samples_and_drops_like_the_reference():
+    reference, ours = pair(*CASES[0])
     ours.train()
     for module in ours.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    x, noise = torch.randn(2, 3, 32, 32, dtype=torch.float64), [e.double() for e in literal.draws()]
-    torch.testing.assert_close(ours.forward_with_hierarchy(x, noise)["logits"], literal(x, noise))
+    x, noise = torch.randn(2, 3, 32, 32, dtype=torch.float64), [e.double() for e in reference.draws()]
+    torch.testing.assert_close(ours.forward_with_hierarchy(x, noise)["logits"], reference(x, noise))
 
 
 # The tree
@@ -624,15 +626,15 @@ def test_copies_and_state_dicts():
 
 
 def test_weights_from_elsewhere(tmp_path):
-    literal, _ = pair(*CASES[0], dtype=torch.float32)
-    torch.save({"model": literal.official_state_dict(), "epoch": 3}, tmp_path / "official.pth")
+    reference, _ = pair(*CASES[0], dtype=torch.float32)
+    torch.save({"model": reference.official_state_dict(), "epoch": 3}, tmp_path / "official.pth")
     trunk = timm.create_model("vit_tiny_patch16_224", **VIT)
     torch.save(trunk.state_dict(), tmp_path / "trunk.pth")
     build = dict(backbone="vit_tiny_patch16_224", pretrained=True, **VIT)
     overlay = dict(file=str(tmp_path / "official.pth"), num_classes=5)
     model = timm.create_model("himapper", pretrained_cfg_overlay=overlay, **build)
-    assert torch.equal(model.mapper.tree.mean, literal.last_l.node_mean)
-    assert torch.equal(model.trunk.pos_embed, literal.trunk.pos_embed)
+    assert torch.equal(model.mapper.tree.mean, reference.last_l.node_mean)
+    assert torch.equal(model.trunk.pos_embed, reference.trunk.pos_embed)
     overlay = dict(file=str(tmp_path / "trunk.pth"), num_classes=5)
     model = timm.create_model("himapper", pretrained_cfg_overlay=overlay, **build)
     assert torch.equal(model.trunk.blocks[0].mlp.fc1.weight, trunk.blocks[0].mlp.fc1.weight)

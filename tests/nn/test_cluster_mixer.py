@@ -123,7 +123,7 @@ def test_half_precision_distances_are_computed_in_float32():
         assert (mixer._distance(u, u + 0.1) - exact).abs().max() == 0
 
 
-def literal(mixer, x, lift, norm):
+def reference(mixer, x, lift, norm):
     """The mixer as the paper words it, in double; fold divides the sides of ``x`` ``(B, H, W, C)``."""
     e, d, n, c = mixer.heads, mixer.head_dim, mixer.fold, mixer.curvature
     batch, height, width, _ = x.shape
@@ -184,7 +184,7 @@ def literal(mixer, x, lift, norm):
 def test_equals_the_formulas_for_every_option(lift, norm, curvature, center):
     mixer = randomised(pad="minimal", lift=lift, norm=norm, curvature=curvature, center=center).double()
     x = torch.randn(2, 9, 12, 12, dtype=torch.float64)
-    torch.testing.assert_close(mixer(x), literal(mixer, x, lift, norm), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(mixer(x), reference(mixer, x, lift, norm), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("pad", ["always", "minimal"])

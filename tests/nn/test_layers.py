@@ -1,4 +1,4 @@
-"""One suite over all layers: equal to a literal float64 reference, finite, and good citizens of PyTorch."""
+"""One suite over all layers: equal to a reference implementation, finite, and good citizens of PyTorch."""
 
 import copy
 import io
@@ -102,14 +102,14 @@ def paired(layer, x, c):
 class Case(NamedTuple):
     """A layer in the suite.
 
-    ``make`` builds it on a manifold of this ``kind``; ``literal`` is its reference. ``gives`` says what comes out:
+    ``make`` builds it on a manifold of this ``kind``; ``reference`` computes the same. ``gives`` says what comes out:
     ``"space"`` parts, ``"points"`` or ``"numbers"``, along dimension ``dim``. ``block`` builds a layer, with the inits
     that it has by default, that takes what it gives, to be stacked.
     """
 
     make: Callable
     inputs: Callable
-    literal: Callable
+    reference: Callable
     kind: type = Lorentz
     gives: str = "space"
     dim: int = -1
@@ -372,7 +372,7 @@ def build(name, learnable=False):
         for _, parameter, manifold in named_manifold_parameters(layer):
             parameter.copy_(manifold.projx(parameter))
     x = case.inputs()
-    return layer, x.requires_grad_() if x.is_floating_point() else x, case.literal
+    return layer, x.requires_grad_() if x.is_floating_point() else x, case.reference
 
 
 def double(x):
@@ -387,7 +387,7 @@ def wanting(layer, x):
 
 every_layer = pytest.mark.parametrize("name", LAYERS)
 
-# ClusterAssignment is a tuple; the mixer has its literal form and its suite in test_cluster_mixer.py
+# ClusterAssignment is a tuple; the mixer has its reference implementation and its suite in test_cluster_mixer.py
 ELSEWHERE = {"ClusterAssignment", "ClusterMixer"}
 
 
@@ -410,13 +410,13 @@ def test_every_public_layer_has_a_case():
 
 
 @every_layer
-def test_equals_the_literal_form(name):
-    layer, x, literal = build(name)
+def test_equals_the_reference(name):
+    layer, x, written_out = build(name)
     layer, x = layer.double(), double(x)
     for _, parameter, manifold in named_manifold_parameters(layer):
         with torch.no_grad():
             parameter.copy_(manifold.projx(parameter))
-    out, expected = layer(x), literal(layer, x, C)
+    out, expected = layer(x), written_out(layer, x, C)
     torch.testing.assert_close(out, expected, rtol=1e-8, atol=1e-9)
     weight, inputs = torch.randn_like(out), wanting(layer, x)
     if not inputs:
@@ -428,7 +428,7 @@ def test_equals_the_literal_form(name):
             assert one is other
             continue
         if hasattr(layer, "beta") and one.shape == layer.beta.shape:
-            # the literal form reads the time of beta as well: compare what moves along the hyperboloid
+            # the reference implementation reads the time of beta as well: compare what moves along the hyperboloid
             time, space = layer.beta[:1], layer.beta[1:]
             one, other = (g[1:] + g[:1] * space / time for g in (one, other))
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7 * other.abs().max().item() + 1e-12)

@@ -17,11 +17,11 @@ from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.open_vocabulary.segmentation import (
     HyperCLIPSegmentor,
-    LoadWideAnnotations,
+    Load16BitAnnotations,
     OpenVocabIoUMetric,
     OpenVocabPreProcessor,
     OpenVocabSegDataset,
-    ResizeWide,
+    Resize16Bit,
 )
 
 
@@ -88,20 +88,20 @@ def test_labels_beyond_8_bits(tmp_path):
     for name in ("a.tif", "a.png"):
         Image.fromarray(labels).save(tmp_path / name)
         results = dict(seg_map_path=str(tmp_path / name), seg_fields=[], reduce_zero_label=False)
-        assert LoadWideAnnotations().transform(results)["gt_seg_map"].tolist() == labels.tolist()
+        assert Load16BitAnnotations().transform(results)["gt_seg_map"].tolist() == labels.tolist()
     Image.fromarray(np.array([[0, 1], [2, 255]], dtype=np.uint8)).save(tmp_path / "b.png")
     results = dict(seg_map_path=str(tmp_path / "b.png"), seg_fields=[], reduce_zero_label=True)
-    assert LoadWideAnnotations().transform(results)["gt_seg_map"].tolist() == [[255, 0], [1, 254]]
+    assert Load16BitAnnotations().transform(results)["gt_seg_map"].tolist() == [[255, 0], [1, 254]]
     results = dict(seg_map_path=str(tmp_path / "b.png"), seg_fields=[], label_map={1: 255, 2: 1})
-    assert LoadWideAnnotations().transform(results)["gt_seg_map"].tolist() == [[0, 255], [1, 255]]
+    assert Load16BitAnnotations().transform(results)["gt_seg_map"].tolist() == [[0, 255], [1, 255]]
     # A negative label is none of 8 bits, and no map makes it right.
     Image.fromarray(np.array([[-2, 1]], dtype=np.int32)).save(tmp_path / "d.tif")
     results = dict(seg_map_path=str(tmp_path / "d.tif"), seg_fields=[], label_map={1: 0, 2: 255})
-    assert LoadWideAnnotations().transform(results)["gt_seg_map"].tolist() == [[-2, 0]]
+    assert Load16BitAnnotations().transform(results)["gt_seg_map"].tolist() == [[-2, 0]]
     Image.new("RGB", (4, 4)).save(tmp_path / "c.png")
     for name, match in (("c.png", "is a coloured image"), ("d.png", "The label map .* does not exist")):
         with pytest.raises(HypvisionError, match=match):
-            LoadWideAnnotations().transform(dict(seg_map_path=str(tmp_path / name), seg_fields=[]))
+            Load16BitAnnotations().transform(dict(seg_map_path=str(tmp_path / name), seg_fields=[]))
 
 
 @pytest.mark.parametrize("keep_ratio", [True, False])
@@ -110,7 +110,7 @@ def test_wide_labels_are_resized_as_narrow_ones(keep_ratio):
     found = []
     for offset, kind in ((0, np.uint8), (1000, np.int32)):
         results = dict(img=np.zeros((37, 53, 3), np.uint8), gt_seg_map=labels.astype(kind) + kind(offset))
-        resize = ResizeWide((90, 60), keep_ratio=keep_ratio, backend="pillow")
+        resize = Resize16Bit((90, 60), keep_ratio=keep_ratio, backend="pillow")
         found.append(resize.transform(results)["gt_seg_map"].astype(np.int64) - offset)
     assert found[0].shape == ((60, 86) if keep_ratio else (60, 90)) and np.array_equal(*found)
 

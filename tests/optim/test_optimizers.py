@@ -212,16 +212,16 @@ def test_mixed_groups_and_euclidean_rule():
     ):
         torch.manual_seed(5)
         weight = nn.Parameter(torch.randn(4, 3))
-        twin = nn.Parameter(weight.detach().clone())
+        copied = nn.Parameter(weight.detach().clone())
         x = points(Lorentz(), 5, 2, dtype=torch.float32)
-        mine, theirs = ours([weight, x], **options), torchs([twin], **options)
+        mine, theirs = ours([weight, x], **options), torchs([copied], **options)
         for _ in range(4):
-            for optimizer, parameter in ((mine, weight), (theirs, twin)):
+            for optimizer, parameter in ((mine, weight), (theirs, copied)):
                 optimizer.zero_grad()
                 parameter.pow(4).sum().backward()
                 x.grad = torch.randn_like(x)
                 optimizer.step()
-        assert torch.equal(weight, twin)
+        assert torch.equal(weight, copied)
 
 
 @every_optimizer

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 
-def literal_dense(model, image):
+def reference_dense(model, image):
     """Section by section as the specification says it; plain softmax attention, one image."""
     visual = model.visual
     patches = F.conv2d(image[None], visual.conv1.weight, stride=visual.conv1.stride)[0]

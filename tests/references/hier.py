@@ -46,12 +46,13 @@ def reference_distances(points: Tensor, c: float = 0.1) -> Tensor:
 
 
 def reference_triplet_loss(
-    dist: Tensor, triplets: Tensor, gumbel: Tensor, temperature: float = 0.1, margin: float = 0.1
+    dist: Tensor, triplets: Tensor, gumbel: Tensor, temperature: float = 0.1, margin: float = 0.1, exp: bool = False
 ) -> Tensor:
-    """Mean loss of triplets, with straight-through Gumbel softmax."""
+    """Mean loss of triplets, with straight-through Gumbel softmax; ``exp``: of exp(-max d), as the papers write it."""
 
     def choose(largest: Tensor, noise: Tensor) -> Tensor:
-        soft = torch.softmax(-largest / temperature + noise, dim=-1)
+        logits = (-largest).exp() if exp else -largest / temperature
+        soft = torch.softmax(logits + noise, dim=-1)
         hard = torch.zeros_like(soft).scatter_(-1, soft.argmax(-1, keepdim=True), 1.0)
         return hard - soft.detach() + soft
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 N, L, W, HEADS = 32, 4, 128, 4
 
 
-class LiteralAttention(nn.Module):
+class ReferenceAttention(nn.Module):
     def __init__(self, scale: float):
         super().__init__()
         self.scale = scale
@@ -33,10 +33,10 @@ class LiteralAttention(nn.Module):
         return self.proj_drop(self.proj(mixed.permute(0, 2, 1, 3).reshape(query.shape)))
 
 
-class LiteralLayer(nn.Module):
+class ReferenceLayer(nn.Module):
     def __init__(self, cross_scale: float, memnorm: bool):
         super().__init__()
-        self.self_attn, self.cross_attn = LiteralAttention(32**-0.5), LiteralAttention(cross_scale)
+        self.self_attn, self.cross_attn = ReferenceAttention(32**-0.5), ReferenceAttention(cross_scale)
         self.norm1, self.norm2, self.norm3 = nn.LayerNorm(W), nn.LayerNorm(W), nn.LayerNorm(W)
         self.mlp = nn.Sequential(nn.Linear(W, 4 * W), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * W, W), nn.Dropout(0.1))
         if memnorm:
@@ -49,31 +49,31 @@ class LiteralLayer(nn.Module):
         return x + self.mlp(self.norm3(x))
 
 
-class LiteralTransformer(nn.Module):
+class ReferenceTransformer(nn.Module):
     """D with one layer, or (``mixing``) G with one a level."""
 
     def __init__(self, dim: int, mixing: bool):
         super().__init__()
         self.memory_proj = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, W), nn.LayerNorm(W))
         self.node_proj = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, W))
-        layers = [LiteralLayer(32**-0.5, True) for _ in range(L)] if mixing else [LiteralLayer(1 / 0.07, False)]
+        layers = [ReferenceLayer(32**-0.5, True) for _ in range(L)] if mixing else [ReferenceLayer(1 / 0.07, False)]
         self.decoder = nn.ModuleList(layers)
         self.out_proj = nn.Sequential(nn.LayerNorm(W), nn.Linear(W, dim))
 
 
-class LiteralLorentz(nn.Module):
+class ReferenceLorentz(nn.Module):
     def __init__(self):
         super().__init__()
         self.k = nn.Parameter(torch.zeros(()))
 
 
-class LiteralLinear(nn.Module):
+class ReferenceLinear(nn.Module):
     """Linear map and lift of the released code."""
 
     def __init__(self, dim: int):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(dim, W).uniform_(-math.sqrt(6 / W), math.sqrt(6 / W)))
-        self.lorentz = LiteralLorentz()
+        self.lorentz = ReferenceLorentz()
 
     def forward(self, nodes: Tensor) -> Tensor:
         v = nodes @ self.weight
@@ -84,15 +84,15 @@ class LiteralLinear(nn.Module):
         return torch.cat([ahead[..., None], (torch.sinh(r) / n)[..., None] * rest], -1)
 
 
-class LiteralLast(nn.Module):
+class ReferenceLast(nn.Module):
     def __init__(self, dim: int):
         super().__init__()
         self.node_mean = nn.Parameter(
             1.5 * torch.randn(N // 2, dim).repeat_interleave(2, 0) + 0.01 * torch.randn(N, dim)
         )
         self.node_log_sigma = nn.Parameter(nn.init.xavier_uniform_(torch.empty(N, dim)))
-        self.Etransformer = LiteralTransformer(dim, mixing=False)
-        self.Llinear = LiteralLinear(dim)
+        self.Etransformer = ReferenceTransformer(dim, mixing=False)
+        self.Llinear = ReferenceLinear(dim)
 
     def moments(self) -> list[tuple[Tensor, Tensor]]:
         found = [(self.node_mean, self.node_log_sigma)]
@@ -118,12 +118,12 @@ class LiteralLast(nn.Module):
         return levels
 
 
-class LiteralHiMapper(nn.Module):
+class ReferenceHiMapper(nn.Module):
     """``trunk`` with the mapper. ``mix_l`` and ``last_l`` as in official checkpoints."""
 
     def __init__(self, trunk: nn.Module, dim: int):
         super().__init__()
-        self.trunk, self.last_l, self.mix_l = trunk, LiteralLast(dim), LiteralTransformer(dim, mixing=True)
+        self.trunk, self.last_l, self.mix_l = trunk, ReferenceLast(dim), ReferenceTransformer(dim, mixing=True)
         for module in (self.last_l.Etransformer, self.mix_l):
             for layer in module.modules():
                 if isinstance(layer, nn.Linear):

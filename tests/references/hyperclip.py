@@ -13,8 +13,8 @@ from torch import Tensor
 from hypvision.clip.adapters.hyperclip.layer import map_rows_reference
 
 
-def literal_packed(weight: Tensor, blocks: dict[str, Tensor], c: float) -> Tensor:
-    """The official path: one dense D x D matrix for each projection, the rows through the literal chain."""
+def reference_packed(weight: Tensor, blocks: dict[str, Tensor], c: float) -> Tensor:
+    """The official path: one dense D x D matrix for each projection, the rows through the whole chain."""
     parts = []
     for letter, rows in zip("qkv", weight.detach().chunk(3)):
         dense = torch.block_diag(*blocks[letter])
@@ -147,7 +147,7 @@ class ReferenceHead:
         return x
 
 
-def literal_loss(logits: Tensor, labels: Tensor, ignore: int = 255) -> Tensor:
+def reference_loss(logits: Tensor, labels: Tensor, ignore: int = 255) -> Tensor:
     """Binary cross-entropy with one-hot targets; ignored pixels are negative for every class. One image."""
     logits = F.interpolate(logits, labels.shape[-2:], mode="bilinear", align_corners=False)
     target = torch.zeros_like(logits)

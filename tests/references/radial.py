@@ -1,4 +1,4 @@
-"""Radial embeddings, written as the sheet of formulas has them: loops, ``arccos``, masks; slow and literal."""
+"""Radial embeddings, written as the sheet of formulas has them: loops, ``arccos``, masks; slow."""
 
 import numpy as np
 import torch

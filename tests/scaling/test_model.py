@@ -1,4 +1,4 @@
-"""The closed form against the literal step: losses, weights and biases over whole short trainings."""
+"""The closed form against the reference step: losses, weights and biases over whole short trainings."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def batches(p, size, steps, dtype, seed=3):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("alpha", "density"), [(0.0, 0.0), (1.0, 0.0), (1.5, 0.0), (2.0, 0.0), (1.0, 0.5)])
-def test_small_runs_are_those_of_the_literal_step(alpha, density, dtype):
+def test_small_runs_are_those_of_the_reference(alpha, density, dtype):
     decays = [-1.0, -0.556, -0.333, 0.111, 1.0]
     models = [initial(100, 10, stream("a", decay), dtype) for decay in decays]
     p = density_scan(frequencies("power", 100, alpha), density).float()

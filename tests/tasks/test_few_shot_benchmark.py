@@ -13,7 +13,7 @@ from hypvision.data.fewshot import FewShotDataset
 from hypvision.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
 from hypvision.tasks.few_shot_benchmark import plan
-from hypvision.tasks.few_shot_pictures import load_cell_model, places
+from hypvision.tasks.few_shot_figures import load_cell_model, places
 from hypvision.tasks.few_shot_tables import harmonic, read_results, tables
 
 SMALL = ["--clip", "tiny", "--pretrained", "none", "--size", "64", "--steps", "2"]

@@ -83,7 +83,7 @@ def test_distillation():
     )
     assert distillation_loss(student, student, "soft").item() == pytest.approx(0, abs=1e-6)
 
-    options = dict(teacher=dict(model_name="test_vit", num_classes=5, img_size=32), kind="soft", alpha=0.25)
+    options = dict(teacher=dict(model_name="test_vit", num_classes=5, img_size=32), loss="soft", alpha=0.25)
     model = HierarchyClassifier(MAPPER, distillation=options).eval()
     losses = model(**batch(), mode="loss")
     logits, wanted = model(**batch()), model._teacher[0](batch()["inputs"])
@@ -109,7 +109,7 @@ def test_the_second_head_of_a_distilled_network_learns_from_the_teacher():
     [
         (dict(backbone=dict(model_name="resnet10t", num_classes=5)), "trains Hi-Mappers"),
         (dict(backbone=MAPPER, distillation=dict(teacher=dict(model_name="resnet10t"))), "predicts 1000 classes"),
-        (dict(backbone=MAPPER, distillation=dict(teacher=dict(model_name="resnet10t"), kind="warm")), "kind 'hard'"),
+        (dict(backbone=MAPPER, distillation=dict(teacher=dict(model_name="resnet10t"), kind="warm")), "loss 'hard'"),
         (dict(backbone=MAPPER, freeze="all"), "freeze must be one of"),
     ],
 )

@@ -56,7 +56,7 @@ def test_the_table_has_all_rows_and_is_written(arguments, capsys):
     page = arguments.write.read_text()
     rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
     names = [row[0].removeprefix("| ") for row in rows]
-    assert names == ["model", "hcformer_nano", "hcformer_nano, literal", "resnet18", "target"]
+    assert names == ["model", "hcformer_nano", "hcformer_nano, reference", "resnet18", "target"]
     assert len({len(line.split("|")) for line in page.splitlines() if line.startswith("|")}) == 1
     assert [cell.endswith("x") for cell in rows[1][4:-1]] == [True] * 3
     assert page.startswith("# Benchmarks") and "hcformer --models hcformer_nano --batch 1" in page

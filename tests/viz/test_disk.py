@@ -145,7 +145,7 @@ def test_a_tree_is_recovered_from_its_distances():
 
 def test_trees_are_drawn_with_names_and_pictures():
     linkage = average_linkage(np.array([[0, 1, 4], [1, 0, 4], [4, 4, 0.0]]))
-    figure = draw_tree(linkage, ["cat", "dog", "ship"], pictures=[Image.new("RGB", (8, 8), "red")] * 3, title="tree")
+    figure = draw_tree(linkage, ["cat", "dog", "ship"], leaf_images=[Image.new("RGB", (8, 8), "red")] * 3, title="tree")
     axes = figure.axes[0]
     assert {text.get_text() for text in axes.texts} >= {"cat", "dog", "ship"} and len(axes.lines) == 2
     assert min(axes.get_xticks()) >= 0

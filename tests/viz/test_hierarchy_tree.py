@@ -37,7 +37,7 @@ def test_maps_are_shares_of_the_picture(model, kind):
     if kind == "attention":
         torch.testing.assert_close(maps[0].flatten(2), out["attention"][0], rtol=1e-5, atol=0)
     assert model.training and model.mapper.eval_noise == "mean"
-    with pytest.raises(ValueError, match="kind"):
+    with pytest.raises(ValueError, match="source"):
         part_maps(model, torch.randn(1, 3, 64, 64), "gradient")
     with pytest.raises(HypvisionError, match="no hierarchy"):
         part_maps(torch.nn.Linear(1, 1), torch.randn(1, 3, 64, 64))

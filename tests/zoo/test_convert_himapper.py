@@ -1,9 +1,9 @@
-"""Official Hi-Mapper checkpoints: outputs of the literal form, both directions, old names of Swin, what is told."""
+"""Official Hi-Mapper checkpoints: outputs of the reference, both directions, old names of Swin, what is told."""
 
 import pytest
 import timm
 import torch
-from references.himapper import LiteralHiMapper
+from references.himapper import ReferenceHiMapper
 
 from hypvision.errors import HypvisionError
 from hypvision.models.himapper_checkpoint import himapper_from_official, himapper_to_official, himapper_variant
@@ -11,13 +11,13 @@ from hypvision.zoo.convert import convert_file
 
 
 @pytest.fixture(scope="module")
-def literal():
+def reference():
     torch.manual_seed(0)
-    return LiteralHiMapper(timm.create_model("deit_tiny_patch16_224", num_classes=7), 192).eval()
+    return ReferenceHiMapper(timm.create_model("deit_tiny_patch16_224", num_classes=7), 192).eval()
 
 
-def test_a_converted_file_gives_the_official_outputs(tmp_path, literal):
-    weights = {f"module.{name}": value for name, value in literal.official_state_dict().items()}
+def test_a_converted_file_gives_the_official_outputs(tmp_path, reference):
+    weights = {f"module.{name}": value for name, value in reference.official_state_dict().items()}
     weights["module.last_l.Llinear.bias"] = torch.zeros(128)
     torch.save({"model": weights, "epoch": 3, "scaler": {}}, tmp_path / "in.pth")
     done = convert_file("himapper", tmp_path / "in.pth", tmp_path / "out.safetensors")
@@ -25,14 +25,14 @@ def test_a_converted_file_gives_the_official_outputs(tmp_path, literal):
         "himapper_deit_tiny_patch16_224", {"preset": "official", "num_classes": 7}
     )  # fmt: skip
     model = eval(done.usage(), {"timm": timm}).eval()
-    x, noise = torch.randn(2, 3, 224, 224), literal.draws()
+    x, noise = torch.randn(2, 3, 224, 224), reference.draws()
     with torch.no_grad():
-        found, expected = model.forward_with_hierarchy(x, noise)["logits"], literal(x, noise)
+        found, expected = model.forward_with_hierarchy(x, noise)["logits"], reference(x, noise)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_there_and_back(tmp_path, literal):
-    official = literal.official_state_dict()
+def test_there_and_back(tmp_path, reference):
+    official = reference.official_state_dict()
     torch.save(official, tmp_path / "in.pth")
     convert_file("himapper", tmp_path / "in.pth", tmp_path / "ours.pth")
     convert_file("himapper", tmp_path / "ours.pth", tmp_path / "back.pth", to_official=True)
@@ -87,8 +87,8 @@ def test_swin_of_old_timm():
     assert set(himapper_from_official(old)) == set(model.state_dict())
 
 
-def test_mistakes_are_explained(tmp_path, literal):
-    official = literal.official_state_dict()
+def test_mistakes_are_explained(tmp_path, reference):
+    official = reference.official_state_dict()
     proper = timm.create_model("himapper_deit_tiny_patch16_224", device="meta").state_dict()
     with pytest.raises(HypvisionError, match="lift='exp0'.*preset='official'"):
         himapper_to_official(proper)

@@ -91,10 +91,12 @@ def write_section(path: Path, marks: tuple[str, str], text: str, introduction: s
         temporary.write_text(f"{page[: begin + len(marks[0])]}\n{text}\n{page[end:]}", encoding="utf-8")
 
 
-def in_turns(calls: dict[str, Callable[[], object]], repeats: int, device: str, bar: tqdm) -> dict[str, float]:
-    """Median seconds of each call, timed one after the other in every round; one round to warm up."""
+def timings(
+    calls: dict[str, Callable[[], object]], repeats: int, device: str, bar: tqdm | None = None, warm: bool = True
+) -> dict[str, list[float]]:
+    """Seconds of each call in every round, one after the other; a round to warm up, if wanted, does not count."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(repeats + 1):
+    for number in range(0 if warm else 1, repeats + 1):
         for name, call in calls.items():
             begin = time.perf_counter()
             call()
@@ -102,8 +104,16 @@ def in_turns(calls: dict[str, Callable[[], object]], repeats: int, device: str, 
                 torch.cuda.synchronize()
             if number:
                 times[name].append(time.perf_counter() - begin)
-            bar.update()
-    return {name: statistics.median(values) for name, values in times.items()}
+            if bar is not None:
+                bar.update()
+    return times
+
+
+def in_turns(
+    calls: dict[str, Callable[[], object]], repeats: int, device: str, bar: tqdm | None = None, warm: bool = True
+) -> dict[str, float]:
+    """Median seconds of each call, see :func:`timings`."""
+    return {name: statistics.median(values) for name, values in timings(calls, repeats, device, bar, warm).items()}
 
 
 def add_run_arguments(parser: ArgumentParser, repeats: int) -> None:

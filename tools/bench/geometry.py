@@ -42,7 +42,7 @@ try:
 except ImportError:
     hypll = None
 
-TWIN = "Euclidean"
+EUCLIDEAN = "Euclidean"
 MARKS = ("<!-- geometry:begin -->", "<!-- geometry:end -->")
 INTRODUCTION = f"""
 ## Geometry, layers, optimisers
@@ -105,7 +105,7 @@ def distances(device: str) -> dict[str, Run]:
         left, right = _leaf(left), _leaf(right)
         found[name] = Run(lambda: function(left, right), [left, right])
 
-    add(TWIN, x, y, torch.cdist)
+    add(EUCLIDEAN, x, y, torch.cdist)
     points = lorentz.expmap0(x, 1.0), lorentz.expmap0(y, 1.0)
     ball = poincare.expmap0(x, 1.0), poincare.expmap0(y, 1.0)
     add("hypvision Lorentz", *points, lambda a, b: lorentz.cdist(a, b, 1.0))
@@ -131,7 +131,7 @@ def maps(function: str) -> Callable[[str], dict[str, Run]]:
             found[name] = Run(lambda: call(leaf), [leaf])
 
         logarithm = function == "logmap0"
-        add(TWIN, u, lambda v: F.normalize(v, dim=-1))
+        add(EUCLIDEAN, u, lambda v: F.normalize(v, dim=-1))
         add(
             "hypvision Lorentz",
             lorentz.expmap0(u, 1.0) if logarithm else u,
@@ -163,7 +163,7 @@ def classifiers(device: str) -> dict[str, Run]:
     x = 0.05 * torch.randn(256, 512, device=device)
     ball = poincare.expmap0(x, 1.0)
     found = {
-        TWIN: _module(nn.Linear(512, 1000).to(device), _leaf(x)),
+        EUCLIDEAN: _module(nn.Linear(512, 1000).to(device), _leaf(x)),
         "hypvision Lorentz": _module(LorentzMLR(512, 1000, Lorentz(1.0)).to(device), _leaf(x)),
         "hypvision ball (HNN++)": _module(PoincareMLR(512, 1000, PoincareBall(1.0)).to(device), _leaf(ball)),
         "hypvision ball (Ganea)": _module(GaneaMLR(512, 1000, PoincareBall(1.0)).to(device), _leaf(ball)),
@@ -186,7 +186,7 @@ def classifiers(device: str) -> dict[str, Run]:
 def convolutions(device: str) -> dict[str, Run]:
     x = 0.1 * torch.randn(8, 64, 32, 32, device=device)
     found = {
-        TWIN: _module(nn.Conv2d(64, 64, 3, padding=1).to(device), _leaf(x)),
+        EUCLIDEAN: _module(nn.Conv2d(64, 64, 3, padding=1).to(device), _leaf(x)),
         "hypvision Lorentz": _module(LorentzConv2d(64, 64, 3, Lorentz(1.0), padding=1).to(device), _leaf(x)),
     }
     if hypll:
@@ -200,7 +200,7 @@ def convolutions(device: str) -> dict[str, Run]:
 def norms(device: str) -> dict[str, Run]:
     x = 0.1 * torch.randn(8, 64, 32, 32, device=device)
     found = {
-        TWIN: _module(nn.BatchNorm2d(64).to(device), _leaf(x)),
+        EUCLIDEAN: _module(nn.BatchNorm2d(64).to(device), _leaf(x)),
         "hypvision Lorentz": _module(LorentzBatchNorm2d(64, Lorentz(1.0)).to(device), _leaf(x)),
     }
     if hypll:
@@ -215,15 +215,15 @@ def optimizers(device: str) -> dict[str, Run]:
     u = 0.1 * torch.randn(100_000, 64, device=device)
     gradient = torch.randn(100_000, 65, device=device)
 
-    def run(parameter: nn.Parameter, kind: Callable[..., torch.optim.Optimizer]) -> Run:
+    def run(parameter: nn.Parameter, optimizer_class: Callable[..., torch.optim.Optimizer]) -> Run:
         parameter.grad = gradient[:, : parameter.shape[1]].contiguous()
-        optimizer = kind([parameter], lr=1e-3)
+        optimizer = optimizer_class([parameter], lr=1e-3)
         return Run(lambda: optimizer.step(), [])
 
     def points(manifold: Manifold) -> ManifoldParameter:
         return ManifoldParameter(manifold.from_tangent0(u).contiguous(), manifold)
 
-    found = {TWIN: run(nn.Parameter(u.clone()), torch.optim.Adam)}
+    found = {EUCLIDEAN: run(nn.Parameter(u.clone()), torch.optim.Adam)}
     found["hypvision Lorentz"] = run(points(Lorentz(1.0).to(device)), RiemannianAdam)
     found["hypvision ball"] = run(points(PoincareBall(1.0).to(device)), RiemannianAdam)
     if geoopt:
@@ -331,20 +331,20 @@ def measure(case: Case, repeats: int, limit: float, device: str, bar: tqdm) -> d
 
 
 def rows(case: Case, results: dict[str, Result]) -> Iterator[str]:
-    """Lines of the table: times of the twin, ratios of the others."""
-    twin = results[TWIN]
+    """Lines of the table: times of the Euclidean counterpart, ratios of the others."""
+    euclidean = results[EUCLIDEAN]
     for name, found in results.items():
         targets = case.targets.get(name, (None, None))
         cells, reached = [], []
-        for value, base, target in zip(found[:2], twin[:2], targets):
+        for value, base, target in zip(found[:2], euclidean[:2], targets):
             if value is None:
                 cells.append("")
-            elif name == TWIN:
+            elif name == EUCLIDEAN:
                 cells.append(f"{1e3 * value:.2f} ms")
             else:
                 cells.append(f"{value / base:.2f}x" + (f" (target {target:g}x)" if target else ""))
                 reached += [value / base <= target] if target else []
-        title = case.title if name == TWIN else ""
+        title = case.title if name == EUCLIDEAN else ""
         yield f"| {title} | {name} | {' | '.join(cells)} | {found.peak / MIB:.1f} | {passed(reached)} |"
 
 
@@ -393,11 +393,11 @@ def _op_times(runs: dict, repeats: int, limit: float, device: str) -> dict[str, 
     return dict(zip(runs, zip(*columns)))
 
 
-def _op_line(name: str, size: tuple[int, int], found: dict, targets: tuple[float | None, float | None]) -> str:
-    others = {library: times for library, times in found.items() if library != "hypvision"}
+def _op_line(name: str, size: tuple[int, int], times_of: dict, targets: tuple[float | None, float | None]) -> str:
+    others = {library: times for library, times in times_of.items() if library != "hypvision"}
     cells, reached = [], []
     for i, limit in enumerate(targets):
-        ratio = found["hypvision"][i] / min(times[i] for times in others.values())
+        ratio = times_of["hypvision"][i] / min(times[i] for times in others.values())
         cells.append(f"{ratio:.2f}x" + (f" (target {limit:g}x)" if limit else ""))
         reached += [ratio <= limit] if limit else []
     library = min(others, key=lambda key: others[key][1])

@@ -1,4 +1,4 @@
-"""HCFormer against its literal formulation, and timm's models beside it: speed and memory, in one Markdown table.
+"""HCFormer against its reference implementation, and timm's models beside it: speed and memory, in one Markdown table.
 
 The two formulations have the same weights and are measured in turns (A B A B ...) in one process, so that whatever else
 the machine does slows both; the medians count. A training step is forward, cross-entropy and backward. Peak memory is
@@ -8,8 +8,6 @@ what is allocated at the worst moment of it: weights, gradients, activations and
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,12 +19,12 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import hypvision
-from bench.common import MIB, add_run_arguments, held_bytes, peak_bytes, report, start
+from bench.common import MIB, add_run_arguments, held_bytes, in_turns, peak_bytes, report, start
 from hypvision.errors import HypvisionError
 from hypvision.models.hcformer_checkpoint import hcformer_from_official
 
 OTHERS = ("swin_tiny_patch4_window7_224", "resnet18", "resnet50")
-# What the fast formulation must reach against the literal one.
+# What the fast formulation must reach against the reference one.
 TARGETS = {"inference": ">= 2x", "training": ">= 2.5x", "memory": "<= 0.75x", "mixer": "<= 0.4x"}
 MARKS = ("<!-- hcformer:begin -->", "<!-- hcformer:end -->")
 
@@ -35,7 +33,7 @@ Every section names the command that wrote it; run it to replace the numbers by 
 
 ## HCFormer
 
-`literal` is the published formulation written down step by step (`tests/references/hcformer.py`): the same weights
+`reference` is the published formulation written down step by step (`tests/references/hcformer.py`): the same weights
 and the same outputs, with the large intermediate tensors of the official code. Both are timed in turns, in one process.
 
 {MARKS[0]}
@@ -56,19 +54,8 @@ def images_per_second(
     steps: list[Callable[[], object]], batch: int, repeats: int, device: str, bar: tqdm
 ) -> list[float]:
     """Throughput of each step, the median of ``repeats`` calls in turns; one call of each beforehand does not count."""
-    times: list[list[float]] = [[] for _ in steps]
-    for turn in range(repeats + 1):
-        for step, found in zip(steps, times):
-            if device == "cuda":
-                torch.cuda.synchronize()
-            start = time.perf_counter()
-            step()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            if turn > 0:
-                found.append(time.perf_counter() - start)
-            bar.update()
-    return [batch / statistics.median(found) for found in times]
+    times = in_turns({str(number): step for number, step in enumerate(steps)}, repeats, device, bar)
+    return [batch / seconds for seconds in times.values()]
 
 
 def measure(
@@ -116,10 +103,10 @@ def measure(
 
 
 def pair(name: str, size: int, batch: int, device: str) -> tuple[list[nn.Module], list[Callable[[], None]]]:
-    """The fast and the literal HCFormer with the same weights, and a pass through the first mixer of each."""
-    literal = ReferenceHCFormer(name).to(device)
+    """The fast and the reference HCFormer with the same weights, and a pass through the first mixer of each."""
+    reference = ReferenceHCFormer(name).to(device)
     fast = timm.create_model(name).to(device)
-    fast.load_state_dict(hcformer_from_official(literal.state_dict()))
+    fast.load_state_dict(hcformer_from_official(reference.state_dict()))
     tokens = torch.randn(batch, size // 4, size // 4, VARIANTS[name]["dims"][0], device=device)
 
     def run(mixer: nn.Module, x: Tensor) -> Callable[[], None]:
@@ -131,8 +118,8 @@ def pair(name: str, size: int, batch: int, device: str) -> tuple[list[nn.Module]
 
         return step
 
-    first, second = fast.stages[0].blocks[0].mixer, literal.network[0][0].token_mixer
-    return [fast, literal], [run(first, tokens.clone()), run(second, tokens.permute(0, 3, 1, 2).contiguous())]
+    first, second = fast.stages[0].blocks[0].mixer, reference.network[0][0].token_mixer
+    return [fast, reference], [run(first, tokens.clone()), run(second, tokens.permute(0, 3, 1, 2).contiguous())]
 
 
 def other(name: str, size: int) -> nn.Module:
@@ -141,7 +128,7 @@ def other(name: str, size: int) -> nn.Module:
 
 
 def run_all(models: list[str], batch: int, size: int, repeats: int, device: str) -> dict[str, Result]:
-    """Measure the models and their literal forms, and :data:`OTHERS`; results by the name of the row."""
+    """Measure the models and their reference implementation, and :data:`OTHERS`; results by the name of the row."""
     images = torch.randn(batch, 3, size, size, device=device)
     results: dict[str, Result] = {}
     steps = (2 * len(models) + len(OTHERS)) * (2 * (repeats + 1) + 1)
@@ -149,7 +136,7 @@ def run_all(models: list[str], batch: int, size: int, repeats: int, device: str)
         for name in models:
             bar.set_description(name)
             networks, mixers = pair(name, size, batch, device)
-            results[name], results[f"{name}, literal"] = measure(networks, images, repeats, bar, mixers)
+            results[name], results[f"{name}, reference"] = measure(networks, images, repeats, bar, mixers)
         for name in OTHERS:
             bar.set_description(name)
             (results[name],) = measure([other(name, size).to(device)], images, repeats, bar)
@@ -157,23 +144,23 @@ def run_all(models: list[str], batch: int, size: int, repeats: int, device: str)
 
 
 def table(results: dict[str, Result]) -> str:
-    """The Markdown table; the columns with x compare a model to its literal form."""
+    """The Markdown table; the columns with x compare a model to its reference implementation."""
     lines = [
         "| model | inference img/s | training img/s | training peak MiB | inference | training | peak memory "
         "| mixer's peak memory |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, found in results.items():
-        literal = results.get(f"{name}, literal")
+        reference = results.get(f"{name}, reference")
         ratios = ["", "", "", ""]
-        if literal is not None and found.mixer is not None and literal.mixer is not None:
+        if reference is not None and found.mixer is not None and reference.mixer is not None:
             ratios = [
                 f"{ratio:.2f}x"
                 for ratio in (
-                    found.inference / literal.inference,
-                    found.training / literal.training,
-                    found.memory / literal.memory,
-                    found.mixer / literal.mixer,
+                    found.inference / reference.inference,
+                    found.training / reference.training,
+                    found.memory / reference.memory,
+                    found.mixer / reference.mixer,
                 )
             ]
         numbers = [f"{found.inference:.1f}", f"{found.training:.1f}", f"{found.memory:.0f}"]
@@ -190,7 +177,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.size < 64:  # the literal form cannot pad smaller maps
+    if args.size < 64:  # the reference implementation cannot pad smaller maps
         raise HypvisionError(f"--size must be at least 64, got {args.size}.")
     start(args, batch=1)
     results = run_all(args.models, args.batch, args.size, args.repeats, args.device)

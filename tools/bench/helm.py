@@ -1,9 +1,9 @@
 """HELM's training step and decoding beside Euclidean counterparts and the published formulation.
 
-`plain` is the twin of equal width: a LLaMA-like (for HELM-MiCE DeepSeek-like) decoder of the same layers with fused
-q|k|v and w1|w3, scaled_dot_product_attention, no biases and no final projection; `padded` is the same with our
-functions by hand and rows filled to a multiple of 8. All have the same head in blocks. A step is forward and backward.
-`published` is the authors' formulation, step by step (`tests/references/helm.py`).
+`plain` is the Euclidean counterpart of equal width: a LLaMA-like (for HELM-MiCE DeepSeek-like) decoder of the same
+layers with fused q|k|v and w1|w3, scaled_dot_product_attention, no biases and no final projection; `padded` is the same
+with our functions by hand and rows filled to a multiple of 8. All have the same head in blocks. A step is forward and
+backward. `published` is the authors' formulation, step by step (`tests/references/helm.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import hypvision
-from bench.common import MIB, add_run_arguments, peak_bytes, report, start
+from bench.common import MIB, add_run_arguments, peak_bytes, report, start, timings
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.helm import Helm, preset, rows
 from hypvision.helm.attention import Context, attend
@@ -39,20 +39,12 @@ INTRODUCTION = f"""
 {MARKS[1]}
 """
 PARTS = ("dense", "mixed", "memory", "optimizer", "published", "decode")
-TWINS = {"plain": dict(geometry="euclidean", pad=1, fused=False), "padded": dict(geometry="euclidean")}
+COUNTERPARTS = {"plain": dict(geometry="euclidean", pad=1, fused=False), "padded": dict(geometry="euclidean")}
 
 
 def ratios(calls: dict[str, Callable[[], object]], repeats: int, bar: tqdm) -> dict[str, float]:
     """Least seconds of each call, in turns: the machine's noise only ever adds."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(repeats + 1):
-        for name, call in calls.items():
-            begin = time.perf_counter()
-            call()
-            if turn:
-                times[name].append(time.perf_counter() - begin)
-            bar.update()
-    return {name: min(values) for name, values in times.items()}
+    return {name: min(values) for name, values in timings(calls, repeats, "cpu", bar).items()}
 
 
 def step_of(model: nn.Module, ids: Tensor) -> Callable[[], None]:
@@ -66,9 +58,9 @@ def step_of(model: nn.Module, ids: Tensor) -> Callable[[], None]:
 
 
 def variants(name: str, device: str, **options) -> dict[str, nn.Module]:
-    """The model and its twins, by the name of their row."""
+    """The model and its Euclidean counterparts, by the name of their row."""
     built = {}
-    for row, changes in {"HELM": {}, **TWINS}.items():
+    for row, changes in {"HELM": {}, **COUNTERPARTS}.items():
         torch.manual_seed(0)
         built[row] = Helm(preset(name, **options, **changes)).to(device)
     return built
@@ -96,10 +88,10 @@ def dense(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
 TARGETS = {"eager": "1.03x / 1.08x", "compiled": "1.04x / 1.08x", "layer": "1.07x / 1.10x", "memory": "1.0x / 1.2x"}
 
 
-def step_row(what: str, found: dict[str, float], target: str, unit: float = 1e3, digits: int = 1) -> str:
+def step_row(what: str, seconds: dict[str, float], target: str, unit: float = 1e3, digits: int = 1) -> str:
     """A row of the first table."""
-    values = [f"{found[n] * unit:.{digits}f}" for n in ("HELM", "plain", "padded")]
-    against = (found["HELM"] / found[n] for n in ("plain", "padded"))
+    values = [f"{seconds[n] * unit:.{digits}f}" for n in ("HELM", "plain", "padded")]
+    against = (seconds["HELM"] / seconds[n] for n in ("plain", "padded"))
     return row(what, *values, " / ".join(f"{r:.2f}x" for r in against), f"<= {TARGETS[target]}")
 
 

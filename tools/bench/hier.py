@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
@@ -17,7 +16,7 @@ from references.hier import reference_hier_loss
 from torch import Tensor
 
 import hypvision
-from bench.common import MIB, add_run_arguments, peak_bytes, report, start
+from bench.common import MIB, add_run_arguments, peak_bytes, report, start, timings
 from hypvision.geometry import Lorentz, PoincareBall
 from hypvision.losses import HIERLoss, clip_to_ball, lca_triplet_loss
 
@@ -33,21 +32,6 @@ distances from Moebius sums of all pairs, dense tensors for all triplets. Ours a
 {MARKS[0]}
 {MARKS[1]}
 """
-
-
-def seconds(step: Callable[[], object], repeats: int, device: str) -> tuple[float, float]:
-    """Least and median time of a call, after one that does not count."""
-    times = []
-    for turn in range(repeats + 1):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        step()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        if turn:
-            times.append(time.perf_counter() - start)
-    return min(times), statistics.median(times)
 
 
 def steps(samples: int, proxies: int, dim: int, device: str) -> dict[str, Callable[[], object]]:
@@ -99,7 +83,8 @@ def table(samples: int, proxies: int, dim: int, repeats: int, device: str) -> st
     found = {}
     for name, step in steps(samples, proxies, dim, device).items():
         slow = name.endswith("published")
-        found[name] = (*seconds(step, 2 if slow else repeats, device), peak_bytes(step, device) / MIB)
+        (times,) = timings({name: step}, 2 if slow else repeats, device).values()
+        found[name] = (min(times), statistics.median(times), peak_bytes(step, device) / MIB)
         least, median, peak = found[name]
         lines.append(f"| {name} | {1000 * least:.0f} | {1000 * median:.0f} | {peak:.0f} |")
     ours, theirs = found["HIER"], found["HIER, published"]

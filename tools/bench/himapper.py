@@ -3,26 +3,25 @@
 A pass of the bare backbone and one with the mapper follow each other (A B A B ...), and the median of the differences
 counts, so that whatever else the machine does slows both. The mapper alone, on the map and feature of the same
 backbone, is timed in its two evaluation modes (means; samples as in training and in the released code) and against the
-literal form (``tests/references/himapper.py``): levels one after the other, all samples, every projection at every
-level.
+reference implementation (``tests/references/himapper.py``): levels one after the other, all samples, every projection
+at every level.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable
+from operator import sub
 from typing import NamedTuple
 
 import timm
 import torch
-from references.himapper import LiteralHiMapper
+from references.himapper import ReferenceHiMapper
 from torch import nn
 from tqdm import tqdm
 
 import hypvision
-from bench.common import add_run_arguments, report, start
+from bench.common import add_run_arguments, in_turns, report, start, timings
 from hypvision.errors import HypvisionError
 from hypvision.models.himapper import BACKBONES
 from hypvision.models.himapper_checkpoint import himapper_from_official
@@ -54,23 +53,6 @@ class Result(NamedTuple):
     loop: float
 
 
-def in_turns(steps: list[Callable[[], object]], repeats: int, device: str, bar: tqdm) -> list[list[float]]:
-    """Milliseconds of each call of each step, called in turns; the first turn does not count."""
-    times: list[list[float]] = [[] for _ in steps]
-    for turn in range(repeats + 1):
-        for step, found in zip(steps, times):
-            if device == "cuda":
-                torch.cuda.synchronize()
-            start = time.perf_counter()
-            step()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            if turn:
-                found.append(1000 * (time.perf_counter() - start))
-        bar.update()
-    return times
-
-
 def parameters(module: nn.Module) -> int:
     """How many numbers a network learns."""
     return sum(p.numel() for p in module.parameters())
@@ -78,31 +60,31 @@ def parameters(module: nn.Module) -> int:
 
 @torch.inference_mode()
 def measure(name: str, batch: int, size: int, repeats: int, device: str, bar: tqdm) -> Result:
-    """One backbone; the fused mapper has the weights of the literal one."""
+    """One backbone; the fused mapper has the weights of the reference one."""
     arguments = {} if "resnet" in name or "efficientnet" in name else {"img_size": size}
     model = timm.create_model(f"himapper_{name}", preset="official", **arguments)
-    literal = LiteralHiMapper(model.trunk, model.num_features)
-    model.load_state_dict(himapper_from_official(literal.official_state_dict()))
-    model, literal = model.eval().to(device), literal.eval().to(device)
+    reference = ReferenceHiMapper(model.trunk, model.num_features)
+    model.load_state_dict(himapper_from_official(reference.official_state_dict()))
+    model, reference = model.eval().to(device), reference.eval().to(device)
     images = torch.randn(batch, 3, size, size, device=device)
     model.mapper.eval_noise = "mean"
-    whole = in_turns([lambda: model.trunk(images), lambda: model(images)], repeats, device, bar)
+    whole = timings({"trunk": lambda: model.trunk(images), "all": lambda: model(images)}, repeats, device, bar)
     features = model.forward_features(images)
-    pooled, memory = model._pool(features), literal.memory(features)
-    noise = [eps.to(device) for eps in literal.draws()]
+    pooled, memory = model._pool(features), reference.memory(features)
+    noise = [eps.to(device) for eps in reference.draws()]
 
     def alone(mode: str) -> None:
         model.mapper.eval_noise = mode
         model.mapper(features, pooled)
 
-    steps = [
-        lambda: alone("mean"),
-        lambda: alone("sample"),
-        lambda: literal.encode(pooled, literal.last_l(memory, noise)),
-    ]
-    fused, sampled, loop = map(statistics.median, in_turns(steps, repeats, device, bar))
-    added = statistics.median(b - a for a, b in zip(*whole))
-    return Result(parameters(model.trunk), parameters(model), statistics.median(whole[0]), added, fused, sampled, loop)
+    steps = {
+        "means": lambda: alone("mean"),
+        "samples": lambda: alone("sample"),
+        "loop": lambda: reference.encode(pooled, reference.last_l(memory, noise)),
+    }
+    bare, added = (statistics.median(values) for values in (whole["trunk"], map(sub, whole["all"], whole["trunk"])))
+    times = [1000 * seconds for seconds in (bare, added, *in_turns(steps, repeats, device, bar).values())]
+    return Result(parameters(model.trunk), parameters(model), *times)
 
 
 def table(results: dict[str, Result]) -> str:
@@ -134,7 +116,7 @@ def run(args: argparse.Namespace) -> None:
         raise HypvisionError(f"--size must be a multiple of 32, got {args.size}.")
     start(args, batch=1)
     results = {}
-    with tqdm(total=2 * len(args.models) * (args.repeats + 1), desc="benchmark", unit="turn", disable=None) as bar:
+    with tqdm(total=5 * len(args.models) * (args.repeats + 1), desc="benchmark", unit="step", disable=None) as bar:
         for name in args.models:
             bar.set_description(name)
             results[name] = measure(name, args.batch, args.size, args.repeats, args.device, bar)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import open_clip
 import torch
-from references.hyperclip import literal_packed
+from references.hyperclip import reference_packed
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -37,7 +37,7 @@ def reference_weights(model: nn.Module) -> None:
     for tower in find_towers(model):
         for block in tower.blocks:
             blocks = {letter: getattr(block.hyperclip, letter) for letter in "qkv"}
-            total = total + literal_packed(tower.frozen(block), blocks, 0.01).sum()
+            total = total + reference_packed(tower.frozen(block), blocks, 0.01).sum()
     total.backward()
 
 

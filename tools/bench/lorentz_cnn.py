@@ -236,9 +236,9 @@ def split(name: str, arguments: dict, batch: int, device: str, repeats: int) -> 
     def enter(layer: nn.Module, *_: object) -> None:
         entered[layer] = now()
 
-    def leave(kind: str) -> Callable[..., None]:
+    def leave(layer_kind: str) -> Callable[..., None]:
         def add(layer: nn.Module, *_: object) -> None:
-            spent[kind] += now() - entered.pop(layer)
+            spent[layer_kind] += now() - entered.pop(layer)
 
         return add
 

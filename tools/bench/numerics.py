@@ -344,7 +344,7 @@ def curves(rows: list[Row], dim: int, dtype: torch.dtype, seeds: int, bar: tqdm)
     return found
 
 
-def plot(found: Curves, model: str, dtype: str, path: Path) -> None:
+def plot(curves: Curves, model: str, dtype: str, path: Path) -> None:
     """One panel an operation and kind of pair: relative error over the radius, both logarithmic.
 
     Values are drawn solid, gradients dashed. Errors beyond 1 and results that are not finite stand at the top.
@@ -355,7 +355,7 @@ def plot(found: Curves, model: str, dtype: str, path: Path) -> None:
     from matplotlib.lines import Line2D
     from PIL import Image
 
-    panels = {key[1:]: libraries for key, libraries in found.items() if key[0] == model}
+    panels = {key[1:]: libraries for key, libraries in curves.items() if key[0] == model}
     kinds = [kind for kind in KINDS if any(k == kind for _, k in panels)]
     pairs = dict.fromkeys(title for title, kind in panels if kind != "generic")
     singles = [title for title, _ in panels if title not in pairs]
@@ -396,21 +396,21 @@ def plot(found: Curves, model: str, dtype: str, path: Path) -> None:
     plt.close(figure)
 
 
-def summary(found: Curves, most: float = 1e-6) -> str:
+def summary(curves: Curves, most: float = 1e-6) -> str:
     """Largest errors over all radii and kinds of pairs, one line an operation and one column a library.
 
     The last column tells whether our values are right to ``most``, or as good as the best other ones.
     """
     lines = []
     for model, heading in HEADINGS.items():
-        libraries = [n for n in COLORS if any(n in row for key, row in found.items() if key[0] == model)]
+        libraries = [n for n in COLORS if any(n in row for key, row in curves.items() if key[0] == model)]
         lines += ["", f"| {heading} | {' | '.join(libraries)} | pass |", "|---|" + "--:|" * len(libraries) + "---|"]
-        for title in dict.fromkeys(title for kind, title, _ in found if kind == model):
+        for title in dict.fromkeys(title for kind, title, _ in curves if kind == model):
             cells, values = [], {}
             for library in libraries:
                 errors = [
                     error
-                    for (kind, name, _), row in found.items()
+                    for (kind, name, _), row in curves.items()
                     if (kind, name) == (model, title)
                     for error in row.get(library, {}).values()
                 ]
@@ -429,7 +429,7 @@ def _worst(errors: list[float]) -> str:
     return _short(max(errors)) if errors else ""
 
 
-def table(found: Curves, what: str) -> str:
+def table(curves: Curves, what: str) -> str:
     """Errors at a few radii."""
     lines = []
     for model, radii in SHOWN.items():
@@ -438,7 +438,7 @@ def table(found: Curves, what: str) -> str:
             f"| {HEADINGS[model]}, radius | | | " + " | ".join(f"{r:g}" for r in radii) + " |",
             "|---|---|---|" + "--:|" * len(radii),
         ]
-        for (kind, title, pair), libraries in found.items():
+        for (kind, title, pair), libraries in curves.items():
             if kind != model:
                 continue
             for i, (library, errors) in enumerate(libraries.items()):

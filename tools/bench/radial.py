@@ -1,16 +1,15 @@
 """Radial embeddings against their published forms: the metrics of chains, a tuning step, embedding captions.
 
-The metrics are compared with the literal algorithm (``tests/references/radial.py``): image by image, 50 masks each. A
-published step encodes 8 texts a chain and the root by themselves, all padded to the longest of the batch, and once more
-by a frozen tower; ``padded to the context`` does the same with all 77 tokens. Texts are made up, with the numbers of
-words of HierarCaps' levels (1.28, 1.79, 6.28 and 11.73 on average); weights are random.
+The metrics are compared with the reference implementation (``tests/references/radial.py``): image by image, 50 masks
+each. A published step encodes 8 texts a chain and the root by themselves, all padded to the longest of the batch, and
+once more by a frozen tower; ``padded to the context`` does the same with all 77 tokens. Texts are made up, with the
+numbers of words of HierarCaps' levels (1.28, 1.79, 6.28 and 11.73 on average); weights are random.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import statistics
 import time
 from collections.abc import Callable
 
@@ -21,7 +20,7 @@ from references import radial as reference
 from torch import Tensor, nn
 
 import hypvision
-from bench.common import add_run_arguments, report, start
+from bench.common import add_run_arguments, in_turns, report, start
 from hypvision.clip.models import create_clip
 from hypvision.clip.radial.metrics import chain_metrics
 from hypvision.clip.radial.reference import FrozenTexts
@@ -58,14 +57,8 @@ def made_up(count: int, seed: int = 0) -> tuple[list[list[str]], list[list[str]]
 
 
 def seconds(call: Callable[[], object], repeats: int) -> float:
-    """Median time of a call after one that does not count."""
-    times = []
-    for turn in range(repeats + 1):
-        begin = time.perf_counter()
-        call()
-        if turn:
-            times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+    """Median time of a call."""
+    return in_turns({"": call}, repeats, "cpu")[""]
 
 
 def metrics_row(images: int, repeats: int) -> list[str]:

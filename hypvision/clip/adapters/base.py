@@ -140,7 +140,7 @@ class Adapter(ABC):
         for tower, numbers in self.acts_on():
             weights = [tower.frozen(tower.blocks[number]).float() for number in numbers]
             some = weights[0].flatten()
-            found[tower.kind] = dict(
+            found[tower.modality] = dict(
                 width=tower.width,
                 depth=len(tower.blocks),
                 mean_abs=float(torch.stack([weight.abs().mean() for weight in weights]).mean()),
@@ -370,27 +370,27 @@ def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, Any], dict[str, Tenso
 
 
 def _check_sizes(model: nn.Module, base: Mapping[str, Any], path: Path) -> None:
-    own = {tower.kind: (tower.width, len(tower.blocks)) for tower in find_towers(model)}
+    sizes = {tower.modality: (tower.width, len(tower.blocks)) for tower in find_towers(model)}
     for kind, found in base.items():
-        if own.get(kind) != (found["width"], found["depth"]):
-            width, depth = own.get(kind, (0, 0))
+        if sizes.get(kind) != (found["width"], found["depth"]):
+            width, depth = sizes.get(kind, (0, 0))
             raise HypvisionError(
                 f"The adapter '{path}' is of another model: its {kind} tower has {found['depth']} blocks of width "
                 f"{found['width']}, this one's {depth} of {width}. Load it onto the model that it was trained on."
             )
 
 
-def _check_base(own: Mapping[str, Any], base: Mapping[str, Any], path: Path) -> None:
+def _check_base(measured: Mapping[str, Any], base: Mapping[str, Any], path: Path) -> None:
     for kind, found in base.items():
-        if not math.isclose(own[kind]["mean_abs"], found["mean_abs"], rel_tol=1e-2):
+        if not math.isclose(measured[kind]["mean_abs"], found["mean_abs"], rel_tol=1e-2):
             raise HypvisionError(
                 f"The adapter '{path}' was trained on other weights: the {kind} projections of its base model have a "
-                f"mean size of {found['mean_abs']:.5f}, this model's {own[kind]['mean_abs']:.5f}. Load the same "
+                f"mean size of {found['mean_abs']:.5f}, this model's {measured[kind]['mean_abs']:.5f}. Load the same "
                 "pretrained weights first, or pass strict=False."
             )
         # As exact as bfloat16, in which either model may be.
-        sample = torch.tensor(found.get("sample", own[kind]["sample"]))
-        if not torch.allclose(torch.tensor(own[kind]["sample"]), sample, rtol=1e-2, atol=1e-2 * found["mean_abs"]):
+        sample = torch.tensor(found.get("sample", measured[kind]["sample"]))
+        if not torch.allclose(torch.tensor(measured[kind]["sample"]), sample, rtol=1e-2, atol=1e-2 * found["mean_abs"]):
             raise HypvisionError(
                 f"The adapter '{path}' was trained on other weights: the {kind} projections of its base model begin "
                 "differently. Load the same pretrained weights first, or pass strict=False."

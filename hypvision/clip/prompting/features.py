@@ -1,8 +1,9 @@
-"""Image features of the frozen tower, computed once: in memory, and on disk by the content of images and model."""
+"""Features of the frozen towers, computed once: in memory, and on disk by the content of inputs and weights."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,55 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from hypvision.clip.prompting.hosts import Host
+from hypvision.clip.prompting.hosts import Host, is_learned
 from hypvision.files import replacing
 
-__all__ = ["FeatureCache"]
+__all__ = ["FeatureCache", "kept_texts"]
+
+
+def _kept(folder: Path | None, key: Callable[[], str], make: Callable[[], Tensor]) -> Tensor:
+    """What was made before, of this key, in the folder; where there is no folder it is made anew."""
+    if folder is None:
+        return make()
+    path = folder / f"{key()}.safetensors"
+    if path.is_file():
+        return load_file(path)["features"]
+    found = make()
+    with replacing(path) as temporary:
+        save_file({"features": found.contiguous()}, temporary)
+    return found
+
+
+def _bytes(value: Tensor) -> bytes:
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _add_weights(digest: Any, named: Iterable[tuple[str, Tensor]]) -> None:
+    for name, value in named:
+        digest.update(name.encode())
+        digest.update(_bytes(value))
+
+
+@torch.no_grad()
+def kept_texts(folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]) -> Tensor:
+    """``make()``, on the device of the host, or what it gave before for these sentences and this frozen text tower.
+
+    Args:
+        folder: where results are kept; None: nothing is.
+        host: whose CLIP it is.
+        sentences: what the result depends on, beside the weights.
+        make: computes it.
+    """
+
+    def key() -> str:
+        digest = hashlib.sha256(b"texts")
+        digest.update(_bytes(host.tokens(sentences)))
+        named = host.clip.state_dict().items()
+        _add_weights(digest, ((n, v) for n, v in named if not n.startswith("visual.") and not is_learned(f"clip.{n}")))
+        return digest.hexdigest()
+
+    path = None if folder is None else Path(folder).expanduser()
+    return _kept(path, key, lambda: make().cpu() if path else make()).to(host.scale.device)
 
 
 class FeatureCache:
@@ -36,15 +82,7 @@ class FeatureCache:
             dataset: samples with ``inputs``; it has ``paths``, ``description`` and ``viewed(augment)``.
             views: augmented views of each image, V; 0: its centre crop alone (V = 1).
         """
-        if self.folder is None:
-            return self._compute(host, dataset, views)
-        path = self.folder / f"{self._key(host, dataset, views)}.safetensors"
-        if path.is_file():
-            return load_file(path)["features"]
-        found = self._compute(host, dataset, views)
-        with replacing(path) as temporary:
-            save_file({"features": found}, temporary)
-        return found
+        return _kept(self.folder, lambda: self._key(host, dataset, views), lambda: self._compute(host, dataset, views))
 
     @torch.no_grad()
     def _compute(self, host: Host, dataset: Any, views: int) -> Tensor:
@@ -62,9 +100,7 @@ class FeatureCache:
         digest = hashlib.sha256(f"{views} {dataset.viewed(augment=views > 0).description}".encode())
         for path in dataset.paths:
             digest.update(hashlib.sha256(Path(path).read_bytes()).digest())
-        for name, value in host.clip.visual.state_dict().items():
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        _add_weights(digest, host.clip.visual.state_dict().items())
         for value in (host.mean, host.std):
             digest.update(str(value.flatten().tolist()).encode())
         return digest.hexdigest()

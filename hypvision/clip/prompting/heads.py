@@ -68,10 +68,6 @@ class CLIPAdapter(Host):
             nn.ReLU(),
         )  # fmt: skip
 
-    def texts(self) -> Tensor:
-        with torch.no_grad():  # nothing that is learned reaches them
-            return super().texts()
-
     def images(self, images: Tensor) -> Tensor:
         x = self.frozen_features(images)
         with exact(x.device):
@@ -106,10 +102,6 @@ class TipAdapter(Host):
         self.learner.register_buffer("values", torch.zeros(keys, classes))
         self.learner.register_buffer("alpha", torch.tensor(float(alpha)))
         self.learner.register_buffer("beta", torch.tensor(float(beta)))
-
-    def texts(self) -> Tensor:
-        with torch.no_grad():
-            return super().texts()
 
     @torch.no_grad()
     def fill(self, features: Tensor, labels: Tensor) -> None:

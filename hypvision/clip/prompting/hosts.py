@@ -175,10 +175,14 @@ class Host(nn.Module):
         """
         if not self.names:
             raise HypvisionError("There are no classes. Call set_classes(['cat', 'dog', ...]) first.")
-        learned = list(self.learner.parameters())
+        learned = self.text_parameters()
         if torch.is_grad_enabled() and any(p.requires_grad for p in learned):
             return self.encode_classes()
         return self._memo.get(learned, self.encode_classes)
+
+    def text_parameters(self) -> list[Tensor]:
+        """What is learned that class features depend on."""
+        return []
 
     def encode_classes(self) -> Tensor:
         """:meth:`texts`, anew."""
@@ -235,7 +239,8 @@ class Host(nn.Module):
 # Files: what was learned, and nothing else
 
 
-def _is_learned(name: str) -> bool:
+def is_learned(name: str) -> bool:
+    """Whether a tensor of a host's state is no part of the frozen models."""
     return name.startswith("learner.") or (
         name.startswith("clip.") and any(part in ADAPTERS for part in name.split("."))
     )
@@ -244,7 +249,7 @@ def _is_learned(name: str) -> bool:
 def _keep_learned(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:
     """After ``state_dict()``: the frozen models are not part of it."""
     for name in [name for name in state_dict if name.startswith(prefix)]:
-        if not _is_learned(name.removeprefix(prefix)):
+        if not is_learned(name.removeprefix(prefix)):
             del state_dict[name]
 
 
@@ -254,7 +259,7 @@ def _add_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_:
         if name.partition(".")[0] in ("clip", "teacher"):
             for own, value in (*module._parameters.items(), *module._buffers.items()):
                 full = f"{name}.{own}"
-                if value is not None and own not in module._non_persistent_buffers_set and not _is_learned(full):
+                if value is not None and own not in module._non_persistent_buffers_set and not is_learned(full):
                     state_dict.setdefault(prefix + full, value)
 
 
@@ -288,9 +293,9 @@ def encode_sentences(
         embeddings: (T, L, width) in place of those of the tokens.
     """
 
-    def encode(rows: Tensor, own: Tensor | None, *parts: Tensor) -> Tensor:
-        prompts = PromptTokens(dict(zip(layers, parts)), overwrite=True) if layers else None
-        return F.normalize(encode_text(clip, rows, prompts=prompts, embeddings=own).float(), dim=-1)
+    def encode(rows: Tensor, embedded: Tensor | None, *prompts_of_rows: Tensor) -> Tensor:
+        prompts = PromptTokens(dict(zip(layers, prompts_of_rows)), overwrite=True) if layers else None
+        return F.normalize(encode_text(clip, rows, prompts=prompts, embeddings=embedded).float(), dim=-1)
 
     grad, values = torch.is_grad_enabled(), list((layers or {}).values())
     size = chunk if grad else chunk or _CHUNK
@@ -381,6 +386,9 @@ class PromptedHost(Host):
     """A host whose learner is a :class:`.learners.PromptLearner`."""
 
     learner: PromptLearner
+
+    def text_parameters(self) -> list[Tensor]:
+        return [self.learner.ctx, *self.learner.deep_text] if self.learner.text_tokens else []
 
     def sentences(self) -> list[str]:
         if not self.learner.text_tokens:

@@ -20,21 +20,21 @@ __all__ = ["CoCoOpLearner", "MaPLeLearner", "PromptLearner", "word_embeddings"]
 _STD = 0.02  # of prompts that do not start from words
 
 
-def tower_shape(clip: nn.Module, kind: str) -> tuple[int, int]:
+def tower_shape(clip: nn.Module, modality: str) -> tuple[int, int]:
     """Width and number of blocks of the tower ``"text"`` or ``"vision"``.
 
     Raises:
         HypvisionError: it is no transformer.
     """
     for tower in find_towers(clip):
-        if tower.kind == kind:
+        if tower.modality == modality:
             return tower.width, len(tower.blocks)
     methods = (
-        "zeroshot, linear-probe, coop, cocoop, clip-adapter and tip-adapter" if kind == "vision" else "none of ours"
+        "zeroshot, linear-probe, coop, cocoop, clip-adapter and tip-adapter" if modality == "vision" else "none of ours"
     )
     raise HypvisionError(
-        f"The {kind} tower of {type(clip).__name__} is not a transformer, so no prompts can enter it. Methods for it: "
-        f"{methods}; or use a model such as ViT-B-16."
+        f"The {modality} tower of {type(clip).__name__} is not a transformer, so no prompts can enter it. Methods for "
+        f"it: {methods}; or use a model such as ViT-B-16."
     )
 
 
@@ -46,9 +46,9 @@ def word_embeddings(clip: nn.Module, tokenizer: Callable[[list[str]], Tensor], w
     return text.token_embedding(tokenizer([words]).to(device))[0, 1 : 1 + count].detach().float().clone()
 
 
-def _check_depth(kind: str, depth: int, blocks: int) -> None:
+def _check_depth(modality: str, depth: int, blocks: int) -> None:
     if not 1 <= depth <= blocks:
-        raise HypvisionError(f"The {kind} prompts have a depth of {depth}; the tower allows 1 to {blocks}.")
+        raise HypvisionError(f"The {modality} prompts have a depth of {depth}; the tower allows 1 to {blocks}.")
 
 
 class PromptLearner(nn.Module):

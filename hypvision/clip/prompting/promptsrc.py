@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
+from hypvision.clip.prompting.features import kept_texts
 from hypvision.clip.prompting.hosts import IVLP, HostOutput, mean_divergence, mean_texts, register_host
 from hypvision.clip.prompting.templates import imagenet_templates
 from hypvision.errors import HypvisionError
@@ -36,6 +38,7 @@ class PromptSRC(IVLP):
         clip, text, vision, depth, words, emulate_half, text_chunk: see :class:`.hosts.IVLP`.
         text_weight, image_weight, logit_weight: of the three consistency losses (Sec. 3.2: 25, 10, 1).
         templates: how many of CLIP's templates make the frozen class features (60).
+        cache: folder where these features are kept, by the content of sentences and weights; None: they are not.
     """
 
     def __init__(
@@ -51,17 +54,22 @@ class PromptSRC(IVLP):
         image_weight: float = 10.0,
         logit_weight: float = 1.0,
         templates: int = 60,
+        cache: str | Path | None = None,
     ):
         super().__init__(clip, text, vision, depth, words, emulate_half, text_chunk)
         self.weights, self.templates = (text_weight, image_weight, logit_weight), templates
+        self.cache = cache
         self._frozen = Memo()
 
     def frozen_texts(self) -> Tensor:
         """Unit class features (C, d) of the frozen model, kept while the classes do not change."""
-        tensors = [self.clip.logit_scale]
-        return self._frozen.get(
-            tensors, lambda: mean_texts(self, imagenet_templates(self.templates), unit=False), self.names
-        )
+
+        def make() -> Tensor:
+            templates = imagenet_templates(self.templates)
+            sentences = [template.format(name) for template in templates for name in self.names]
+            return kept_texts(self.cache, self, sentences, lambda: mean_texts(self, templates, unit=False))
+
+        return self._frozen.get([self.clip.logit_scale], make, self.names)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
         out = super().forward(images, labels)

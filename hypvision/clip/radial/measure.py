@@ -26,7 +26,7 @@ from hypvision.images import SUFFIXES, open_image
 __all__ = [
     "Measured",
     "embed_images",
-    "find_pictures",
+    "find_image_files",
     "measure_chains",
     "measure_clip",
     "measure_hyperlex",
@@ -54,7 +54,7 @@ class Measured:
     metrics: ChainMetrics | None = None
 
 
-def find_pictures(images: Sequence[str], folder: str | Path) -> dict[str, Path]:
+def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Path]:
     """The files in a folder of the images of chains: by the end of the address, or by an id, with any suffix.
 
     Raises:
@@ -93,7 +93,7 @@ def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64)
     side = clip.model.visual.image_size
     height, width = (side, side) if isinstance(side, int) else side
     parts = []
-    for start in tqdm(range(0, len(paths), batch), desc="pictures", leave=False, disable=len(paths) <= batch):
+    for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=len(paths) <= batch):
         pixels = []
         for path in paths[start : start + batch]:
             image = open_image(path)
@@ -114,7 +114,7 @@ def measure_chains(
     chains: Sequence[Sequence[str]],
     images: Sequence[str | None],
     texts: Tensor,
-    pictures: Tensor | None,
+    embedded_images: Tensor | None,
     space: Space,
     steps: int = 50,
 ) -> Measured:
@@ -124,8 +124,8 @@ def measure_chains(
         chains: n chains of L texts.
         images: for each chain what tells its image.
         texts: embeddings ``(n, L, d)``.
-        images: of the distinct images, in the order in which they first appear ``(m, d)``; None: order of the texts
-            alone.
+        embedded_images: of the distinct images, in the order in which they first appear ``(m, d)``; None: order of
+            the texts alone.
         space: of the embeddings.
         steps: radii of the walk.
 
@@ -143,18 +143,18 @@ def measure_chains(
         text = chains[row][level]
         raise HypvisionError(f"The embedding of '{text}' (chain {row + 1}, level {level + 1}) is not finite.")
     radii = space.radius(texts)
-    found = Measured(space, texts, pictures)
-    if pictures is None:
+    found = Measured(space, texts, embedded_images)
+    if embedded_images is None:
         found.values["d_corr"] = float(kendall_tau(radii).mean())
         return found
     order = list(dict.fromkeys(images))
-    if len(order) != len(pictures):
-        what = "an image without a chain" if len(pictures) > len(order) else "a chain without an image"
-        raise HypvisionError(f"There are {len(pictures)} images, but chains of {len(order)}: {what}.")
-    if not pictures.isfinite().all():
-        bad_image = order[int((~pictures.isfinite().all(-1)).nonzero()[0])]
+    if len(order) != len(embedded_images):
+        what = "an image without a chain" if len(embedded_images) > len(order) else "a chain without an image"
+        raise HypvisionError(f"There are {len(embedded_images)} images, but chains of {len(order)}: {what}.")
+    if not embedded_images.isfinite().all():
+        bad_image = order[int((~embedded_images.isfinite().all(-1)).nonzero()[0])]
         raise HypvisionError(f"The embedding of the image '{bad_image}' is not finite.")
-    similarity = space.similarity(pictures, texts.flatten(0, 1))
+    similarity = space.similarity(embedded_images, texts.flatten(0, 1))
     found.metrics = chain_metrics(chains, radii, list(images), similarity, steps)
     found.values = found.metrics.summary()
     owners = [list(images).index(image) for image in order]
@@ -166,7 +166,7 @@ def measure_clip(
     clip: CLIPBundle,
     chains: Sequence[Sequence[str]],
     images: Sequence[str | None],
-    pictures: Mapping[str, Path] | None,
+    image_files: Mapping[str, Path] | None,
     root: Tensor | None = None,
     steps: int = 50,
 ) -> Measured:
@@ -175,14 +175,14 @@ def measure_clip(
     Args:
         clip: the model.
         chains, images, steps: see there.
-        images: files of the images, or None.
+        image_files: of the images, by what tells them; or None.
         root: ``(d,)``; default: the embedding of the empty text.
     """
     every, rows = distinct([text for chain in chains for text in chain])
     embedded = embed_texts(clip.model, clip.tokenizer, ["", *every], progress=True)
     space = Sphere(embedded[0] if root is None else F.normalize(root.to(embedded), dim=-1))
     texts = embedded[1:][rows].unflatten(0, (len(chains), -1))
-    found = None if pictures is None else embed_images(clip, [pictures[image] for image in dict.fromkeys(images)])
+    found = None if image_files is None else embed_images(clip, [image_files[image] for image in dict.fromkeys(images)])
     return measure_chains(chains, images, texts, found, space, steps)
 
 

@@ -88,7 +88,7 @@ def embed_texts(
     """
     if not texts:
         raise HypvisionError("There are no texts to embed.")
-    if not any(tower.kind == "text" for tower in find_towers(model)) and not hasattr(model, "encode_text"):
+    if not any(tower.modality == "text" for tower in find_towers(model)) and not hasattr(model, "encode_text"):
         raise HypvisionError(f"The model ({type(model).__name__}) has no text tower. Give a CLIP model of open_clip.")
     device = next(model.parameters()).device
     once, rows = distinct(texts)

@@ -79,10 +79,10 @@ def meru_traversal(
 
 
 def _changes(
-    found: Sequence[int], thresholds: np.ndarray, similarity: Tensor, radii: Tensor, words: Sequence[str]
+    nearest: Sequence[int], thresholds: np.ndarray, similarity: Tensor, radii: Tensor, words: Sequence[str]
 ) -> list[Step]:
     path: list[Step] = []
-    for number, threshold in zip(found, thresholds):
+    for number, threshold in zip(nearest, thresholds):
         if not path or path[-1].text != words[number]:
             path.append(Step(words[number], float(radii[number]), float(similarity[number]), float(threshold)))
     return path

@@ -1,26 +1,19 @@
 """Where the data sets of the benchmark lie, and how their images, labels and class names are found.
 
 The layout is CoOp's: a root folder with a folder for each data set. Most have a split file
-(``split_zhou_NAME.json``); where it is missing and the data set is one of class folders, a split of the same sizes is
-drawn and written beside them. Any other name is a data set of one's own, see :func:`load_split`.
+(``split_zhou_NAME.json``); where it is missing, a split of the same sizes is made of the data as its authors publish
+it (:mod:`.raw`) and written beside it. Any other name is a data set of one's own, see :func:`load_split`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from hypvision.data.fewshot.splits import (
-    Item,
-    Split,
-    class_folders,
-    read_lines,
-    read_split,
-    split_at_random,
-    write_split,
-)
+from hypvision.data.fewshot import raw
+from hypvision.data.fewshot.splits import Item, Split, class_folders, read_lines, read_split, write_split
 from hypvision.errors import HypvisionError
 
 __all__ = ["CROSS", "DOMAINS", "LAYOUTS", "SETS", "Layout", "layout_of", "load_split"]
@@ -37,7 +30,7 @@ class Layout(NamedTuple):
         split: split file; empty where other files say it.
         template: sentence for a class name.
         classes: their number.
-        load: what makes a split where there is no split file: a function of the layout and its folder; None: nothing.
+        load: what makes a split where there is no split file: a function of the layout and its folder.
         source: where the split file, or the data, comes from.
     """
 
@@ -46,7 +39,7 @@ class Layout(NamedTuple):
     split: str
     template: str
     classes: int
-    load: Callable[[Layout, Path], Split] | None = None
+    load: Callable[[Layout, Path], Split]
     source: str = "CoOp's DATASETS.md lists the downloads"
 
     @property
@@ -117,7 +110,7 @@ def _aircraft(layout: Layout, folder: Path) -> Split:
     return Split(*parts)
 
 
-# Class folders, from which the split is drawn -------------------------------------------------------------------------
+# Splits that are made where the file is missing ----------------------------------------------------------------------
 
 _CALTECH = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"}
 _EUROSAT = {
@@ -128,10 +121,17 @@ _EUROSAT = {
 }  # fmt: skip
 
 
-def _drawn(name_of: Callable[[str], str] = str, ignored: Sequence[str] = ()) -> Callable[[Layout, Path], Split]:
+def _made(rule: raw.Rule) -> Callable[[Layout, Path], Split]:
     def load(layout: Layout, folder: Path) -> Split:
-        split = split_at_random(folder / layout.images, name_of, ignored)
-        write_split(folder / layout.split.replace("split_zhou_", "split_drawn_"), split, folder / layout.images)
+        images = folder / layout.images
+        try:
+            split = rule(folder, images)
+        except HypvisionError as error:
+            raise HypvisionError(
+                f"The split file '{folder / layout.split}' is missing ({layout.source}: put it there), and none can be "
+                f"made: {error}"
+            ) from error
+        write_split(folder / layout.split.replace("split_zhou_", "split_drawn_"), split, images)
         return split
 
     return load
@@ -141,26 +141,31 @@ LAYOUTS = {
     "imagenet": Layout("imagenet", "images", "", _PHOTO, 1000, _imagenet),
     "caltech101": Layout(
         "caltech-101", "101_ObjectCategories", "split_zhou_Caltech101.json", _PHOTO, 100,
-        _drawn(lambda name: _CALTECH.get(name, name), ("BACKGROUND_Google", "Faces_easy")),
+        _made(raw.from_folders(lambda name: _CALTECH.get(name, name), ("BACKGROUND_Google", "Faces_easy"))),
     ),
     "oxford_pets": Layout(
-        "oxford_pets", "images", "split_zhou_OxfordPets.json", "a photo of a {}, a type of pet.", 37
+        "oxford_pets", "images", "split_zhou_OxfordPets.json", "a photo of a {}, a type of pet.", 37, _made(raw.pets)
     ),
-    "stanford_cars": Layout("stanford_cars", "", "split_zhou_StanfordCars.json", _PHOTO, 196),
+    "stanford_cars": Layout("stanford_cars", "", "split_zhou_StanfordCars.json", _PHOTO, 196, _made(raw.cars)),
     "oxford_flowers": Layout(
-        "oxford_flowers", "jpg", "split_zhou_OxfordFlowers.json", "a photo of a {}, a type of flower.", 102
+        "oxford_flowers", "jpg", "split_zhou_OxfordFlowers.json", "a photo of a {}, a type of flower.", 102,
+        _made(raw.flowers),
     ),
     "food101": Layout(
-        "food-101", "images", "split_zhou_Food101.json", "a photo of {}, a type of food.", 101, _drawn()
+        "food-101", "images", "split_zhou_Food101.json", "a photo of {}, a type of food.", 101,
+        _made(raw.from_folders()),
     ),
     "fgvc_aircraft": Layout("fgvc_aircraft", "images", "", "a photo of a {}, a type of aircraft.", 100, _aircraft),
-    "sun397": Layout("sun397", "SUN397", "split_zhou_SUN397.json", _PHOTO, 397),
-    "dtd": Layout("dtd", "images", "split_zhou_DescribableTextures.json", "{} texture.", 47, _drawn()),
+    "sun397": Layout("sun397", "SUN397", "split_zhou_SUN397.json", _PHOTO, 397, _made(raw.sun397)),
+    "dtd": Layout("dtd", "images", "split_zhou_DescribableTextures.json", "{} texture.", 47, _made(raw.from_folders())),
     "eurosat": Layout(
         "eurosat", "2750", "split_zhou_EuroSAT.json", "a centered satellite photo of {}.", 10,
-        _drawn(lambda name: _EUROSAT.get(name, name)),
+        _made(raw.from_folders(lambda name: _EUROSAT.get(name, name))),
     ),
-    "ucf101": Layout("ucf101", "UCF-101-midframes", "split_zhou_UCF101.json", "a photo of a person doing {}.", 101),
+    "ucf101": Layout(
+        "ucf101", "UCF-101-midframes", "split_zhou_UCF101.json", "a photo of a person doing {}.", 101,
+        _made(raw.ucf101),
+    ),
     "imagenetv2": Layout(
         "imagenetv2", "imagenetv2-matched-frequency-format-val", "", _PHOTO, 1000, _imagenet_v2
     ),
@@ -243,8 +248,4 @@ def load_split(name: str, root: str | Path) -> Split:
     for file in (layout.split, layout.split.replace("split_zhou_", "split_drawn_")) if layout.split else ():
         if (folder / file).is_file():
             return read_split(folder / file, folder / layout.images)
-    if layout.load is None:
-        raise HypvisionError(
-            f"The split file '{folder / layout.split}' is missing. {layout.source.capitalize()}: put it there."
-        )
     return layout.load(layout, folder)

@@ -1,10 +1,9 @@
-"""Lists of images with their labels and class names: the split files of the benchmark, and those made from folders."""
+"""Lists of images with their labels and class names: the split files of the benchmark, and folders of classes."""
 
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ __all__ = [
     "class_names",
     "read_lines",
     "read_split",
-    "split_at_random",
     "write_split",
 ]
 
@@ -121,28 +119,3 @@ def class_folders(folder: Path, ignored: Sequence[str] = ()) -> dict[str, list[s
     if not found:
         raise HypvisionError(f"The folder '{folder}' has no class folders. Expected: one folder a class.")
     return found
-
-
-def split_at_random(
-    folder: Path, name_of: Callable[[str], str] = str, ignored: Sequence[str] = (), seed: int = 1
-) -> Split:
-    """Half of each class for training, a fifth for validation, the rest for test: the benchmark's rule for folders.
-
-    The published split files were drawn once, from a list in directory order; this draws from a sorted one, so it has
-    their sizes and not their images.
-
-    Args:
-        folder: of class folders.
-        name_of: the class name of a folder.
-        ignored: folders that are no classes.
-        seed: of the draw.
-    """
-    generator, parts = random.Random(seed), Split([], [], [])
-    for label, (name, paths) in enumerate(class_folders(folder, ignored).items()):
-        generator.shuffle(paths)
-        train, val = round(len(paths) * 0.5), round(len(paths) * 0.2)
-        items = [Item(path, label, name_of(name)) for path in paths]
-        parts.train.extend(items[:train])
-        parts.val.extend(items[train : train + val])
-        parts.test.extend(items[train + val :])
-    return parts

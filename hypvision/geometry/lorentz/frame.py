@@ -172,11 +172,11 @@ def _perpendicular(v: Tensor, x: Tensor, where: Tensor) -> Tensor:
     """
     if v.dtype == torch.float32 and not plain(v):
         return _Perpendicular.apply(v, x, where)
-    wide = has_float64(v)
+    in_float64 = has_float64(v)
     out, x = widen(v), widen(x)
     square = (x * x).sum(-1, keepdim=True)
     safe = torch.where(where, square, torch.ones_like(square))
-    for _ in range(1 if wide and v.dtype == torch.float32 else 2):
+    for _ in range(1 if in_float64 and v.dtype == torch.float32 else 2):
         out = out - x * torch.where(where, (x * out).sum(-1, keepdim=True) / safe, torch.zeros_like(square))
     return out.to(v.dtype)
 

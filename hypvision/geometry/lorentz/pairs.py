@@ -265,13 +265,13 @@ def _across(x: Tensor, y: Tensor, where: Tensor, short_x: Tensor, short_y: Tenso
     Where one vector is much shorter it is twice that vector's part, up to the sign.
     """
     dtype = torch.promote_types(x.dtype, y.dtype)
-    wide = has_float64(x)
+    in_float64 = has_float64(x)
     x, y = widen(x), widen(y)
     total = x + y
     out = torch.where(short_x, 2 * x, torch.where(short_y, 2 * y, y - x))
     square = square_norm(total)
     safe = torch.where(where, square, torch.ones_like(square))
-    for _ in range(1 if wide and dtype == torch.float32 else 2):
+    for _ in range(1 if in_float64 and dtype == torch.float32 else 2):
         out = out - total * torch.where(where, dot(out, total) / safe, torch.zeros_like(square))
     return out.to(dtype)
 

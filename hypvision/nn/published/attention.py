@@ -139,10 +139,10 @@ class LorentzAttention(_Attention):
         if dropout:  # after which they sum to anything: a column of ones finds that out
             query, key, value = F.pad(query, (0, 1)), F.pad(key, (0, 1)), F.pad(value, (0, 1), value=1.0)
         mean = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0)
-        wide = mean.float() if mean.dtype in (torch.float16, torch.bfloat16) else mean
+        precise = mean.float() if mean.dtype in (torch.float16, torch.bfloat16) else mean
         if dropout:
-            wide = wide[..., :-1] / wide[..., -1:].clamp(min=1e-6)
-        heads = centroid_space(wide[..., :1] + 1 / c**0.5, wide[..., 1:], c)
+            precise = precise[..., :-1] / precise[..., -1:].clamp(min=1e-6)
+        heads = centroid_space(precise[..., :1] + 1 / c**0.5, precise[..., 1:], c)
         if self.join == "centroid":
             return centroid_space(space_time(heads, c).mean(1), heads.mean(1), c).to(x.dtype)
         heads = heads.to(x.dtype)
@@ -203,8 +203,8 @@ class LorentzLinearAttention(_Attention):
 
     def _focus(self, x: Tensor) -> Tensor:
         """Positive features of the same length, sharpened by the power."""
-        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        u = (wide.relu() + 1e-6) / (self.scale.to(wide.dtype).abs() + 1e-6)
+        precise = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        u = (precise.relu() + 1e-6) / (self.scale.to(precise.dtype).abs() + 1e-6)
         # relative to the largest entry: powers of large features would overflow
         top = u.amax(-1, keepdim=True)
         sharp = (u / top) ** self.power

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -183,9 +184,9 @@ class PLFCLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)
         with exact(x.device):
-            c, wide = self.manifold.c, x.to(torch.promote_types(x.dtype, torch.float32))
+            c, precise = self.manifold.c, x.to(torch.promote_types(x.dtype, torch.float32))
             root, limit = c**0.5, 40.0 - 0.5 * math.log(self.out_features)
-            distance = lorentz_logits(wide, self.z, self.a, c) * root
+            distance = lorentz_logits(precise, self.z, self.a, c) * root
             out = torch.sinh(distance.clamp(-limit, limit)) / root
             if self.bias is not None:
                 shift = self.manifold.expmap0(self.bias.to(out.dtype))
@@ -197,7 +198,42 @@ class PLFCLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
-class PoincareLinear(nn.Module):
+class _PoincareLayer(nn.Module):
+    """Weight and bias of the linear layers of the ball; ``inits`` are the known ones."""
+
+    inits: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        manifold: PoincareBall,
+        bias: bool = True,
+        init: str = "isometric",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        check_manifold(self, manifold, PoincareBall)
+        check_sizes(self, in_features=in_features, out_features=out_features)
+        check_init(self, init, self.inits)
+        self.in_features, self.out_features, self.init = in_features, out_features, init
+        self.manifold = manifold
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise as ``init`` says; the bias is 0."""
+        self._init_weight()
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class PoincareLinear(_PoincareLayer):
     r"""Linear layer of hyperbolic neural networks, :math:`(M \otimes x) \oplus \exp_0(b)` (Ganea et al., NeurIPS 2018).
 
     Args:
@@ -216,34 +252,13 @@ class PoincareLinear(nn.Module):
         ValueError: an argument is out of range, or the input has another width.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        manifold: PoincareBall,
-        bias: bool = True,
-        init: str = "isometric",
-        device=None,
-        dtype=None,
-    ):
-        super().__init__()
-        check_manifold(self, manifold, PoincareBall)
-        check_sizes(self, in_features=in_features, out_features=out_features)
-        check_init(self, init, ("isometric", "kaiming"))
-        self.in_features, self.out_features, self.init = in_features, out_features, init
-        self.manifold = manifold
-        self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
-        self.reset_parameters()
+    inits = ("isometric", "kaiming")
 
-    def reset_parameters(self) -> None:
-        """Initialise as ``init`` says; the bias is 0."""
+    def _init_weight(self) -> None:
         if self.init == "isometric":
             isometric_(self.weight)
         else:
             nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)
@@ -252,69 +267,34 @@ class PoincareLinear(nn.Module):
             return out
         return self.manifold.mobius_add(out, self.manifold.expmap0(self.bias.to(out.dtype)).expand_as(out))
 
-    def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
-
-class PoincareFullyConnected(nn.Module):
+class PoincareFullyConnected(_PoincareLayer):
     r"""Fully connected layer of HNN++ (Shimizu et al., ICLR 2021): coordinates are distances from hyperplanes.
 
     .. math:: y = \frac{w}{1 + \sqrt{1 + c|w|^2}}, \qquad w_k = \frac{\sinh(\sqrt c\, v_k(x))}{\sqrt c}
 
     with ``v`` the logits of :func:`hypvision.geometry.poincare.hyperplane_logits`: on the hyperboloid ``w`` is the
-    space part of the result. ``w`` is cut at a radius of 40.
+    space part of the result. ``w`` is cut at a radius of 40. Arguments, shapes and errors are those of
+    :class:`PoincareLinear`, but for
 
     Args:
-        in_features, out_features: dimensions.
-        manifold: the ball.
         bias: whether the hyperplanes have offsets.
         init: ``"isometric"`` keeps the spread of the coordinates of ``w``, so that stacks of any depth start with radii
             in range (rows as nearly orthogonal as they can be and half as long as a unit, at which a logit is linear in
             the space part). The others are the published ones: ``"normal"`` (variance ``1 / (2 n m)``, HNN++), under
             which radii shrink by more than half in every layer, and ``"identity"`` (half the identity if ``n <= m``,
             else as before; HypLL).
-
-    Shapes:
-        points ``(..., in_features)`` to ``(..., out_features)``.
-
-    Raises:
-        TypeError: the manifold is not a ball, or the input is not floating point.
-        ValueError: an argument is out of range, or the input has another width.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        manifold: PoincareBall,
-        bias: bool = True,
-        init: str = "isometric",
-        device=None,
-        dtype=None,
-    ):
-        super().__init__()
-        check_manifold(self, manifold, PoincareBall)
-        check_sizes(self, in_features=in_features, out_features=out_features)
-        check_init(self, init, ("isometric", "normal", "identity"))
-        self.in_features, self.out_features, self.init = in_features, out_features, init
-        self.manifold = manifold
-        self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
-        self.reset_parameters()
+    inits = ("isometric", "normal", "identity")
 
-    def reset_parameters(self) -> None:
-        """Initialise as ``init`` says; offsets are 0."""
+    def _init_weight(self) -> None:
         init_planes_(self.weight, self.init)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)
         offset = self.bias if self.bias is not None else self.weight.new_zeros(self.out_features)
         return self.manifold.projx(_fully_connected(x, self.weight, offset, self.manifold.c))
-
-    def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
 @torch.no_grad()

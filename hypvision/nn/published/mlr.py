@@ -57,8 +57,8 @@ class FGGMLR(FGGLinear):
         check_features(self, x, self.in_features)
         with exact(x.device):
             root, planes = self.manifold.c**0.5, self.planes()
-            wide = x.to(planes.dtype)
-            out = F.linear(wide, planes[:, 1:]) + space_time(wide, self.manifold.c) * planes[:, 0]
+            precise = x.to(planes.dtype)
+            out = F.linear(precise, planes[:, 1:]) + space_time(precise, self.manifold.c) * planes[:, 0]
             return asinh(out * root) / root
 
 

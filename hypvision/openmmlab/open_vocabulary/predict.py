@@ -87,13 +87,13 @@ def look(
     """
     if classes is not None:
         model.set_test_classes(classes, *(() if things is None else (things,)))
-    picture = open_image(image)
-    width, height = picture.size
+    opened = open_image(image)
+    width, height = opened.size
     scale = 1.0 if size is None else size / max(width, height)
     new = (max(1, round(width * scale)), max(1, round(height * scale)))
-    if new != picture.size:
-        picture = picture.resize(new, Image.Resampling.BILINEAR)
-    pixels = torch.from_numpy(np.array(picture)[..., ::-1].copy()).permute(2, 0, 1)
+    if new != opened.size:
+        opened = opened.resize(new, Image.Resampling.BILINEAR)
+    pixels = torch.from_numpy(np.array(opened)[..., ::-1].copy()).permute(2, 0, 1)
     meta = dict(
         img_id=0,
         ori_shape=(height, width),

@@ -1,4 +1,4 @@
-"""Open-vocabulary segmentation for mmseg: segmentor, input, data sets by class list, wide labels, metric.
+"""Open-vocabulary segmentation for mmseg: segmentor, input, data sets by class list, 16-bit labels, metric.
 
 Importing this module imports mmseg and open_clip.
 """
@@ -34,11 +34,11 @@ from hypvision.viz.palette import palette
 __all__ = [
     "DatasetClassesHook",
     "HyperCLIPSegmentor",
-    "LoadWideAnnotations",
+    "Load16BitAnnotations",
     "OpenVocabIoUMetric",
     "OpenVocabPreProcessor",
     "OpenVocabSegDataset",
-    "ResizeWide",
+    "Resize16Bit",
 ]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
@@ -140,8 +140,8 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
 # Data -----------------------------------------------------------------------------------------------------------------
 
 
-@TRANSFORMS.register_module()
-class LoadWideAnnotations(LoadAnnotations):
+@TRANSFORMS.register_module(["Load16BitAnnotations", "LoadWideAnnotations"])  # dumped configs have the former name
+class Load16BitAnnotations(LoadAnnotations):
     """Label maps of any depth; mmseg's own cuts them to 8 bits, which breaks lists of more than 255 classes."""
 
     def _load_seg_map(self, results: dict[str, Any]) -> None:
@@ -160,14 +160,14 @@ class LoadWideAnnotations(LoadAnnotations):
             for old, new in results["label_map"].items():
                 table[old] = new
             labels = np.where(labels < 0, labels, table[labels.clip(min=0)])  # a negative one is wrong, and stays so
-        # mmcv resizes with Pillow in 8 bits only, so 8 bits are kept where they hold the labels; else see ResizeWide.
+        # mmcv resizes with Pillow in 8 bits only, so 8 bits are kept where they hold the labels; else see Resize16Bit.
         narrow = labels.min(initial=0) >= 0 and labels.max(initial=0) <= 255
         results["gt_seg_map"] = labels.astype(np.uint8) if narrow else labels
         results["seg_fields"].append("gt_seg_map")
 
 
-@TRANSFORMS.register_module()
-class ResizeWide(Resize):
+@TRANSFORMS.register_module(["Resize16Bit", "ResizeWide"])  # dumped configs have the former name
+class Resize16Bit(Resize):
     """mmcv's Resize, also for label maps of more than 8 bits, which it refuses with Pillow as the backend."""
 
     def _resize_seg(self, results: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ def test_adapted_projections_are_those_of_the_reference(kind, path):
             chunks = [
                 layer.map_rows_reference(rows, getattr(block.hyperclip, letter), c)
                 for letter, rows in zip("qkv", packed.detach().chunk(3))
-                for c in [1.0 if tower.kind == "text" else 0.01]
+                for c in [1.0 if tower.modality == "text" else 0.01]
             ]
             packed.data = torch.cat(chunks)
     assert close(outputs(model), outputs(reference), 5e-6)

@@ -313,6 +313,33 @@ def test_texts_are_encoded_once_in_evaluation(name):
     assert (other(images).logits() - host(images).logits()).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("name", ["deep-vision", "clip-adapter"])
+def test_texts_that_nothing_learned_reaches_are_encoded_once_in_training(name):
+    host = make(name).train()
+    images = pictures(host)
+    with mock.patch.object(module, "encode_text", wraps=module.encode_text) as encode:
+        for _ in range(3):
+            F.cross_entropy(host(images).logits(), LABELS).backward()
+            with torch.no_grad():
+                for parameter in host.learner.parameters():
+                    parameter.sub_(0.1 * parameter.grad)
+        assert encode.call_count == 1
+
+
+def test_frozen_texts_are_kept_by_their_content(tmp_path):
+    host = make("promptsrc", cache=tmp_path)
+    found = host.frozen_texts()
+    assert len(list(tmp_path.iterdir())) == 1
+    with mock.patch.object(module, "encode_text") as encode:
+        assert torch.equal(make("promptsrc", cache=tmp_path, text=1).frozen_texts(), found)
+        encode.assert_not_called()
+    for other in (make("promptsrc", bundle(2), cache=tmp_path), make("promptsrc", cache=tmp_path, templates=3)):
+        assert not torch.equal(other.frozen_texts(), found)
+    host.set_classes(OTHERS)
+    host.frozen_texts()
+    assert len(list(tmp_path.iterdir())) == 4
+
+
 @pytest.mark.parametrize("name", ["maple", "cocoop", "coop"])
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_parts_of_the_classes_at_a_time(name, chunk):

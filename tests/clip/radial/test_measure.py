@@ -11,7 +11,7 @@ pytest.importorskip("scipy")
 from hypvision.clip.models import create_clip
 from hypvision.clip.radial.measure import (
     embed_images,
-    find_pictures,
+    find_image_files,
     measure_chains,
     measure_clip,
     measure_hyperlex,
@@ -125,9 +125,9 @@ def pictures(tmp_path):
     return tmp_path
 
 
-def test_pictures_are_found_and_embedded(pictures):
-    files = find_pictures(IMAGES, pictures)
-    assert files == {"x/1.jpg": pictures / "1.jpg", "2": pictures / "2.png"}
+def test_pictures_are_found_and_embedded(folder):
+    files = find_image_files(IMAGES, folder)
+    assert files == {"x/1.jpg": folder / "1.jpg", "2": folder / "2.png"}
     clip = create_clip("emoji-s16")
     every = embed_images(clip, list(files.values()))
     assert torch.allclose(every.norm(dim=-1), torch.ones(2)) and every.shape == (2, 128)
@@ -136,9 +136,9 @@ def test_pictures_are_found_and_embedded(pictures):
     assert measured.texts.shape == (3, 3, 128) and torch.equal(measured.texts[0, 0], measured.texts[2, 0])
     assert len(measured.metrics.predicted) == 2
     with pytest.raises(HypvisionError, match="1 of 3 images .* the first is 'http://y/3.jpg'"):
-        find_pictures([*IMAGES, "http://y/3.jpg"], pictures)
+        find_image_files([*IMAGES, "http://y/3.jpg"], folder)
     with pytest.raises(HypvisionError, match="no folder of images"):
-        find_pictures(IMAGES, pictures / "none")
+        find_image_files(IMAGES, folder / "none")
 
 
 def test_tree_of_class_folders(pictures):

@@ -1,4 +1,4 @@
-"""Metrics of chains against the literal algorithm: equal to the last image, with ties, several chains and any step."""
+"""Metrics of chains against the reference implementation: to the last image, with ties, several chains, any step."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def measure(texts, owners, e, v, root, steps):
         dict(n=1, images=1),
     ],
 )
-def test_every_image_and_chain_is_as_in_the_literal_algorithm(options, steps):
+def test_every_image_and_chain_is_as_in_the_reference(options, steps):
     given = case(**options)
     texts, owners, e, v, root = given
     expected = reference.chain_metrics(texts, e.astype(np.float32), owners, v.astype(np.float32),

@@ -1,4 +1,4 @@
-"""Walks of one image, on the sphere and on the hyperboloid, against a literal walk and by hand."""
+"""Walks of one image, on the sphere and on the hyperboloid, against a plain walk and by hand."""
 
 import math
 

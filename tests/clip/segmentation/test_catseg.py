@@ -1,4 +1,4 @@
-"""The aggregation head against the literal reference, which repeats everything that the head computes once."""
+"""The aggregation head against the reference implementation, which repeats everything that the head computes once."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def relative(a, b):
 @pytest.mark.parametrize("attention", ["linear", "full"])
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("grid,classes", [((8, 8), 5), ((3, 3), 5), ((8, 12), 16), ((8, 8), 23)])
-def test_literal(attention, training, grid, classes):
+def test_equals_the_reference(attention, training, grid, classes):
     head = build(attention=attention).train(training)
     reference = ReferenceHead(head.state_dict(), 4, 4, (2, 2), 16, attention)
     features, text, maps = inputs(grid, classes)

@@ -1,15 +1,15 @@
-"""Official segmenter checkpoints: HyperCLIP's and CAT-Seg's layouts, against the literal formulation of everything."""
+"""Official segmenter checkpoints: HyperCLIP's and CAT-Seg's layouts, against a reference of everything."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from references.hyperclip import ReferenceHead, literal_packed
+from references.hyperclip import ReferenceHead, reference_packed
 
 pytest.importorskip("open_clip")
 
 from helpers import clip_models
 from helpers.segmenter import HEAD, build, picture
-from references.clip import literal_dense
+from references.clip import reference_dense
 
 from hypvision.clip.towers import find_towers
 from hypvision.errors import HypvisionError
@@ -41,7 +41,7 @@ def official(blocks=True, vision_layers=4):
     return weights
 
 
-def literal(weights, image, text):
+def reference_segmenter(weights, image, text):
     """Logits of one normalised image by the reference; adapters written into a plain CLIP row by row."""
     depth = 1 + max(int(n.split("resblocks.")[1].split(".")[0]) for n in weights if "visual.transformer" in n)
     plain = clip_models.openai_clip(vision_layers=depth)
@@ -51,10 +51,10 @@ def literal(weights, image, text):
         for number, block in enumerate(tower.blocks):
             stem = f"{prefix}.resblocks.{number}.hyperbolic_attn.adapter_attn_"
             found = {letter: ours[f"{stem}{letter}.weights"] for letter in "qkv" if f"{stem}{letter}.weights" in ours}
-            if found and not (tower.kind == "vision" and 11 <= number < depth - 1):
-                block.attn.in_proj_weight.data = literal_packed(block.attn.in_proj_weight.data, found, 0.01)
+            if found and not (tower.modality == "vision" and 11 <= number < depth - 1):
+                block.attn.in_proj_weight.data = reference_packed(block.attn.in_proj_weight.data, found, 0.01)
     with torch.no_grad():
-        features, maps, _ = literal_dense(plain, image)
+        features, maps, _ = reference_dense(plain, image)
         first, second = max(0, depth // 3 - 1), max(0, 2 * depth // 3 - 1)
         guides = [
             F.conv_transpose2d(maps[i][None], weights[f"{n}.weight"], weights[f"{n}.bias"], stride=s)
@@ -68,7 +68,7 @@ def literal(weights, image, text):
 
 
 @pytest.mark.parametrize("family,layers", [("hyperclip", 4), ("hyperclip", 14), ("catseg", 4)])
-def test_converted_segmenter_is_the_literal_one(tmp_path, family, layers):
+def test_converted_segmenter_is_the_reference(tmp_path, family, layers):
     weights = official(family == "hyperclip", layers)
     stored = dict(weights)
     if family == "catseg":
@@ -89,7 +89,7 @@ def test_converted_segmenter_is_the_literal_one(tmp_path, family, layers):
     with torch.no_grad():
         found = model.logits(image[None])
     names = [f"A photo of a {name} in the scene" for name in model.classes]
-    expected = literal(weights, (image - 120) / 60, names)
+    expected = reference_segmenter(weights, (image - 120) / 60, names)
     assert (found - expected).abs().max() <= 5e-6 * expected.abs().max()
 
     back = convert_file(family, done.path, tmp_path / "back.pth", to_official=True)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from helpers import clip_models
 from helpers.segmenter import build, picture
-from references.hyperclip import literal_loss
+from references.hyperclip import reference_loss
 
 from hypvision.clip import adapters
 from hypvision.clip.classes import CLASS_LISTS, load_classes, official_ids, prompts
@@ -94,7 +94,7 @@ def test_official_windows():
     assert model._windows((640, 640)) == [(0, 0), (0, 256), (256, 0), (256, 256)]
 
 
-def test_whole_removes_the_padding_and_the_quirk_does_not():
+def test_whole_removes_the_padding_and_official_padding_does_not():
     image = torch.zeros(3, 40, 40)
     image[:, :, 20:] = 255
     model = build(inference="whole")
@@ -107,15 +107,15 @@ def test_whole_removes_the_padding_and_the_quirk_does_not():
         small = logits.sigmoid()
         expected = F.interpolate(small, (64, 64), mode="bilinear", align_corners=False)[0, :, :40, :40]
         assert (fine - expected).abs().max() < 1e-5
-        quirk = F.interpolate(small, (40, 40), mode="bilinear", align_corners=False)[0]
-        assert (official - quirk).abs().max() < 1e-5 and (fine - official).abs().max() > 1e-4
+        padded = F.interpolate(small, (40, 40), mode="bilinear", align_corners=False)[0]
+        assert (official - padded).abs().max() < 1e-5 and (fine - official).abs().max() > 1e-4
 
 
 def test_loss_is_the_one_hot_one():
     logits = torch.randn(1, 5, 7, 9, requires_grad=True)
     labels = torch.randint(0, 5, (1, 20, 30))
     labels[:, :4] = 255
-    expected = literal_loss(logits, labels)
+    expected = reference_loss(logits, labels)
     found = segmentation_loss(logits, labels)
     assert torch.allclose(found, expected, rtol=1e-6)
     a, b = (torch.autograd.grad(loss, logits)[0] for loss in (found, expected))

@@ -2,7 +2,7 @@
 test_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="Resize", scale=(2560, 640), keep_ratio=True, backend="pillow"),
-    dict(type="LoadWideAnnotations"),
+    dict(type="Load16BitAnnotations"),
     dict(type="PackSegInputs"),
 ]
 val_dataloader = dict(

@@ -76,26 +76,26 @@ class HyperCLIPConfig(AdapterConfig):
                 value = (value,) if isinstance(value, int) else tuple(value)
                 object.__setattr__(self, name, value)
 
-    def curvature(self, kind: str) -> float:
+    def curvature(self, modality: str) -> float:
         """Of the tower ``"text"`` or ``"vision"``."""
-        if kind == "text":
+        if modality == "text":
             return 1.0 if self.official_text_curvature else self.c_text
         return self.c_vision
 
-    def layers(self, kind: str, depth: int) -> tuple[int, ...]:
+    def layers(self, modality: str, depth: int) -> tuple[int, ...]:
         """Numbers of the adapted blocks of a tower of ``depth`` blocks.
 
         Raises:
             HypvisionError: a number out of range.
         """
-        given = self.text_layers if kind == "text" else self.vision_layers
+        given = self.text_layers if modality == "text" else self.vision_layers
         if given is None:
-            if kind == "vision" and self.official_twelve_layers:
+            if modality == "vision" and self.official_twelve_layers:
                 return tuple(range(min(11, depth - 1))) + (depth - 1,)
             return tuple(range(depth))
         wrong = [number for number in given if not 0 <= number < depth]
         if wrong or len(set(given)) < len(given):
             raise HypvisionError(
-                f"HyperCLIP: {kind}_layers is {given}, but the {kind} tower has blocks 0 to {depth - 1}."
+                f"HyperCLIP: {modality}_layers is {given}, but the {modality} tower has blocks 0 to {depth - 1}."
             )
         return tuple(sorted(given))

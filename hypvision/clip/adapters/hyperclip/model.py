@@ -55,8 +55,8 @@ class HyperCLIP(Adapter):
         self.sites = [
             _Site(tower, number, _make_maps(config, tower, number))
             for tower in find_towers(model)
-            if getattr(config, tower.kind)
-            for number in config.layers(tower.kind, len(tower.blocks))
+            if getattr(config, tower.modality)
+            for number in config.layers(tower.modality, len(tower.blocks))
         ]
         if not self.sites:
             raise HypvisionError(
@@ -119,15 +119,15 @@ class HyperCLIP(Adapter):
         return [parameter for site in self.sites for parameter in site.maps.parameters()]
 
     def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:
-        towers = {site.tower.kind: site.tower for site in self.sites}
-        return [(tower, [site.number for site in self.sites if site.tower.kind == kind])
+        towers = {site.tower.modality: site.tower for site in self.sites}
+        return [(tower, [site.number for site in self.sites if site.tower.modality == kind])
                 for kind, tower in towers.items()]  # fmt: skip
 
     def freeze_unused(self) -> None:
         """In the feature form q and k of the last image block, whose dense path is that of v alone. In the weight form
         theirs are zeros."""
         for site in self.sites:
-            last = site.tower.kind == "vision" and site.number == len(site.tower.blocks) - 1
+            last = site.tower.modality == "vision" and site.number == len(site.tower.blocks) - 1
             if last and site.tower.family == "open_clip" and self.config.form == "feature":
                 for letter in {"q", "k"} & set(self.config.projections):
                     getattr(site.maps, letter).requires_grad_(False)
@@ -135,8 +135,10 @@ class HyperCLIP(Adapter):
     def describe(self) -> str:
         config, towers = self.config, []
         for tower, numbers in self.acts_on():
-            curvature = f", c = {config.curvature(tower.kind):g}" if config.geometry == "hyperbolic" else ""
-            towers.append(f"{len(numbers)} of {len(tower.blocks)} {tower.kind} blocks (width {tower.width}{curvature})")
+            curvature = f", c = {config.curvature(tower.modality):g}" if config.geometry == "hyperbolic" else ""
+            towers.append(
+                f"{len(numbers)} of {len(tower.blocks)} {tower.modality} blocks (width {tower.width}{curvature})"
+            )
         return (
             f"HyperCLIP ({config.geometry}, {config.form} form): {config.block} x {config.block} blocks on "
             f"{', '.join(config.projections)} of {' and '.join(towers)}"
@@ -149,16 +151,16 @@ class HyperCLIP(Adapter):
         for tower, _ in self.acts_on():
             radius = math.inf
             if self.config.geometry == "hyperbolic":
-                radius = CLIP_RADIUS / math.sqrt(self.config.curvature(tower.kind))
+                radius = CLIP_RADIUS / math.sqrt(self.config.curvature(tower.modality))
             before, after = [], []
             for site in self.sites:
-                if site.tower.kind == tower.kind:
+                if site.tower.modality == tower.modality:
                     for letter, rows in zip("qkv", tower.frozen(site.block).float().chunk(3)):
                         if letter in self.config.projections:
                             before.append(rows.norm(dim=-1))
                             after.append(block_product(rows, getattr(site.maps, letter).to(rows.dtype)).norm(dim=-1))
             lengths, mapped = torch.cat(before), torch.cat(after)
-            report[tower.kind] = dict(
+            report[tower.modality] = dict(
                 largest_row=float(lengths.max()),
                 largest_mapped_row=float(mapped.max()),
                 clip_radius=radius,
@@ -199,15 +201,15 @@ def _make_maps(config: HyperCLIPConfig, tower: Tower, number: int) -> BlockMaps:
         )
     if packed.shape[0] != 3 * packed.shape[1]:
         raise HypvisionError(
-            f"The {tower.kind} tower has a projection of shape {tuple(packed.shape)}; HyperCLIP needs q, k and v "
+            f"The {tower.modality} tower has a projection of shape {tuple(packed.shape)}; HyperCLIP needs q, k and v "
             "packed into (3 * width, width)."
         )
     if config.form == "feature" and not isinstance(owner, (nn.MultiheadAttention, nn.Linear)):
         raise HypvisionError(
             f"HyperCLIP's feature form does not reach inside {type(owner).__name__}. Use form='weight'."
         )
-    last = tower.kind == "vision" and number == len(tower.blocks) - 1
-    maps = BlockMaps(packed.shape[1], config, config.curvature(tower.kind), config.official_dense_only and last)
+    last = tower.modality == "vision" and number == len(tower.blocks) - 1
+    maps = BlockMaps(packed.shape[1], config, config.curvature(tower.modality), config.official_dense_only and last)
     return maps.train(owner.training).to(packed.device, torch.promote_types(packed.dtype, torch.float32))
 
 

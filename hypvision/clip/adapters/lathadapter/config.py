@@ -36,6 +36,8 @@ class LatHAdapterConfig(AdapterConfig):
         neighbours: k of the mutual neighbours (3).
         draws: triplets of each anchor (here as HIER: 50).
         tau: temperature of the choice of ancestors (here as HIER's code: 0.1).
+        lca_score: what that choice goes by: ``"distance"`` over tau (here, as HIER's code), or ``"exp"``, the
+            exponential of the negative distance without tau (as the paper writes it).
         degree: how the degree of a node is computed where cosines are negative, which the paper's formula has no answer
             to: ``"abs"`` sums sizes, ``"relu"`` cuts negative cosines everywhere, ``"clamp"`` is the formula with a
             degree of at least 1e-6 (here: abs). They agree where all cosines are positive.
@@ -59,6 +61,7 @@ class LatHAdapterConfig(AdapterConfig):
     neighbours: int = 3
     draws: int = 50
     tau: float = 0.1
+    lca_score: str = "distance"
     degree: str = "abs"
     feature_norm: str = "l2"
     clip_radius: float = 2.3
@@ -69,7 +72,10 @@ class LatHAdapterConfig(AdapterConfig):
     hierarchy: bool = True
 
     def __post_init__(self):
-        for name, allowed in (("degree", DEGREES), ("feature_norm", ("l2", "none")), ("start", ("random", "text"))):
+        choices = dict(
+            degree=DEGREES, feature_norm=("l2", "none"), start=("random", "text"), lca_score=("distance", "exp")
+        )
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise HypvisionError(
                     f"LatHAdapter: {name} is {getattr(self, name)!r}; use one of {', '.join(allowed)}."

@@ -143,10 +143,13 @@ class LatentHierarchy(nn.Module):
         below = self.ball.cdist(images, attributes)
         # Where each image has its own classes, the attributes lie below each of these sets.
         above = [self.ball.cdist(attributes, own) for own in (classes if classes.dim() == 3 else classes[None])]
-        at = [lca_triplet_loss(part, of_attributes, config.tau, config.sigma, noise[1], generator) for part in above]
+
+        def loss(dist: Tensor, rows: Tensor, own: Tensor | None) -> Tensor:
+            return lca_triplet_loss(dist, rows, config.tau, config.sigma, own, generator, config.lca_score)
+
         return dict(
-            loss_va=lca_triplet_loss(below, of_images, config.tau, config.sigma, noise[0], generator),
-            loss_at=torch.stack(at).mean(),
+            loss_va=loss(below, of_images, noise[0]),
+            loss_at=torch.stack([loss(part, of_attributes, noise[1]) for part in above]).mean(),
         )
 
     @torch.no_grad()

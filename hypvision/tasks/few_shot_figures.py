@@ -87,15 +87,15 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
 
 
 def attribute_sheet(
-    found: Places, hierarchy: LatentHierarchy, paths: Sequence[str], count: int = 8, cell: int = 72
+    placed: Places, hierarchy: LatentHierarchy, paths: Sequence[str], count: int = 8, cell: int = 72
 ) -> Image.Image:
     """A row for each attribute: its nearest classes in words, its nearest images below."""
-    to_class = hierarchy.ball.cdist(found.attributes, found.classes)
-    to_image = hierarchy.ball.cdist(found.attributes, found.images)
+    to_class = hierarchy.ball.cdist(placed.attributes, placed.classes)
+    to_image = hierarchy.ball.cdist(placed.attributes, placed.images)
     rows = []
     for number, (classes, images) in enumerate(zip(to_class, to_image)):
         nearest = classes.topk(min(5, len(classes)), largest=False).indices.tolist()
-        words = f"attribute {number + 1}: {', '.join(found.names[i] for i in nearest)}"
+        words = f"attribute {number + 1}: {', '.join(placed.names[i] for i in nearest)}"
         shown = images.topk(min(count, len(images)), largest=False).indices.tolist()
         strip = contact_sheet([open_image(paths[i]) for i in shown], len(shown), cell)
         row = Image.new("RGB", (max(strip.width, 640), strip.height + 18), "white")
@@ -108,22 +108,22 @@ def attribute_sheet(
     return sheet
 
 
-def draw_places(found: Places, hierarchy: LatentHierarchy, path: str | Path, title: str = "") -> None:
+def draw_places(placed: Places, hierarchy: LatentHierarchy, path: str | Path, title: str = "") -> None:
     """Classes, attributes and images on the disk; each attribute with its nearest class.
 
     Distances from the middle are exact, angles are those of the plane of largest variance.
     """
-    xy = to_disk(torch.cat([found.images, found.attributes, found.classes]), hierarchy.ball, "origin")
+    xy = to_disk(torch.cat([placed.images, placed.attributes, placed.classes]), hierarchy.ball, "origin")
     images, attributes, classes = (
-        xy[: len(found.images)],
-        xy[len(found.images) : -len(found.classes)],
-        xy[-len(found.classes) :],
+        xy[: len(placed.images)],
+        xy[len(placed.images) : -len(placed.classes)],
+        xy[-len(placed.classes) :],
     )
     figure, disk = poincare_disk(8.0)
-    disk.points(images, colours=found.labels.numpy(), s=8, alpha=0.5, zorder=1)
-    nearest = hierarchy.ball.cdist(found.attributes, found.classes).argmin(1).numpy()
+    disk.points(images, colours=placed.labels.numpy(), s=8, alpha=0.5, zorder=1)
+    nearest = hierarchy.ball.cdist(placed.attributes, placed.classes).argmin(1).numpy()
     disk.geodesics(attributes, classes[nearest], color="0.6", linewidth=0.7)
-    labels = list(found.names) if len(found.names) <= 60 else None
+    labels = list(placed.names) if len(placed.names) <= 60 else None
     disk.points(classes, labels=labels, s=26, marker="s", color="black", zorder=3)
     names = [f"A{number + 1}" for number in range(len(attributes))]
     disk.points(attributes, labels=names, s=60, marker="^", color="crimson", zorder=4)
@@ -148,8 +148,8 @@ def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = 
     data = FewShotDataset(
         settings.root, spec.dataset, "test", None, spec.seed, subset, settings.size, skip_broken=settings.skip_broken
     )
-    found, out = places(model, data), Path(out or folder)
+    placed, out = places(model, data), Path(out or folder)
     drawn = [out / "attributes.png", out / "disk.png"]
-    save_image(attribute_sheet(found, model.hierarchy, data.paths[: len(found.images)]), drawn[0])
-    draw_places(found, model.hierarchy, drawn[1], f"{spec.method} on {spec.dataset}, {spec.shots} shots")
+    save_image(attribute_sheet(placed, model.hierarchy, data.paths[: len(placed.images)]), drawn[0])
+    draw_places(placed, model.hierarchy, drawn[1], f"{spec.method} on {spec.dataset}, {spec.shots} shots")
     return drawn

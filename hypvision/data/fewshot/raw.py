@@ -1,0 +1,182 @@
+"""Splits made of the data as its authors publish it, by the rules of CoOp's code, where the split file is missing.
+
+The published split files were drawn once, from lists in the order of a disk. Those drawn here have their sizes and
+their class names, and the official test images where there are such (Pets, Cars, SUN397, UCF101), but not their draw
+of training and validation images.
+
+Each function takes the folder of a data set and that of its images.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hypvision.data.fewshot.splits import Item, Split, class_folders, read_lines
+from hypvision.errors import HypvisionError, require
+
+__all__ = ["Rule", "cars", "flowers", "from_folders", "pets", "sun397", "ucf101"]
+
+Rule = Callable[[Path, Path], Split]
+_SEED = 1
+
+
+# The two draws --------------------------------------------------------------------------------------------------------
+
+
+def _by_class(classes: Iterable[tuple[int, str, list[str]]]) -> Split:
+    """Half of each class (label, name, paths) for training, a fifth for validation, the rest for test."""
+    generator, parts = random.Random(_SEED), Split([], [], [])
+    for label, name, paths in classes:
+        generator.shuffle(paths)
+        train, val = round(len(paths) * 0.5), round(len(paths) * 0.2)
+        items = [Item(path, label, name) for path in paths]
+        parts.train.extend(items[:train])
+        parts.val.extend(items[train : train + val])
+        parts.test.extend(items[train + val :])
+    return parts
+
+
+def _with_validation(items: Sequence[Item], test: list[Item]) -> Split:
+    """A fifth of each class of the official training images for validation."""
+    generator, classes = random.Random(_SEED), {}
+    for item in items:
+        classes.setdefault(item.label, []).append(item)
+    parts = Split([], [], test)
+    for own in classes.values():
+        generator.shuffle(own)
+        count = round(len(own) * 0.2)
+        parts.val.extend(own[:count])
+        parts.train.extend(own[count:])
+    return parts
+
+
+# Data sets ------------------------------------------------------------------------------------------------------------
+
+
+def from_folders(name_of: Callable[[str], str] = str, ignored: Sequence[str] = ()) -> Rule:
+    """The rule of data sets with a folder a class (Caltech101, Food101, DTD, EuroSAT).
+
+    Args:
+        name_of: the class name of a folder.
+        ignored: folders that are no classes.
+    """
+
+    def make(folder: Path, images: Path) -> Split:
+        found = class_folders(images, ignored).items()
+        return _by_class((label, name_of(name), paths) for label, (name, paths) in enumerate(found))
+
+    return make
+
+
+def flowers(folder: Path, images: Path) -> Split:
+    """Flowers102 of ``imagelabels.mat`` and ``cat_to_name.json``, as a data set of class folders."""
+    file = folder / "cat_to_name.json"
+    text = "\n".join(read_lines(file, "the class names ({'1': 'pink primrose', ...}, from CoOp's download page)"))
+    labels = _matlab(folder / "imagelabels.mat", "labels").reshape(-1).tolist()
+    try:
+        names = {int(number): str(name) for number, name in json.loads(text).items()}
+    except (ValueError, AttributeError) as error:
+        raise HypvisionError(f"'{file}' is damaged or of another form ({error}). Take an intact copy.") from error
+    classes: dict[int, list[str]] = {}
+    for number, label in enumerate(labels, 1):
+        classes.setdefault(int(label), []).append(str(images / f"image_{number:05}.jpg"))
+    if unknown := sorted(set(classes) - set(names)):
+        raise HypvisionError(f"'{file}' has no name for the class {unknown[0]} of imagelabels.mat.")
+    return _by_class((label - 1, names[label], classes[label]) for label in sorted(classes))
+
+
+def pets(folder: Path, images: Path) -> Split:
+    """Pets of ``annotations/trainval.txt`` and ``test.txt`` (lines 'Breed_NUMBER LABEL ...')."""
+
+    def part(name: str) -> list[Item]:
+        found = []
+        for image, label, *_ in _rows(folder / "annotations" / f"{name}.txt", 2, "the list of images of its authors"):
+            found.append(Item(str(images / f"{image}.jpg"), int(label) - 1, image.rpartition("_")[0].lower()))
+        return found
+
+    return _with_validation(part("trainval"), part("test"))
+
+
+def cars(folder: Path, images: Path) -> Split:
+    """Cars of ``devkit`` and ``cars_test_annos_withlabels.mat``; the year of a name comes first."""
+    titles = [str(title[0]) for title in _matlab(folder / "devkit/cars_meta.mat", "class_names").reshape(-1)]
+    names = [" ".join([title.rpartition(" ")[2], title.rpartition(" ")[0]]) for title in titles]
+
+    def part(file: str, where: str) -> list[Item]:
+        found = []
+        for row in _matlab(folder / file, "annotations").reshape(-1):
+            label = int(row["class"].item()) - 1
+            found.append(Item(str(images / where / str(row["fname"].item())), label, names[label]))
+        return found
+
+    return _with_validation(
+        part("devkit/cars_train_annos.mat", "cars_train"), part("cars_test_annos_withlabels.mat", "cars_test")
+    )
+
+
+def sun397(folder: Path, images: Path) -> Split:
+    """SUN397 of ``ClassName.txt`` and the first partition, ``Training_01.txt`` and ``Testing_01.txt``.
+
+    A class ``/a/abbey`` is called "abbey", ``/c/church/indoor`` "indoor church".
+    """
+    what = "a list of SUN397's authors, from Partitions.zip"
+    classes = [line.lstrip("/") for line in read_lines(folder / "ClassName.txt", what)]
+    label = {name: i for i, name in enumerate(classes)}
+
+    def part(file: str) -> list[Item]:
+        found = []
+        for line in read_lines(folder / file, what):
+            path = line.lstrip("/")
+            own = path.rpartition("/")[0]
+            if own not in label:
+                raise HypvisionError(f"'{folder / file}' has an image '{line}' of a class that ClassName.txt lacks.")
+            name = " ".join(own.split("/")[1:][::-1])
+            found.append(Item(str(images / path), label[own], name))
+        return found
+
+    return _with_validation(part("Training_01.txt"), part("Testing_01.txt"))
+
+
+def ucf101(folder: Path, images: Path) -> Split:
+    """UCF101 of ``ucfTrainTestlist``, its first split; middle frames lie in folders such as ``Apply_Eye_Makeup``."""
+    lists = folder / "ucfTrainTestlist"
+    what = "a list of UCF101's authors, from UCF101TrainTestSplits-RecognitionTask.zip"
+    label = {name: int(number) - 1 for number, name, *_ in _rows(lists / "classInd.txt", 2, what)}
+
+    def part(file: str) -> list[Item]:
+        found = []
+        for row in _rows(lists / file, 1, what):
+            action, _, video = row[0].partition("/")
+            if action not in label:
+                raise HypvisionError(f"'{lists / file}' has a video '{row[0]}' of an action that classInd.txt lacks.")
+            name = "_".join(re.findall("[A-Z][^A-Z]*", action))
+            found.append(Item(str(images / name / video.replace(".avi", ".jpg")), label[action], name))
+        return found
+
+    return _with_validation(part("trainlist01.txt"), part("testlist01.txt"))
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def _rows(path: Path, least: int, what: str) -> list[list[str]]:
+    rows = [line.split() for line in read_lines(path, what) if not line.startswith("#")]
+    if wrong := [row for row in rows if len(row) < least]:
+        raise HypvisionError(f"'{path}', {what}, has a line '{' '.join(wrong[0])}', which is too short.")
+    return rows
+
+
+def _matlab(path: Path, key: str) -> Any:
+    """An array of a file of Matlab."""
+    if not path.is_file():
+        raise HypvisionError(f"There is no '{path}', a file of the data set's authors.")
+    loadmat = require("scipy.io", "metric").loadmat
+    try:
+        return loadmat(str(path))[key]
+    except Exception as error:  # the reader raises whatever the bytes make it stumble over
+        raise HypvisionError(f"'{path}' cannot be read ({error}). Replace it by an intact copy.") from error
