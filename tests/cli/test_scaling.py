@@ -123,6 +123,10 @@ def test_heads_in_every_kind_of_checkpoint(tmp_path, capsys):
     expected = (unit @ unit.T)[torch.triu_indices(50, 50, 1).unbind()].square().mean().item()
     assert [float(row["overlap_mean"]) for row in found] == pytest.approx([expected] * 3, rel=1e-5)
 
+    (tmp_path / "some.csv").write_text(f"family,model,head,m\nmine,{tmp_path / 'sharded'},lm_head.weight,8\n")
+    status, said, err = call(capsys, "heads", tmp_path / "some.csv", "--out", tmp_path / "c")
+    assert status == 0 and said.count("50 tokens in 8 dimensions") == 1, err
+
     status, said, err = call(capsys, "heads", tmp_path / "odd.safetensors", tmp_path / "bin", "--out", tmp_path / "b")
     assert status == 2 and "Name the tensor with --tensor" in err and "50 tokens" in said  # the other was measured
     table["weight_map"]["lm_head.weight"] = "../two.safetensors"
