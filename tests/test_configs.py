@@ -27,6 +27,17 @@ def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
         assert runner.val_loop.evaluator.metrics and runner.test_loop.evaluator.metrics
 
 
+@pytest.mark.parametrize("name", sorted(path.name for path in ROOT.iterdir() if path.name != "_base_"))
+def test_every_folder_says_what_is_in_it(name):
+    folder = ROOT / name
+    meta = yaml.safe_load((folder / "metafile.yml").read_text())
+    assert {entry["README"] for entry in meta["Collections"]} == {f"configs/{folder.name}/README.md"}
+    assert (folder / "README.md").is_file()
+    for model in meta["Models"]:
+        path = ROOT.parent / model["Config"]
+        assert path.is_file() and path.parent == folder and path.stem == model["Name"]
+
+
 def test_metafile_names_files_that_exist():
     meta = yaml.safe_load((ROOT / "hcformer/metafile.yml").read_text())
     assert len(meta["Models"]) == 14 and {model["Reported"] for model in meta["Models"]} == {"paper", "here"}

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypvision
+
 HEAVY = ("mmengine", "mmcv", "mmdet", "mmseg", "open_clip", "transformers")
 
 
@@ -22,6 +24,12 @@ def test_the_command_is_light():
         "import contextlib\nfrom hypvision.cli import main\nwith contextlib.suppress(SystemExit):\n    main(['--help'])"
     )
     assert loaded_by(code).endswith("[]")
+
+
+def test_data_takes_registries_of_mmengine_and_nothing_else():
+    for path in (Path(hypvision.__file__).parent / "data").rglob("*.py"):
+        taken = set(re.findall(r"^\s*(?:from|import) (mmengine[\w.]*)", path.read_text(), re.M))
+        assert taken <= {"mmengine.registry", "mmengine.dist"}, path
 
 
 def test_constraints_are_names_and_versions_only():

@@ -1,7 +1,8 @@
 """One file from one address: streamed, resumed, retried, bounded, verified, and only then moved into place.
 
 What a server may do is limited: how much it sends (the size of the file), how slowly (:data:`SLOWEST` bytes a second
-over :data:`WINDOW` seconds), how long in all (:func:`deadline`) and how long it may ask to wait (:data:`LONGEST_WAIT`).
+over :data:`WINDOW` seconds, within which the headers have come too), how long in all (:func:`deadline`) and how long it
+may ask to wait (:data:`LONGEST_WAIT`).
 A part file outlives the process, from which a later call goes on by a range request. The transfer is the standard
 library's: it follows redirects, honours proxies, and needs nothing of the insides of another package.
 
@@ -49,6 +50,7 @@ SLOWEST, WINDOW = 1024, 30.0
 LOCK_WAIT = 900.0  # seconds that a process waits for another one's download
 SPARE = 16 * 2**20  # bytes to leave free on the disk
 LARGEST = 2**37  # bytes of a file whose size nobody tells
+_LATE = "its answer does not begin in time"
 _RETRY = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -231,14 +233,54 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return new
 
 
-def _open(request: urllib.request.Request, sockets: list[socket.socket]) -> Any:
-    """The answer to a request; ``sockets`` gets its connections, so that a clock can end them."""
+class _Connections:
+    """The connections of one request, which a clock can end."""
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+        self.ended = False
+
+    def add(self, connected: socket.socket) -> None:
+        # A duplicate: the handshake of TLS, which is to be bounded too, takes the socket itself over.
+        self._sockets.append(connected.dup())
+        if self.ended:
+            self._end()
+
+    def _end(self) -> None:
+        self.ended = True
+        for connected in self._sockets:
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    @contextmanager
+    def ended_after(self, seconds: float) -> Iterator[None]:
+        clock = threading.Timer(max(seconds, 0.0), self._end)
+        clock.daemon = True
+        clock.start()
+        try:
+            yield
+        finally:
+            clock.cancel()
+
+    def close(self) -> None:
+        for connected in self._sockets:
+            connected.close()
+
+
+def _open(request: urllib.request.Request, connections: _Connections) -> Any:
+    """The answer to a request, whose connections become known as soon as they are there."""
 
     def watched(connection: type) -> type:
         class Watched(connection):
-            def connect(self) -> None:
-                super().connect()
-                sockets.append(self.sock)
+            @property
+            def sock(self) -> socket.socket | None:
+                return self._watched
+
+            @sock.setter
+            def sock(self, value: socket.socket | None) -> None:
+                self._watched = value
+                if type(value) is socket.socket:
+                    connections.add(value)
 
         return Watched
 
@@ -278,18 +320,14 @@ def _transfer(
     fields = {"Accept-Encoding": "identity", "User-Agent": f"hypvision/{__version__}", **(headers or {})}
     if have:
         fields["Range"] = f"bytes={have}-"
-    sockets: list[socket.socket] = []
-
-    def stop() -> None:
-        for connection in sockets:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    clock = threading.Timer(max(end - time.monotonic(), 0.0), stop)
-    clock.daemon = True
-    clock.start()
+    connections, answered = _Connections(), False
     try:
-        with _open(urllib.request.Request(url, headers=fields), sockets) as answer:
+        with connections.ended_after(min(end - time.monotonic(), WINDOW)):
+            answer = _open(urllib.request.Request(url, headers=fields), connections)
+        with answer, connections.ended_after(end - time.monotonic()):
+            if connections.ended:  # headers that are cut off look like complete ones
+                return _LATE, None, anew
+            answered = True
             if have and answer.status != 206:  # it ignores ranges
                 file.seek(0)
                 file.truncate()
@@ -316,9 +354,9 @@ def _transfer(
         if isinstance(error, ValueError):
             raise SourceError(f"is not an address that can be downloaded ({error})") from error
         text = str(reason).strip().split("\n")[0] or type(error).__name__
-        return f"the connection broke ({text})", None, anew
+        return _LATE if connections.ended and not answered else f"the connection broke ({text})", None, anew
     finally:
-        clock.cancel()
+        connections.close()
     return None
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import Tensor
 
 from hypvision.checkpoints.read import read_file, stored_weights
-from hypvision.checkpoints.sources import offline
+from hypvision.checkpoints.sources import fetch_from_hub
 from hypvision.checkpoints.storage import check_format
 from hypvision.errors import HypvisionError
 from hypvision.files import below
@@ -45,7 +45,7 @@ def read_tensor(source: str | Path, choose: Callable[[Iterable[str]], str]) -> t
     if path.is_dir():
         return _from_parts(str(source), lambda name: _in_folder(path, name), choose)
     if _HUB_NAME.fullmatch(str(source)) and ".." not in str(source):
-        return _from_parts(str(source), lambda name: _on_hub(str(source), name), choose)
+        return _from_parts(str(source), lambda name: fetch_from_hub(str(source), name), choose)
     raise HypvisionError(f"There is no checkpoint '{source}'. Give a file, a folder, or USER/REPO on the hub.")
 
 
@@ -103,20 +103,3 @@ def _of(weights: dict[str, Tensor], name: str, path: Path) -> Tensor:
 def _in_folder(folder: Path, name: str) -> Path | None:
     path = below(folder, name)
     return path if path.is_file() else None
-
-
-def _on_hub(repository: str, name: str) -> Path | None:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        return Path(hf_hub_download(repository, name, local_files_only=offline()))
-    except LocalEntryNotFoundError as error:
-        if offline():
-            return None
-        raise HypvisionError(f"'{repository}' cannot be fetched: the hub does not answer ({error}).") from error
-    except EntryNotFoundError:
-        return None
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        words = " ".join(str(error).split())[:300]
-        raise HypvisionError(f"'{repository}' cannot be fetched from the hub: {words}. Check the name.") from error

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import logging
 import os
 import re
@@ -42,7 +43,7 @@ from hypvision.checkpoints.records import ADDRESSES, Index, Record
 from hypvision.errors import HypvisionError
 from hypvision.files import write_text
 
-__all__ = ["cache_folder", "fetch", "find", "is_address", "locate", "mirrors", "offline", "resolve"]
+__all__ = ["cache_folder", "fetch", "fetch_from_hub", "find", "is_address", "locate", "mirrors", "offline", "resolve"]
 
 _logger = logging.getLogger(__name__)
 
@@ -331,6 +332,60 @@ def _fetch_address(text: str) -> Path:
         raise HypvisionError(
             f"'{path}' cannot be written ({error.strerror or error}). Set TORCH_HOME (for files) and HYPVISION_HOME "
             "(for locks) to folders that you may write to."
+        ) from error
+    return path
+
+
+# Files of other people's repositories
+
+
+def fetch_from_hub(repository: str, name: str) -> Path | None:
+    """A file of a repository on the hub: from the hub's own cache, from ours, or downloaded and verified.
+
+    Args:
+        repository: ``USER/REPO``.
+        name: of the file, with its folders.
+
+    Returns:
+        None if there is no such file, or, without the network, if it is not on this machine.
+
+    Raises:
+        HypvisionError: no such repository, the hub does not answer or gives another file, or the cache cannot be
+            written.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    kept = try_to_load_from_cache(repository, name)
+    if isinstance(kept, str) or offline():
+        return Path(kept) if isinstance(kept, str) else None
+    place = _hub_place(f"hf-hub:{repository}/{name}")
+    try:
+        table = f"{constants.ENDPOINT}/api/models/{repository}/tree/main/{name.rpartition('/')[0]}".rstrip("/")
+        listed = json.loads(download_text(table, place.headers))
+        entry = next((entry for entry in listed if entry["path"] == name), None)
+        if entry is None:
+            return None
+        size, sha256 = entry["size"], (entry.get("lfs") or {}).get("oid")
+        path = home() / "hub" / repository / (sha256 or entry["oid"])[:16] / name
+        lock = lock_path(f"{path.parent.name}-{path.name}")
+        for folder in (path.parent, lock.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        with locked(lock, f"{place.address} is being downloaded"):
+            if not path.is_file():
+                # Small files are listed by the sum of git, which only their transport vouches for.
+                verify = partial(verify_sum, sha256=sha256 or "")
+                download(place.url, path, verify, size, place.headers, path.name)
+    except SourceError as error:
+        raise HypvisionError(
+            f"'{repository}' cannot be fetched from the hub: '{place.address}' {error}. Check the name and the "
+            "network, or download it elsewhere and give its path."
+        ) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise HypvisionError(f"The hub's list of the files of '{repository}' cannot be read: {error!r}.") from error
+    except OSError as error:
+        raise HypvisionError(
+            f"'{home()}' cannot be written ({error.strerror or error}). Set HYPVISION_HOME to a folder that you may "
+            "write to."
         ) from error
     return path
 

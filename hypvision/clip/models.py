@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.records import Record
-from hypvision.checkpoints.sources import fetch, find, is_address, resolve
+from hypvision.checkpoints.sources import fetch, fetch_from_hub, find, is_address, resolve
 from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
 from hypvision.errors import HypvisionError, did_you_mean, require
 
@@ -93,9 +93,7 @@ def create_clip(
     open_clip = require("open_clip", "clip")
     if not load_weights:
         if name not in ARCHITECTURES and pretrained in open_clip.list_pretrained_tags_by_model(name):
-            tag = open_clip.get_pretrained_cfg(name, pretrained)
-            preprocessing = {key: tag[key] for key in ("mean", "std") if tag.get(key)}
-            options = {"force_preprocess_cfg": preprocessing, "force_quick_gelu": pretrained == "openai", **options}
+            options = {**_tag_options(name, pretrained), **options}
         pretrained = None
     if pretrained is not None and is_address(pretrained):
         pretrained = _from_zoo(name, str(pretrained))
@@ -121,11 +119,13 @@ def create_clip(
         tags = pretrained_tags(name)
         if pretrained is not None and not is_file and pretrained not in tags:
             raise HypvisionError(f"'{name}' has no weights '{pretrained}'. It has {', '.join(tags) or 'none'}.")
-        if pretrained == "openai":
-            options.setdefault("force_quick_gelu", True)
+        given = None if is_file else pretrained
+        if given is not None:
+            options = {**_tag_options(name, pretrained), **options}
+            given = _fetch_tag(name, pretrained) or given
         try:
             with _quiet():
-                model = open_clip.create_model(name, None if is_file else pretrained, **options)
+                model = open_clip.create_model(name, given, **options)
             tokenizer = open_clip.get_tokenizer(name)
         except (OSError, RuntimeError, ImportError) as error:
             raise HypvisionError(
@@ -138,6 +138,23 @@ def create_clip(
     mean, std = getattr(model.visual, "image_mean", None), getattr(model.visual, "image_std", None)
     scale = tuple(255.0 * value for value in mean) if mean else MEAN
     return CLIPBundle(model.eval(), tokenizer, scale, tuple(255.0 * value for value in std) if std else STD)
+
+
+def _tag_options(name: str, tag: str) -> dict[str, Any]:
+    """What the weights of a tag of open_clip need of their model."""
+    about = require("open_clip", "clip").get_pretrained_cfg(name, tag)
+    preprocessing = {key: about[key] for key in ("mean", "std") if about.get(key)}
+    return {"force_preprocess_cfg": preprocessing, "force_quick_gelu": tag == "openai"}
+
+
+def _fetch_tag(name: str, tag: str) -> str | None:
+    """The file of a tag of open_clip by our own downloader, which has a deadline; None if the hub has none."""
+    about = require("open_clip", "clip").get_pretrained_cfg(name, tag)
+    repository, _, file = (about.get("hf_hub") or "").rpartition("/")
+    stem = file.rpartition(".")[0]
+    names = [f"{stem}.safetensors", file] if file else ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
+    found = (fetch_from_hub(repository, each) for each in names if repository)
+    return next((str(path) for path in found if path is not None), None)
 
 
 def pretrained_tags(name: str) -> list[str]:

@@ -6,18 +6,20 @@ losses, a stop on NaN, a clean Ctrl-C; and on a machine without a GPU it takes g
 
 from __future__ import annotations
 
+import ast
 import logging
 import os
 import uuid
 from argparse import ArgumentParser
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypvision.engine.checks import close_configs
 from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS
 from hypvision.errors import HypvisionError, did_you_mean, require
-from hypvision.shipped import find_config
+from hypvision.shipped import config_folder, find_config
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -35,6 +37,8 @@ RUN_KEYS = (
     "log_processor", "log_level", "visualizer", "vis_backends", "default_scope", "randomness", "experiment_name",
     "model_wrapper_cfg", "find_unused_parameters", "tta_model", "tta_pipeline",
 )  # fmt: skip
+
+OWN = "hypvision::"  # before the name of a shipped config in _base_, as "mmdet::" stands before those of mmdet
 
 # Modules that configs of earlier versions name in custom_imports, and where they are now.
 MOVED = {
@@ -59,10 +63,13 @@ MOVED = {
 def load_config(source: str | Path | Config, options: dict[str, Any] | None = None) -> Config:
     """Read a config file, with changes.
 
+    A config can begin with any that ships: ``_base_ = ["hypvision::_base_/det_runtime.py"]``. Where it sets another
+    ``data_root`` than its bases, what they have below theirs, data sets and evaluators, moves along.
+
     Args:
         source: path of a Python config, the name of one that ships, or a config (which is copied).
-        options: changes, with dotted keys (``"optim_wrapper.optimizer.lr"``). ``"data_root"`` moves all data sets
-            below the config's ``data_root`` to the new place.
+        options: changes, with dotted keys (``"optim_wrapper.optimizer.lr"``). ``"data_root"`` moves all data sets and
+            evaluators below the config's ``data_root`` to the new place.
 
     Raises:
         HypvisionError: no such file (close names are listed), not a valid config, or an option that does not fit.
@@ -88,7 +95,8 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
                 "of `hypvision configs`."
             )
         try:
-            config = Config.fromfile(path, import_custom_modules=False)
+            with _own_bases():
+                config = Config.fromfile(path, import_custom_modules=False)
             _import_modules(config)
         except SyntaxError as error:
             raise HypvisionError(f"The config '{path}' is not valid Python: {error}.") from error
@@ -104,12 +112,10 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         if not isinstance(config.get(key) or {}, dict):
             raise HypvisionError(f"The config '{source}' has {key} = {config[key]!r}, but a dict is expected there.")
     options = dict(options or {})
+    for old in _roots_of_bases(config):
+        _move_data(config, old, config.data_root, keep=True)
     if "data_root" in options and config.get("data_root"):
-        old, new = str(config.data_root).rstrip("/"), str(options["data_root"]).rstrip("/")
-        for phase in PHASES:
-            for part in ("dataloader", "evaluator"):
-                if f"{phase}_{part}" in config:
-                    config[f"{phase}_{part}"] = _move(config[f"{phase}_{part}"], old, new)
+        _move_data(config, config.data_root, options["data_root"])
     _check_keys(config, options)
     try:
         config.merge_from_dict(options)
@@ -118,12 +124,48 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
     return config
 
 
+@contextmanager
+def _own_bases() -> Iterator[None]:
+    """Inside, mmengine finds the configs that ``_base_`` names with :data:`OWN`."""
+    from mmengine.config import Config
+
+    find = Config._get_cfg_path
+
+    def find_own(name: str, filename: str) -> tuple[str, str | None]:
+        return (str(config_folder() / name.removeprefix(OWN)), None) if name.startswith(OWN) else find(name, filename)
+
+    Config._get_cfg_path = staticmethod(find_own)
+    try:
+        yield
+    finally:
+        Config._get_cfg_path = staticmethod(find)
+
+
+def _files(config: Config) -> list[str]:
+    """The files that a config is made of: mmengine's text of it has the path of each above what stands in it."""
+    lines = [line for line in config.text.splitlines() if line.endswith((".py", ".json"))]
+    return [line for line in lines if os.path.isfile(line)]
+
+
+def _roots_of_bases(config: Config) -> list[str]:
+    """Every ``data_root`` that a file of the config sets, but the one that holds."""
+    found = []
+    for path in _files(config) if config.get("data_root") else ():
+        for node in ast.parse(Path(path).read_text(encoding="utf-8")).body if path.endswith(".py") else ():
+            names = [target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name)]
+            if "data_root" in names and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+                found.append(node.value.value)
+    return [root for root in dict.fromkeys(found) if root.rstrip("/") != str(config.data_root).rstrip("/")]
+
+
 def files_of(config: Config) -> list[str]:
     """The files that a config is made of, and those that it names: what nothing of its run may write."""
-    # mmengine's text of a config has the path of each file above what stands in it
-    parts = [line for line in config.text.splitlines() if line.endswith((".py", ".json"))]
     named = [value for value in _values(config.to_dict()) if isinstance(value, str) and 0 < len(value) < 4096]
-    return [name for name in (*parts, *named, config.filename) if name and "\0" not in name and os.path.isfile(name)]
+    return [
+        name
+        for name in (*_files(config), *named, config.filename)
+        if name and "\0" not in name and os.path.isfile(name)
+    ]
 
 
 def _values(node: Any) -> Iterator[Any]:
@@ -169,15 +211,26 @@ def _paths(node: Any, prefix: str = "") -> Iterator[str]:
         yield from _paths(value, f"{prefix}{key}.")
 
 
-def _move(node: Any, old: str, new: str) -> Any:
-    """A copy of a part of a config with every path below ``old`` moved below ``new``."""
-    if isinstance(node, dict):
-        return type(node)({key: _move(value, old, new) for key, value in node.items()})
-    if isinstance(node, (list, tuple)):
-        return type(node)(_move(value, old, new) for value in node)
-    if isinstance(node, str) and (node.rstrip("/") == old or node.startswith(old + "/")):
-        return new + node[len(old) :]
-    return node
+def _move_data(config: Config, old: str, new: str, keep: bool = False) -> None:
+    """Move what data sets and evaluators have below ``old`` to ``new``; with ``keep`` not what lies there already."""
+    old, new = str(old).rstrip("/"), str(new).rstrip("/")
+
+    def is_below(path: str, root: str) -> bool:
+        return path.rstrip("/") == root or path.startswith(root + "/")
+
+    def move(node: Any) -> Any:
+        if isinstance(node, dict):
+            return type(node)({key: move(value) for key, value in node.items()})
+        if isinstance(node, (list, tuple)):
+            return type(node)(move(value) for value in node)
+        if isinstance(node, str) and is_below(node, old) and not (keep and is_below(node, new)):
+            return new + node[len(old) :]
+        return node
+
+    for phase in PHASES:
+        for part in ("dataloader", "evaluator"):
+            if f"{phase}_{part}" in config:
+                config[f"{phase}_{part}"] = move(config[f"{phase}_{part}"])
 
 
 def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none") -> Config:

@@ -178,7 +178,7 @@ class _TripletLoss(Function):
     ) -> Tensor:
         width = dist.shape[1]
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
-        noise = _Noise(dist, gumbel, rows, len(triplets), generator)
+        noise = _Noise(dist, gumbel, rows, generator)
         low, high = dist.amin(), dist.amax()
         # exp(-max(d_i, d_j) / tau) is the smaller of two table entries, unless the table would underflow.
         narrow, slope = dist.device.type == "cpu", None
@@ -198,10 +198,9 @@ class _TripletLoss(Function):
             block = triplets[start : start + rows]
             factors = noise(start, len(block))
             total += _block(dist, table, narrow, block, factors, margin, temperature, grad, soft, buffers)
-        if grad is not None:
-            if slope is not None:
-                grad.addcmul_(soft, slope)
-            ctx.save_for_backward(grad)
+        if soft is not grad:
+            grad.addcmul_(soft, slope)
+        ctx.save_for_backward(grad)
         return total
 
     @staticmethod

@@ -5,7 +5,6 @@ timm gives ``create_model(..., checkpoint_path=FILE)`` the names in the file as 
 every door.
 """
 
-# No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 from typing import Any
 
 from timm.models._features import FeatureGetterNet

@@ -10,7 +10,6 @@ products; every public output is NCHW. Any input of at least 32 x 32 pixels work
 may change from call to call.
 """
 
-# No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 from typing import Any, NamedTuple
 
 import torch
@@ -124,10 +123,9 @@ class Mlp(nn.Module):
         return self.drop(F.linear(self.drop(F.gelu(x)), weight, bias))
 
     def _recompute(self) -> bool:
-        """Whether GELU is computed again in backward; compilers decide that themselves, and tracers want plain ops."""
+        """Whether GELU is computed again in backward; compilers decide that themselves."""
         dropping = self.training and self.drop.p > 0
-        transformed = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        return torch.is_grad_enabled() and not dropping and not transformed
+        return torch.is_grad_enabled() and not dropping and not torch.compiler.is_compiling()
 
 
 register_notrace_module(Mlp)

@@ -16,7 +16,6 @@ The queries do not depend on the image: they are projected once, not once an ima
 layer together. Without noise the samples of a node are equal, so that one of them is enough.
 """
 
-# No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 from typing import Any, NamedTuple
 
 import torch
@@ -663,7 +662,7 @@ class HierarchyMapper(nn.Module):
         :class:`Decomposer` and :meth:`queries`."""
         moments = self.tree.moments() if moments is None else moments
         queries = self.queries(moments, noise, generator)
-        if self.grad_checkpointing and torch.is_grad_enabled() and not torch.jit.is_tracing():
+        if self.grad_checkpointing and torch.is_grad_enabled():
             return checkpoint(self.decomposer, memory, queries, maps)
         return self.decomposer(memory, queries, maps)
 

@@ -16,7 +16,6 @@ Two presets say how: ``"proper"``, the default, and ``"official"``, which repeat
 :data:`PRESETS`). Single arguments change single choices. Inputs may have any size that the backbone accepts.
 """
 
-# No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext

@@ -14,7 +14,6 @@ head_type="linear")``; with the Lorentz head alone, ``hyperbolic_stages=(), plus
 (EL-ResNet).
 """
 
-# No postponed annotations in this file: torch.fx would hand their strings to TorchScript, which cannot resolve them.
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -25,7 +25,7 @@ import torch.nn.functional as F
 import torchvision  # defines torch.ops.torchvision
 from torch import Tensor
 
-__all__ = ["has_compiled_mmcv", "install"]
+__all__ = ["MISSING", "has_compiled_mmcv", "install", "missing_operators"]
 
 NAME = "mmcv._ext"
 
@@ -163,6 +163,70 @@ def roi_align_backward(
             aligned,
         )
     )  # fmt: skip
+
+
+def roi_pool_forward(
+    input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor, pooled_height: int, pooled_width: int,
+    spatial_scale: float,
+) -> None:  # fmt: skip
+    """RoIPool (Girshick, ICCV 2015): maxima over bins; ``output`` and ``argmax`` (K, C, h, w) are written."""
+    rois = rois.to(_full(input).dtype)
+    pooled, places = torch.ops.torchvision.roi_pool(_full(input), rois, spatial_scale, pooled_height, pooled_width)
+    output.copy_(pooled)
+    argmax.copy_(places)
+
+
+def roi_pool_backward(
+    grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor, pooled_height: int, pooled_width: int,
+    spatial_scale: float,
+) -> None:  # fmt: skip
+    """Gradient of :func:`roi_pool_forward` to its maps, written into ``grad_input`` ``(B, C, H, W)``."""
+    grad = _full(grad_output)
+    grad_input.copy_(
+        torch.ops.torchvision._roi_pool_backward(
+            grad, rois.to(grad.dtype), argmax, spatial_scale, pooled_height, pooled_width, *grad_input.shape
+        )
+    )
+
+
+def _attend(value: Tensor, spatial_shapes: Tensor, sampling_locations: Tensor, attention_weights: Tensor) -> Tensor:
+    from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
+
+    return multi_scale_deformable_attn_pytorch(value, spatial_shapes.tolist(), sampling_locations, attention_weights)
+
+
+def ms_deform_attn_forward(
+    value: Tensor, value_spatial_shapes: Tensor, value_level_start_index: Tensor, sampling_locations: Tensor,
+    attention_weights: Tensor, im2col_step: int,
+) -> Tensor:  # fmt: skip
+    """Multi-scale deformable attention (Zhu et al., ICLR 2021) by mmcv's own PyTorch function, which it has for CPUs.
+
+    Args:
+        value: ``(B, sum of H_l W_l, heads, D)``.
+        value_spatial_shapes: H and W of each level ``(L, 2)``.
+        value_level_start_index, im2col_step: of mmcv's kernel; not used.
+        sampling_locations: ``(B, Q, heads, L, P, 2)``, x and y as shares of a map.
+        attention_weights: ``(B, Q, heads, L, P)``.
+
+    Returns:
+        ``(B, Q, heads D)``.
+    """
+    parts = (_full(value), value_spatial_shapes, _full(sampling_locations), _full(attention_weights))
+    return _attend(*parts).to(value.dtype)
+
+
+def ms_deform_attn_backward(
+    value: Tensor, value_spatial_shapes: Tensor, value_level_start_index: Tensor, sampling_locations: Tensor,
+    attention_weights: Tensor, grad_output: Tensor, grad_value: Tensor, grad_sampling_loc: Tensor,
+    grad_attn_weight: Tensor, im2col_step: int,
+) -> None:  # fmt: skip
+    """Gradients of :func:`ms_deform_attn_forward`, written; the forward pass is computed once more for them."""
+    with torch.enable_grad():
+        inputs = [_full(part).detach().requires_grad_() for part in (value, sampling_locations, attention_weights)]
+        out = _attend(inputs[0], value_spatial_shapes, *inputs[1:])
+    found = torch.autograd.grad(out, inputs, _full(grad_output))
+    for out, grad in zip((grad_value, grad_sampling_loc, grad_attn_weight), found):
+        out.copy_(grad)
 
 
 def _deform_conv(
@@ -307,6 +371,10 @@ ANSWERED: tuple[Callable[..., Any], ...] = (
     softnms,
     roi_align_forward,
     roi_align_backward,
+    roi_pool_forward,
+    roi_pool_backward,
+    ms_deform_attn_forward,
+    ms_deform_attn_backward,
     deform_conv_forward,
     deform_conv_backward_input,
     deform_conv_backward_parameters,
@@ -317,6 +385,35 @@ ANSWERED: tuple[Callable[..., Any], ...] = (
     get_compiler_version,
     get_compiling_cuda_version,
 )
+
+
+MISSING: dict[str, tuple[str, ...]] = {
+    "carafe": ("carafe", "FPN_CARAFE", "CARAFE"),
+    "psamask": ("PSAHead",),
+    "masked_im2col": ("GARPNHead", "GARetinaHead"),  # when they predict
+    "sync_bn": ("MMSyncBN",),
+}
+"""What stays missing, and the types of mmdet's and mmseg's configs that need it."""
+
+
+def missing_operators(config: Any, place: str = "model") -> Iterator[tuple[str, str, str]]:
+    """Where a config needs what is :data:`MISSING`: its place in dotted keys, the type there, the operator.
+
+    >>> list(missing_operators(dict(neck=dict(type="FPN_CARAFE"))))
+    [('model.neck', 'FPN_CARAFE', 'carafe')]
+    """
+    if isinstance(config, dict):
+        kind = str(config.get("type")).rpartition(".")[2]
+        for operator, types in MISSING.items():
+            if kind in types:
+                yield place, kind, operator
+        if kind == "RoIAlign" and config.get("pool_mode") == "max":
+            yield place, kind, "roi_align with pool_mode='max'"
+        for key, part in config.items():
+            yield from missing_operators(part, f"{place}.{key}")
+    elif isinstance(config, (list, tuple)):
+        for number, part in enumerate(config):
+            yield from missing_operators(part, f"{place}.{number}")
 
 
 class _Extension(ModuleType):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from mmengine.config import Config
 
 from hypvision.engine.extensions import PREPARATIONS
+from hypvision.errors import HypvisionError
+from hypvision.openmmlab.ops import has_compiled_mmcv, missing_operators
 
-__all__ = ["leave_out_unseen_levels"]
+__all__ = ["leave_out_unseen_levels", "prepare_model", "refuse_missing_operators"]
 
 
 def leave_out_unseen_levels(config: Config) -> None:
@@ -19,4 +21,26 @@ def leave_out_unseen_levels(config: Config) -> None:
         backbone.setdefault("unused", tuple(backbone.get("out_indices", (0, 1, 2, 3)))[:start])
 
 
-PREPARATIONS.update(mmdet=leave_out_unseen_levels, mmseg=leave_out_unseen_levels)
+def refuse_missing_operators(config: Config) -> None:
+    """Tell of an operator that nothing answers before the model is built, not within a step.
+
+    Raises:
+        HypvisionError: the model needs one, and mmcv is not a compiled one.
+    """
+    if has_compiled_mmcv():
+        return
+    for key, type_name, operator in missing_operators(config.model):
+        raise HypvisionError(
+            f"{key} of the config is '{type_name}', which needs mmcv's operator {operator}: it is not among those that "
+            "run without a compiler (docs/everywhere.md). Take another part, or install a compiled mmcv: pip uninstall "
+            "mmcv-lite && pip install openmim && mim install 'mmcv>=2.1.0,<2.2'."
+        )
+
+
+def prepare_model(config: Config) -> None:
+    """All of the above."""
+    refuse_missing_operators(config)
+    leave_out_unseen_levels(config)
+
+
+PREPARATIONS.update(mmdet=prepare_model, mmseg=prepare_model)

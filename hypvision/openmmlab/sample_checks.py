@@ -123,6 +123,12 @@ def _unreadable(loader: Any, image: str, labels: str | None, error: Exception) -
     reads_image = "Image" in type(loader).__name__
     what, path = ("image", image) if reads_image or labels is None else ("label map", labels)
     if not reads_image and labels is None:
+        if isinstance(error, KeyError) and error.args == ("mask",):
+            return HypvisionError(
+                f"The image '{image}' has boxes without masks (no 'segmentation' in its annotation), but the config "
+                "trains masks (with_mask=True in its pipelines). For boxes alone take Faster R-CNN, RetinaNet or FCOS, "
+                "as docs/own-data.md shows; for masks add them to the annotations."
+            )
         return HypvisionError(
             f"The annotation of the image '{image}' cannot be used ({type(error).__name__}: {error}). Correct it in "
             "the annotation file, or remove it there."

@@ -20,7 +20,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -421,9 +421,3 @@ def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def settings_from(values: dict[str, Any]) -> Settings:
-    """Settings from what ``settings.json`` holds, what it does not know left out."""
-    known = {field.name for field in fields(Settings)}
-    return Settings(**{name: value for name, value in values.items() if name in known})

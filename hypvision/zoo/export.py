@@ -4,9 +4,8 @@
 multiples of 32, from that of the training upwards. After the file has been written it is read back and run on images of
 several sizes; if an output differs from eager PyTorch's by more than the tolerance, there is no file.
 
-What is exported is the whole network of a classifier or segmenter, or the part of any model before its head. Of a
-detector there is only that part: its head proposes, sorts and suppresses boxes, a number of them that depends on the
-image, which no format can take out of Python; backbone and neck are nearly all of the computation.
+What is exported is the whole network of a classifier, segmenter or detector, or the part of any model before its head.
+A whole detector takes one image of a fixed size (:mod:`~hypvision.zoo.export_detector`).
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import find
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
+from hypvision.zoo.export_detector import DetectorNetwork
 from hypvision.zoo.loading import load
 
 __all__ = ["FORMATS", "PARTS", "SUFFIXES", "ExportReport", "export_model", "export_network"]
@@ -132,8 +132,8 @@ def export_model(
         size: side of the images of that training; default: ``img_size`` in ``arguments``, or the model's own.
 
     Raises:
-        HypvisionError: the whole of a detector or a CLIP, a missing package, a network that the format cannot express,
-            weights that do not fit the model, or outputs that differ.
+        HypvisionError: the whole of a CLIP, a detector that finds boxes in a way of its own, a missing package, a
+            network that the format cannot express, weights that do not fit the model, or outputs that differ.
     """
     if part not in PARTS:
         raise HypvisionError(f"There is no part '{part}'. Known: {', '.join(PARTS)}.")
@@ -152,6 +152,7 @@ def export_model(
         height, width = record.input["size"][1:]
         raise HypvisionError(f"The image tower of '{name}' takes images of {height}x{width} only: use --fixed-size.")
     network = _network(name, record, part)
+    dynamic_size = dynamic_size and not isinstance(network, DetectorNetwork)
     return export_network(network, tuple(record.input["size"]), format, path, dynamic_size, _output_names(record, part))
 
 
@@ -164,12 +165,6 @@ def _input_size(model: nn.Module, arguments: Mapping[str, Any], size: int | None
 
 
 def _network(name: str, record: Record, part: str) -> nn.Module:
-    if part == "whole" and record.task == "detection":
-        raise HypvisionError(
-            f"'{name}' is a detector, whose head makes a list of boxes in Python: only what comes before it can be "
-            "exported. Add --part features for the maps of backbone and neck; docs/model-zoo.md shows how the head "
-            "takes them."
-        )
     if part == "whole" and record.task == "zero-shot":
         raise HypvisionError(
             f"'{name}' is a CLIP, two networks whose outputs are compared. Add --part features for the image tower, "
@@ -178,12 +173,16 @@ def _network(name: str, record: Record, part: str) -> nn.Module:
     if record.task == "classification":
         return load(name) if part == "whole" else load(name, num_classes=0)
     model = load(name)
+    if part == "whole" and record.task == "detection":
+        return DetectorNetwork(model, record.input["size"][1:]).eval()
     if part == "whole":
         return _Segmenter(model).eval()
     return (_ImageTower(model) if record.task == "zero-shot" else _Maps(model)).eval()
 
 
-def _output_names(record: Record, part: str) -> str:
+def _output_names(record: Record, part: str) -> str | tuple[str, ...]:
+    if part == "whole" and record.task == "detection":
+        return ("boxes", "scores", "labels", "masks")
     return "logits" if part == "whole" else "map" if record.task in ("segmentation", "detection") else "features"
 
 
@@ -193,18 +192,20 @@ def export_network(
     format: str,
     path: str | Path,
     dynamic_size: bool = True,
-    output: str = "logits",
+    output: str | tuple[str, ...] = "logits",
 ) -> ExportReport:
     """Export a network in eval mode; see :func:`export_model`.
 
     Args:
-        model: takes ``(B, C, H, W)``, gives one tensor or several, each with the batch first.
+        model: takes ``(B, C, H, W)``, gives one tensor or several, each with the batch first; or a
+            :class:`~hypvision.zoo.export_detector.DetectorNetwork`, whose batch is 1 and whose size is fixed.
         size: channels, height and width of the training.
         format, path, dynamic_size: as there.
-        output: what ONNX calls the output; with several outputs it is followed by their numbers.
+        output: what ONNX calls the output; with several outputs it is followed by their numbers, or is a name for each.
     """
     if format not in SUFFIXES:
         raise HypvisionError(f"There is no format '{format}'. Known: {', '.join(FORMATS)}.")
+    dynamic_size = dynamic_size and not isinstance(model, DetectorNetwork)
     if dynamic_size and (size[1] % _UNIT or size[2] % _UNIT):
         raise HypvisionError(
             f"Free sizes are multiples of {_UNIT}, but the training's is {size[1]}x{size[2]}: use --fixed-size."
@@ -225,9 +226,12 @@ def export_network(
         return _compare(model, run, size, dynamic_size, format)
 
 
-def _shapes(size: tuple[int, int, int], dynamic_size: bool) -> list[tuple[int, int, int, int]]:
+def _shapes(model: nn.Module, size: tuple[int, int, int], dynamic_size: bool) -> list[tuple[int, int, int, int]]:
     channels, height, width = size
-    shapes = [(1, channels, height, width), (3, channels, height, width)]
+    shapes = [(1, channels, height, width)]
+    if isinstance(model, DetectorNetwork):
+        return shapes
+    shapes += [(3, channels, height, width)]
     if dynamic_size:
         shapes += [(2, channels, height + _UNIT, width), (1, channels, 2 * height, width + 3 * _UNIT)]
     return shapes
@@ -237,7 +241,7 @@ def _compare(
     model: nn.Module, run: Callable[[Tensor], Any], size: tuple[int, int, int], dynamic_size: bool, format: str
 ) -> ExportReport:
     generator = torch.Generator().manual_seed(0)
-    worst, shapes = 0.0, _shapes(size, dynamic_size)
+    worst, shapes = 0.0, _shapes(model, size, dynamic_size)
     for shape in shapes:
         x = torch.randn(shape, generator=generator)
         expected = _several(model(x))
@@ -252,9 +256,9 @@ def _compare(
         if [y.shape for y in got] != [y.shape for y in expected]:
             shapes_of = [", ".join(str(tuple(y.shape)) for y in outputs) for outputs in (got, expected)]
             raise HypvisionError(f"The exported network gives {shapes_of[0]} instead of {shapes_of[1]}.")
-        difference = max(map(_difference, got, expected))
+        difference = _differ(model, got, expected)
         if not difference <= TOLERANCE:
-            if max(map(_difference, _several(model(x)), expected)) > 0:
+            if _differ(model, _several(model(x)), expected) > 0:
                 raise HypvisionError(
                     "PyTorch itself gives another output at every call: the network draws random numbers in eval mode, "
                     "which no file can repeat. Switch that off; for a Hi-Mapper: --model-args eval_noise=mean."
@@ -265,6 +269,8 @@ def _compare(
             )
         worst = max(worst, difference)
     sizes = "Batch is free, sizes are fixed."
+    if isinstance(model, DetectorNetwork):
+        sizes = "One image of this size at a time; a score of 0 is an empty place."
     if dynamic_size:
         sizes = f"Batch and size are free: sides are multiples of {_UNIT} from {size[1]}x{size[2]} upwards."
     return ExportReport(tuple(shapes), worst, sizes)
@@ -272,6 +278,12 @@ def _compare(
 
 def _several(outputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
     return [outputs] if isinstance(outputs, Tensor) else list(outputs)
+
+
+def _differ(model: nn.Module, got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    if isinstance(model, DetectorNetwork):
+        return model.difference(got, expected)
+    return max(map(_difference, got, expected))
 
 
 def _difference(got: Tensor, expected: Tensor) -> float:
@@ -300,6 +312,8 @@ def _example(size: tuple[int, int, int], dynamic_size: bool) -> Tensor:
 
 
 def _program(model: nn.Module, size: tuple[int, int, int], dynamic_size: bool) -> torch.export.ExportedProgram:
+    if isinstance(model, DetectorNetwork):
+        return torch.export.export(model, (torch.randn(1, *size),))
     Dim = torch.export.Dim
     dynamic: dict[int, object] = {0: Dim("batch", min=1)}
     if dynamic_size:
@@ -310,19 +324,23 @@ def _program(model: nn.Module, size: tuple[int, int, int], dynamic_size: bool) -
 
 
 def _write_torchexport(
-    model: nn.Module, size: tuple, path: Path, dynamic_size: bool, output: str
+    model: nn.Module, size: tuple, path: Path, dynamic_size: bool, output: str | tuple[str, ...]
 ) -> Callable[[Tensor], Any]:
     torch.export.save(_program(model, size, dynamic_size), path)
     return torch.export.load(path).module()
 
 
-def _write_onnx(model: nn.Module, size: tuple, path: Path, dynamic_size: bool, output: str) -> Callable[[Tensor], Any]:
+def _write_onnx(
+    model: nn.Module, size: tuple, path: Path, dynamic_size: bool, output: str | tuple[str, ...]
+) -> Callable[[Tensor], Any]:
     for module in ("onnx", "onnxscript"):
         require(module, "export")
     onnxruntime = require("onnxruntime", "export")
     exported = _program(model, size, dynamic_size)
     count = len(exported.graph_signature.user_outputs)
     names = [output] if count == 1 else [f"{output}{i}" for i in range(count)]
+    if isinstance(output, tuple):
+        names = list(output[:count])
     program = torch.onnx.export(exported, input_names=["images"], output_names=names, dynamo=True, verbose=False)
     program.save(path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -4,9 +4,12 @@ import base64
 import multiprocessing
 import os
 import pickle
+import socket
 import tempfile
+import threading
 import time
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -142,6 +145,38 @@ def test_slow_servers_are_left(record, server, monkeypatch):
     with pytest.raises(HypvisionError, match="less than 1000000 bytes a second"):
         fetch(record, server, monkeypatch, "drip")
     assert len(server.ranges("drip")) == hypvision.checkpoints.download.ATTEMPTS
+
+
+def test_slow_headers_are_left(record, server, monkeypatch):
+    """Long before the deadline: a line now and then keeps every time-out from ending it, however many there are."""
+    monkeypatch.setattr(hypvision.checkpoints.download, "WINDOW", 0.2)
+    begun = time.monotonic()
+    with pytest.raises(HypvisionError, match="its answer does not begin in time .5 attempts"):
+        fetch(record, server, monkeypatch, "heads")
+    assert len(server.ranges("heads")) == hypvision.checkpoints.download.ATTEMPTS
+    assert time.monotonic() - begun < 60
+
+
+def test_a_handshake_that_never_ends_is_left(record, monkeypatch):
+    """A record of TLS that promises 16 kB and comes byte by byte."""
+    monkeypatch.setattr(hypvision.checkpoints.download, "WINDOW", 0.2)
+    monkeypatch.setattr(hypvision.checkpoints.download, "ATTEMPTS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=trickle, args=(listener,), daemon=True).start()
+        monkeypatch.setenv("HYPVISION_WEIGHTS", f"https://127.0.0.1:{listener.getsockname()[1]}")
+        begun = time.monotonic()
+        with pytest.raises(HypvisionError, match="its answer does not begin in time"):
+            resolve(record)
+        assert time.monotonic() - begun < 5
+
+
+def trickle(listener):
+    with suppress(OSError):
+        connection, _ = listener.accept()
+        connection.sendall(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc")
+        for _ in range(1000):
+            connection.sendall(b"\0")
+            time.sleep(0.01)
 
 
 @pytest.mark.parametrize("mode", ["drip", "heads"])

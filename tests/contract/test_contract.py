@@ -14,9 +14,9 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from helpers.devices import on_gpu
 from helpers.families import FAMILIES
 from timm.models import save_for_hf
-from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hypvision
@@ -114,19 +114,6 @@ def test_the_model_that_takes_any_backbone_has_one_of_its_own():
 
 
 # GPUs, without one
-
-
-def on_gpu(model):
-    """Every parameter and buffer of a model on a GPU that is not there; inside FakeTensorMode."""
-    moved = {}
-    for module in model.modules():
-        for table in (module._parameters, module._buffers):
-            for key, value in table.items():
-                if value is not None and id(value) not in moved:
-                    fake = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="cuda")
-                    moved[id(value)] = value, nn.Parameter(fake) if isinstance(value, nn.Parameter) else fake
-                table[key] = None if value is None else moved[id(value)][1]
-    return model
 
 
 @every_family_in_time

@@ -291,6 +291,90 @@ def test_sigmoid_focal_loss_of_extreme_logits_is_finite():
     assert loss.isfinite() and logits.grad.isfinite().all()
 
 
+def test_roi_pool_and_its_gradient():
+    maps, rois = maps_and_rois()
+    out = mmcv.ops.roi_pool(maps, rois, (2, 3), 0.25)
+    for k, (number, *corners) in enumerate(rois.tolist()):
+        x1, y1, x2, y2 = (math.floor(corner * 0.25 + 0.5) for corner in corners)
+        height, width = max(y2 - y1 + 1, 1), max(x2 - x1 + 1, 1)
+        for i in range(2):
+            for j in range(3):
+                rows = slice(*(min(max(y1 + round_, 0), 7) for round_ in bin_of(i, height / 2)))
+                columns = slice(*(min(max(x1 + round_, 0), 9) for round_ in bin_of(j, width / 3)))
+                part = maps[int(number), :, rows, columns]
+                expected = part.amax((1, 2)) if part.numel() else torch.zeros(2, dtype=DOUBLE)
+                torch.testing.assert_close(out[k, :, i, j], expected)
+    (grad,) = torch.autograd.grad(out.sum(), maps)
+    assert grad.sum() == (out != 0).sum()  # each maximum gives one
+
+
+def bin_of(number, step):
+    return math.floor(number * step), math.ceil((number + 1) * step)
+
+
+def naive_deformable_attention(value, shapes, places, weights):
+    batch, queries, heads, levels, points, _ = places.shape
+    rows = []
+    for b in range(batch):
+        for q in range(queries):
+            for h in range(heads):
+                total, start = 0, 0
+                for level, (height, width) in enumerate(shapes):
+                    plane = value[b, start : start + height * width, h].T.reshape(-1, height, width)
+                    start += height * width
+                    for p in range(points):
+                        x, y = (places[b, q, h, level, p] * torch.tensor([width, height]) - 0.5).unbind()
+                        total = total + weights[b, q, h, level, p] * sampled(plane, y, x)
+                rows.append(total)
+    return torch.stack(rows).view(batch, queries, -1)
+
+
+def sampled(planes, y, x):
+    """Bilinear, zero outside: the four neighbours, each with what the others leave."""
+    total = planes.new_zeros(len(planes))
+    for row in (int(y.floor()), int(y.floor()) + 1):
+        for column in (int(x.floor()), int(x.floor()) + 1):
+            if 0 <= row < planes.shape[1] and 0 <= column < planes.shape[2]:
+                total = total + planes[:, row, column] * (1 - (y - row).abs()) * (1 - (x - column).abs())
+    return total
+
+
+def test_deformable_attention_and_its_gradients():
+    """The function that mmcv takes on GPUs; here on a CPU."""
+    from mmcv.ops.multi_scale_deform_attn import MultiScaleDeformableAttnFunction
+
+    torch.manual_seed(0)
+    shapes = [(3, 4), (2, 2)]
+    value = torch.randn(2, 16, 2, 3, dtype=DOUBLE, requires_grad=True)
+    places = (1.4 * torch.rand(2, 3, 2, 2, 2, 2, dtype=DOUBLE) - 0.2).requires_grad_()  # some outside
+    weights = torch.rand(2, 3, 2, 2, 2, dtype=DOUBLE, requires_grad=True)
+    sizes, starts = torch.tensor(shapes), torch.tensor([0, 12])
+    out = MultiScaleDeformableAttnFunction.apply(value, sizes, starts, places, weights, 64)
+    expected = naive_deformable_attention(value, shapes, places, weights)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    direction = torch.randn_like(out)
+    found = torch.autograd.grad(out, (value, places, weights), direction)
+    for grad, expected_grad in zip(found, torch.autograd.grad(expected, (value, places, weights), direction)):
+        torch.testing.assert_close(grad, expected_grad, rtol=1e-4, atol=1e-4)
+
+
+def test_configs_with_missing_operators_are_refused_before_they_are_built():
+    from mmengine.config import Config
+
+    from hypvision.engine.config import prepare
+    from hypvision.errors import HypvisionError
+
+    for part, operator in (
+        (dict(neck=dict(type="FPN_CARAFE")), "carafe"),
+        (dict(roi_head=dict(mask_head=dict(upsample_cfg=dict(type="carafe")))), "carafe"),
+        (dict(rpn_head=dict(type="mmdet.GARPNHead")), "masked_im2col"),
+        (dict(heads=[dict(roi_layer=dict(type="RoIAlign", pool_mode="max"))]), "pool_mode='max'"),
+    ):
+        config = Config(dict(model=part, default_scope="mmdet"))
+        with pytest.raises(HypvisionError, match=rf"model\..* of the config.*{operator}.*everywhere\.md.*mim install"):
+            prepare(config)
+
+
 def test_other_operators_say_what_to_install():
     with pytest.raises(NotImplementedError, match=r"'bbox_overlaps'.*mim install 'mmcv>=2\.1"):
         mmcv.ops.bbox_overlaps(random_boxes(2), random_boxes(2))

@@ -34,17 +34,17 @@ def chain_metrics(texts, embeddings, images, image_embeddings, root, steps=50):
         steps: number of radii.
     """
     radii = np.linalg.norm(embeddings - root, axis=-1).astype(np.float32)
-    flat = [text for chain in texts for text in chain]
     levels = np.linspace(radii.min(), radii.max(), steps, dtype=np.float64)
+    masks = [radii <= np.float32(level) for level in levels]
+    inside = [np.array(texts)[mask] for mask in masks]  # the texts within each radius, in their order
     order = list(dict.fromkeys(images))
     depth = embeddings.shape[1]
     precisions, recalls, predictions = [], [], []
     for image, v in zip(order, image_embeddings):
         similarity = embeddings @ v
         predicted = []
-        for level in levels:
-            masked = np.where(radii <= np.float32(level), similarity, -np.inf)
-            text = flat[int(masked.argmax())]
+        for mask, candidates in zip(masks, inside):
+            text = str(candidates[similarity[mask].argmax()])
             if not predicted or predicted[-1] != text:
                 predicted.append(text)
         chains = [chain for chain, owner in zip(texts, images) if owner == image]

@@ -385,11 +385,6 @@ def test_mistakes_are_explained(tmp_path, model, size, kind, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_whole_detectors_are_refused(tmp_path):
-    with pytest.raises(HypvisionError, match="detector.*--part features"):
-        export_model("mask-rcnn_hcformer_nano.shapes", "onnx", tmp_path / "model")
-
-
 def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied")

@@ -1,9 +1,9 @@
 """Radial embeddings against their published forms: the metrics of chains, a tuning step, embedding captions.
 
-The metrics are compared with the reference implementation (``tests/references/radial.py``): image by image, 50 masks
-each. A published step encodes 8 texts a chain and the root by themselves, all padded to the longest of the batch, and
-once more by a frozen tower; ``padded to the context`` does the same with all 77 tokens. Texts are made up, with the
-numbers of words of HierarCaps' levels (1.28, 1.79, 6.28 and 11.73 on average); weights are random.
+The metrics are compared with the literal algorithm (``tests/references/radial.py``): image by image, 50 masks each. A
+published step encodes 8 texts a chain and the root by themselves, all padded to the longest of the batch, and once more
+by a frozen tower; ``padded to the context`` does the same with all 77 tokens. Texts are made up of words that are one
+token each, as many as the texts of HierarCaps' levels have on average without the two ends; weights are random.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from bench.common import add_run_arguments, in_turns, report, start
 from hypvision.clip.models import create_clip
 from hypvision.clip.radial.metrics import chain_metrics
 from hypvision.clip.radial.reference import FrozenTexts
+from hypvision.clip.radial.spaces import Sphere
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.tasks.radial import RadialTuning
 
 MARKS = ("<!-- radial:begin -->", "<!-- radial:end -->")
-WORDS_A_LEVEL = (1.28, 1.79, 6.28, 11.73)
+TOKENS_A_LEVEL = (1.32, 1.87, 6.82, 12.89)
 
 INTRODUCTION = f"""
 ## Radial embeddings
@@ -45,13 +46,12 @@ precision, recall and tau; of the loss and, relative to the largest of each tens
 def made_up(count: int, seed: int = 0) -> tuple[list[list[str]], list[list[str]]]:
     """Chains and negatives of made-up words; half of the texts of the two upper levels repeat themselves."""
     rng = np.random.default_rng(seed)
-    letters = list("abcdefghijklmnopqrstuvwxyz")
-    words = ["".join(rng.choice(letters, rng.integers(2, 5))) for _ in range(2000)]
+    vocabulary = open_clip.get_tokenizer("ViT-B-32").encoder
+    whole = [token.removesuffix("</w>") for token in vocabulary if token.endswith("</w>")]
+    words = rng.choice([word for word in whole if word.isascii() and word.isalpha() and len(word) > 2], 2000)
 
     def text(level: int) -> str:
-        size = 1 + rng.poisson(WORDS_A_LEVEL[level] - 1)
-        pool = words[: 40 if level < 2 else None]
-        return " ".join(rng.choice(pool, size))
+        return " ".join(rng.choice(words[: 40 if level < 2 else None], 1 + rng.poisson(TOKENS_A_LEVEL[level] - 1)))
 
     return ([[text(level) for level in range(4)] for _ in range(count)] for _ in range(2))
 
@@ -71,8 +71,7 @@ def metrics_row(images: int, repeats: int) -> list[str]:
     tensors = [torch.from_numpy(x) for x in (e, v, root)]
 
     def ours():
-        radii = torch.linalg.vector_norm(tensors[0] - tensors[2], dim=-1)
-        return chain_metrics(texts, radii, range(images), tensors[1] @ tensors[0].flatten(0, 1).T)
+        return chain_metrics(texts, tensors[0], range(images), tensors[1], Sphere(tensors[2]))
 
     found, expected = ours(), reference.chain_metrics(texts, e, list(range(images)), v, root)
     apart = max(

@@ -142,10 +142,9 @@ def measure_chains(
         row, level = bad[0].tolist()
         text = chains[row][level]
         raise HypvisionError(f"The embedding of '{text}' (chain {row + 1}, level {level + 1}) is not finite.")
-    radii = space.radius(texts)
     found = Measured(space, texts, embedded_images)
     if embedded_images is None:
-        found.values["d_corr"] = float(kendall_tau(radii).mean())
+        found.values["d_corr"] = float(kendall_tau(space.radius(texts)).mean())
         return found
     order = list(dict.fromkeys(images))
     if len(order) != len(embedded_images):
@@ -154,11 +153,10 @@ def measure_chains(
     if not embedded_images.isfinite().all():
         bad_image = order[int((~embedded_images.isfinite().all(-1)).nonzero()[0])]
         raise HypvisionError(f"The embedding of the image '{bad_image}' is not finite.")
-    similarity = space.similarity(embedded_images, texts.flatten(0, 1))
-    found.metrics = chain_metrics(chains, radii, list(images), similarity, steps)
+    found.metrics = chain_metrics(chains, texts, list(images), embedded_images, space, steps)
     found.values = found.metrics.summary()
     owners = [list(images).index(image) for image in order]
-    found.values |= level_accuracy(chains, owners, similarity)
+    found.values |= level_accuracy(chains, owners, space.similarity(embedded_images, texts.flatten(0, 1)))
     return found
 
 

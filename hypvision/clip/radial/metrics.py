@@ -2,19 +2,25 @@
 finds, and whether the texts of a chain lie in order.
 
 The published evaluation goes through images and 50 radii one by one. Here texts are sorted into the 50 shells between
-the radii once, and the walk of all images is one maximum a shell.
+the radii once, and the walk of all images is one running maximum, read at the end of each shell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hypvision.clip.radial.spaces import Space
+
 __all__ = ["ChainMetrics", "chain_metrics", "kendall_tau", "order_aware_recall", "walk"]
+
+
+_BLOCK = 2**18  # similarities at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -24,14 +30,21 @@ class ChainMetrics:
     Attributes:
         precision, recall, ordered_recall: of each image ``(m,)``; the last is :func:`order_aware_recall`.
         tau: Kendall's, of each chain ``(n,)``.
-        predicted: for each image the texts of its walk, from general to specific.
+        walks: what :func:`walk` finds for each image, numbers of ``strings`` ``(m, steps)``.
+        strings: the distinct texts.
     """
 
     precision: np.ndarray
     recall: np.ndarray
     ordered_recall: np.ndarray
     tau: np.ndarray
-    predicted: list[list[str]]
+    walks: np.ndarray
+    strings: list[str]
+
+    @property
+    def predicted(self) -> list[list[str]]:
+        """For each image the texts of its walk, from general to specific, without repeats in a row."""
+        return [[self.strings[code] for code, _ in groupby(row)] for row in self.walks.tolist()]
 
     def summary(self) -> dict[str, float]:
         """The means, under the names that the official evaluation logs."""
@@ -64,31 +77,39 @@ def walk(similarity: Tensor, radii: Tensor, steps: int = 50) -> Tensor:
     Returns:
         int64 ``(m, steps)``, numbers of texts.
     """
+    order, ends = _shells(radii, steps)
+    return _ends_of_shells(similarity.index_select(1, order.to(similarity.device)), order, ends)
+
+
+def _shells(radii: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Texts ``(N,)`` in the order of the shells between the radii, and the place of the last one of each shell."""
     radii = radii.float().cpu().numpy()
     levels = np.linspace(radii.min(), radii.max(), steps, dtype=np.float64).astype(np.float32)
     shell = np.searchsorted(levels, radii)  # the first radius that a text is within
-    order = np.argsort(shell, kind="stable")  # within a shell in the order of the texts
-    bounds = np.searchsorted(shell[order], np.arange(steps + 1))
-    order = torch.from_numpy(order).to(similarity.device)
-    sorted_similarity = similarity.index_select(1, order)
-    best = similarity.new_full((len(similarity),), -torch.inf)
-    found = torch.full_like(best, similarity.shape[1], dtype=torch.int64)
-    steps_found = []
-    for first, last in zip(bounds[:-1], bounds[1:]):
-        if first < last:
-            value, place = sorted_similarity[:, first:last].max(1)
-            place = order[first + place]
-            better = (value > best) | ((value == best) & (place < found))
-            best, found = torch.where(better, value, best), torch.where(better, place, found)
-        steps_found.append(found)
-    return torch.stack(steps_found, 1)
+    # Of equals a running maximum keeps the last one, which within a shell is to be the first of the texts.
+    order = np.lexsort((-np.arange(len(radii)), shell))
+    ends = np.searchsorted(shell[order], np.arange(steps), side="right") - 1
+    return torch.from_numpy(order), torch.from_numpy(ends)
+
+
+def _ends_of_shells(similarity: Tensor, order: Tensor, ends: Tensor) -> Tensor:
+    """:func:`walk` where the texts of ``similarity`` are in the order of their shells."""
+    value, place = similarity.cpu().cummax(1)
+    value, found = value[:, ends], order[place[:, ends]]
+    equal = value[:, 1:] == value[:, :-1]
+    if (equal & (found[:, 1:] != found[:, :-1])).any():  # an equal of an earlier shell may come first
+        for step in range(1, len(ends)):
+            first = torch.minimum(found[:, step - 1], found[:, step])
+            found[:, step] = torch.where(equal[:, step - 1], first, found[:, step])
+    return found
 
 
 def chain_metrics(
     texts: Sequence[Sequence[str]],
-    radii: Tensor,
+    embeddings: Tensor,
     images: Sequence[Hashable],
-    similarity: Tensor,
+    pictures: Tensor,
+    space: Space,
     steps: int = 50,
 ) -> ChainMetrics:
     """Precision, recall and Kendall's tau of chains of texts.
@@ -99,40 +120,52 @@ def chain_metrics(
 
     Args:
         texts: n chains of L texts.
-        radii: of the texts ``(n, L)``.
+        embeddings: of the texts ``(n, L, d)``.
         images: for each chain what tells its image.
-        similarity: ``(m, n * L)``: the m distinct images, in the order in which they first appear, by the texts, chain
-            after chain.
+        pictures: embeddings of the distinct images, in the order in which they first appear ``(m, d)``.
+        space: of the embeddings.
         steps: number of radii.
 
     Raises:
         ValueError: shapes that do not go together.
     """
-    (n, depth), owners = radii.shape, list(dict.fromkeys(images))
-    if len(texts) != n or len(images) != n or similarity.shape != (len(owners), n * depth):
+    (n, depth), owners = embeddings.shape[:2], list(dict.fromkeys(images))
+    if len(texts) != n or len(images) != n or len(pictures) != len(owners):
         raise ValueError(
-            f"chain_metrics: {len(texts)} chains of {len(images)} images, of them {len(owners)} distinct, need radii "
-            f"({len(texts)}, L) and similarities ({len(owners)}, {len(texts)} L), got {tuple(radii.shape)} and "
-            f"{tuple(similarity.shape)}."
+            f"chain_metrics: {len(texts)} chains of {len(images)} images, of them {len(owners)} distinct, need as many "
+            f"embeddings of chains and of images, got {tuple(embeddings.shape)} and {tuple(pictures.shape)}."
         )
+    radii = space.radius(embeddings)
+    order, ends = _shells(radii.flatten(), steps)
+    flat = embeddings.flatten(0, 1)[order.to(embeddings.device)]
+    blocks = pictures.split(max(1, _BLOCK // len(order)))
+    places = torch.cat([_ends_of_shells(space.similarity(block, flat), order, ends) for block in blocks])
     number: dict[str, int] = {}
     codes = np.array([number.setdefault(text, len(number)) for chain in texts for text in chain]).reshape(n, depth)
-    strings = list(number)
-    found = codes.ravel()[walk(similarity, radii.flatten(), steps).cpu().numpy()]  # (m, steps)
-    of_image: dict[Hashable, list[np.ndarray]] = {owner: [] for owner in owners}
-    for owner, chain in zip(images, codes):
-        of_image[owner].append(chain)
-    precision, recall, ordered, predicted = [], [], [], []
-    changes = np.concatenate([np.ones((len(found), 1), dtype=bool), found[:, 1:] != found[:, :-1]], axis=1)
-    for row, change, chains in zip(found, changes, of_image.values()):
-        path = row[change].tolist()
-        reached, levels = set(path), [chain.tolist() for chain in chains]
-        known = {code for chain in levels for code in chain}
-        precision.append(len(reached & known) / max(1, len(reached)))
-        recall.append(sum(any(code in reached for code in level) for level in zip(*levels)) / depth)
-        ordered.append(order_aware_recall(path, levels))
-        predicted.append([strings[code] for code in path])
-    return ChainMetrics(np.array(precision), np.array(recall), np.array(ordered), kendall_tau(radii), predicted)
+    found = codes.ravel()[places.numpy()]  # (m, steps)
+    row = {owner: i for i, owner in enumerate(owners)}
+    owner = np.array([row[image] for image in images])
+    # A key is a string at an image. np.unique gives the first place of each, so that in the first chain that has it.
+    known, first, own = np.unique(owner[:, None] * len(number) + codes, return_index=True, return_inverse=True)
+    keys = np.arange(len(owners))[:, None] * len(number) + found
+    at = np.searchsorted(known, keys).clip(max=len(known) - 1)
+    right = known[at] == keys
+    reached = np.zeros(len(known), dtype=bool)
+    reached[at[right]] = True
+    in_order = np.sort(found, axis=1)
+    distinct = 1 + (in_order[:, 1:] != in_order[:, :-1]).sum(1)
+    levels_reached = np.zeros((len(owners), depth), dtype=bool)
+    np.logical_or.at(levels_reached, owner, reached[own.reshape(n, depth)])
+    right[:, 1:] &= found[:, 1:] != found[:, :-1]
+    rise = _longest_rise(np.where(right, first[at] % depth, -1), np.bincount(owner) > 1)
+    return ChainMetrics(
+        precision=np.bincount(known // len(number), reached, len(owners)) / distinct,
+        recall=levels_reached.mean(1),
+        ordered_recall=rise / depth,
+        tau=kendall_tau(radii),
+        walks=found,
+        strings=list(number),
+    )
 
 
 def order_aware_recall(predicted: Sequence[Hashable], chains: Sequence[Sequence[Hashable]]) -> float:
@@ -145,12 +178,17 @@ def order_aware_recall(predicted: Sequence[Hashable], chains: Sequence[Sequence[
         predicted: texts in the order of their prediction.
         chains: those of the image, each of L texts.
     """
-    places = [next((c.index(text) for c in chains if text in c), None) for text in predicted]
-    levels = [level for level in places if level is not None]
-    if len(chains) > 1:
-        levels = [level for i, level in enumerate(levels) if i == 0 or level != levels[i - 1]]
-    longest = run = 0
-    for i, level in enumerate(levels):
-        run = run + 1 if i and level > levels[i - 1] else 1
-        longest = max(longest, run)
-    return longest / len(chains[0])
+    places = [next((c.index(text) for c in chains if text in c), -1) for text in predicted]
+    return int(_longest_rise(np.array([places], dtype=int), np.array([len(chains) > 1]))[0]) / len(chains[0])
+
+
+def _longest_rise(levels: np.ndarray, merged: np.ndarray) -> np.ndarray:
+    """Length ``(m,)`` of the longest run of rising neighbours in each row of levels ``(m, steps)``, those below 0 left
+    out; in rows that are ``merged`` equal neighbours are one."""
+    longest = run = np.zeros(len(levels), dtype=int)
+    before = np.full(len(levels), -1)
+    for level in levels.T:
+        there = (level >= 0) & ~(merged & (level == before))
+        run = np.where(there, np.where(level > before, run + 1, 1), run)
+        before, longest = np.where(there, level, before), np.maximum(longest, run)
+    return longest

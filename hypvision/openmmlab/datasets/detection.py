@@ -1,28 +1,32 @@
 """Detection data sets that mmdet does not have, in its registry. Importing this module imports mmdet.
 
-It also makes mmdet's CocoDataset read annotation files through :class:`CheckedCOCO`.
+It also makes mmdet's CocoDataset and CocoMetric read annotation files through :class:`CheckedCOCO`.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from mmdet.datasets import CocoDataset
+from mmdet.datasets import CocoDataset, XMLDataset
 from mmdet.datasets.api_wrappers import COCO
+from mmdet.evaluation.metrics import coco_metric
 from mmdet.registry import DATASETS
 
 from hypvision.data.taxonomy import TAXONOMY
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.images import SUFFIXES
 from hypvision.viz.palette import palette
 
-__all__ = ["CheckedCOCO", "ShapesCocoDataset"]
+__all__ = ["CheckedCOCO", "CheckedVOCDataset", "ShapesCocoDataset"]
 
 _NEEDED = {  # what mmdet reads of each entry
     "images": ("id", "file_name", "height", "width"),
-    "annotations": ("id", "image_id", "category_id", "bbox", "area"),
+    "annotations": ("id", "image_id", "category_id", "bbox"),
     "categories": ("id", "name"),
 }
 
@@ -31,7 +35,7 @@ class CheckedCOCO(COCO):
     """An annotation file of COCO's format; mistakes in it are told before they become wrong labels.
 
     mmdet itself drops annotations of unknown categories without a word, and numbers the classes wrongly where a
-    category is missing.
+    category is missing. Boxes without ``area`` or ``iscrowd``, which many tools leave out, get those of a plain box.
 
     Args:
         annotation_file: path of the JSON file.
@@ -86,6 +90,8 @@ class CheckedCOCO(COCO):
                 raise HypvisionError(
                     f"{where} has the bbox {item['bbox']}. Expected: [left, top, width, height], four finite numbers."
                 )
+            item.setdefault("area", item["bbox"][2] * item["bbox"][3])
+            item.setdefault("iscrowd", 0)
         return content
 
     def get_cat_ids(self, cat_names: Sequence[str] = (), sup_names: Sequence[str] = (), cat_ids: Any = ()) -> list[int]:
@@ -119,6 +125,67 @@ def _is_box(value: Any) -> bool:
 
 
 CocoDataset.COCOAPI = CheckedCOCO  # the place that mmdet has for other readers
+coco_metric.COCO = CheckedCOCO  # where it has none
+
+
+@DATASETS.register_module()
+class CheckedVOCDataset(XMLDataset):
+    """Images with boxes as VOC's XML, ``JPEGImages/NAME.*`` and ``Annotations/NAME.xml``, the names in a list.
+
+    mmdet's own leaves out objects of other classes without a word, and takes every image for a ``.jpg``.
+
+    Args:
+        ignored: names of objects that shall count for nothing.
+        metainfo: ``dict(classes=(...))``; the other arguments are those of mmdet's XMLDataset.
+
+    Raises:
+        HypvisionError: an annotation that is missing or damaged, an object of another class, a box that is none.
+    """
+
+    def __init__(self, *args: Any, ignored: Sequence[str] = (), **kwargs: Any):
+        self.ignored = tuple(ignored)
+        super().__init__(*args, **kwargs)
+
+    def parse_data_info(self, img_info: dict[str, Any]) -> dict[str, Any]:
+        """What stands in one file: ``img_path``, ``height``, ``width``, ``instances``."""
+        path, classes = img_info["xml_path"], self.metainfo["classes"]
+        try:
+            root = ElementTree.parse(path).getroot()
+        except FileNotFoundError as error:
+            raise HypvisionError(
+                f"The annotation '{path}' does not exist, but '{self.ann_file}' has the name '{img_info['img_id']}'. "
+                "Put it there, or take the name out of the list."
+            ) from error
+        except ElementTree.ParseError as error:
+            raise HypvisionError(f"The annotation '{path}' is damaged: it is not valid XML ({error}).") from error
+        for item in root.findall("object"):
+            name = item.findtext("name")
+            if name not in classes and name not in self.ignored:
+                raise HypvisionError(
+                    f"The annotation '{path}' has an object '{name}', which is no class of the data set."
+                    f"{did_you_mean(str(name), classes)} Classes: {_some(classes)}. Name your classes, in any order, "
+                    "as metainfo=dict(classes=(...)) of the data set in the config, or what shall not count as "
+                    "ignored=(...)."
+                )
+            sides = [item.findtext(f"bndbox/{side}", "") for side in ("xmin", "ymin", "xmax", "ymax")]
+            if not _is_box([_number(side) for side in sides]):
+                raise HypvisionError(
+                    f"The annotation '{path}' has an object '{name}' with the box {sides}. Expected: xmin, ymin, xmax "
+                    "and ymax in <bndbox>, four finite numbers."
+                )
+        image = Path(self.sub_data_root, img_info["file_name"])
+        if not image.is_file():  # mmdet's guess ends in .jpg
+            beside = [file for file in sorted(image.parent.glob(f"{image.stem}.*")) if file.suffix.lower() in SUFFIXES]
+            if beside:
+                img_info = dict(img_info, file_name=str(Path(self.img_subdir, beside[0].name)))
+        return super().parse_data_info(img_info)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 @DATASETS.register_module()

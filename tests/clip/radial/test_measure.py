@@ -119,7 +119,7 @@ def test_mistakes_in_embeddings_are_told():
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def folder(tmp_path):
     for number, name in enumerate(("1.jpg", "2.png")):
         Image.new("RGB", (80, 64 + 40 * number), (90 * number, 60, 0)).save(tmp_path / name)
     return tmp_path
@@ -141,13 +141,13 @@ def test_pictures_are_found_and_embedded(folder):
         find_image_files(IMAGES, folder / "none")
 
 
-def test_tree_of_class_folders(pictures):
+def test_tree_of_class_folders(folder):
     clip = create_clip("emoji-s16")
-    (pictures / "tree/cat").mkdir(parents=True)
-    (pictures / "1.jpg").rename(pictures / "tree/cat/1.jpg")
-    found = measure_tree(clip, pictures / "tree", {"cat": ["animal"]})
+    (folder / "tree/cat").mkdir(parents=True)
+    (folder / "1.jpg").rename(folder / "tree/cat/1.jpg")
+    found = measure_tree(clip, folder / "tree", {"cat": ["animal"]})
     assert found["tree_R@5"] == 1.0
     with pytest.raises(HypvisionError, match="no ancestors of the class 'cat'"):
-        measure_tree(clip, pictures / "tree", {"dog": ["animal"]})
+        measure_tree(clip, folder / "tree", {"dog": ["animal"]})
     with pytest.raises(HypvisionError, match="no images in class folders"):
-        measure_tree(clip, pictures / "none", {})
+        measure_tree(clip, folder / "none", {})

@@ -6,6 +6,7 @@ import torch
 from references import radial as reference
 
 from hypvision.clip.radial.metrics import chain_metrics, kendall_tau, order_aware_recall, walk
+from hypvision.clip.radial.spaces import Sphere
 
 
 def case(n, images, depth=4, dim=8, words=10_000, seed=0, whole=False):
@@ -22,7 +23,7 @@ def case(n, images, depth=4, dim=8, words=10_000, seed=0, whole=False):
 
 def measure(texts, owners, e, v, root, steps):
     e, v, root = (torch.as_tensor(x, dtype=torch.float32) for x in (e, v, root))
-    return chain_metrics(texts, (e - root).norm(dim=-1), owners, v @ e.flatten(0, 1).T, steps)
+    return chain_metrics(texts, e, owners, v, Sphere(root), steps)
 
 
 @pytest.mark.parametrize("steps", [50, 7, 1])
@@ -77,5 +78,5 @@ def test_order_aware_recall_of_several_chains():
 
 
 def test_shapes_that_do_not_fit_are_told():
-    with pytest.raises(ValueError, match="need radii"):
-        chain_metrics([["a", "b"]], torch.ones(1, 2), ["x"], torch.ones(1, 3))
+    with pytest.raises(ValueError, match="as many embeddings"):
+        chain_metrics([["a", "b"]], torch.ones(1, 2, 3), ["x"], torch.ones(2, 3), Sphere(torch.ones(3)))

@@ -206,6 +206,7 @@ def test_offline_is_told(monkeypatch):
     def offline(*args, **kwargs):
         raise OSError("Max retries exceeded\nmore")
 
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
     monkeypatch.setattr(open_clip, "create_model", offline)
     with pytest.raises(HypvisionError, match="cannot be fetched: Max retries exceeded. With a network .* 'shapes-s8'"):
         create_clip("ViT-B-16", "openai")

@@ -25,10 +25,10 @@ val_dataloader = dict(
 test_dataloader = dict(val_dataloader, dataset=dict(val_dataloader["dataset"], split="test"))
 val_evaluator = dict(type="ChainOrder")
 test_evaluator = val_evaluator
-train_cfg = dict(type="IterBasedTrainLoop", max_iters=150, val_interval=150)
+train_cfg = dict(type="IterBasedTrainLoop", max_iters=100, val_interval=100)
 optim_wrapper = dict(optimizer=dict(type="AdamW", lr=1e-4, weight_decay=0.01))
 custom_hooks = [dict(type="FrozenTextsHook")]
 default_hooks = dict(
-    checkpoint=dict(by_epoch=False, interval=150, max_keep_ckpts=1, save_best=None), logger=dict(interval=20)
+    checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=1, save_best=None), logger=dict(interval=20)
 )
 log_processor = dict(by_epoch=False)

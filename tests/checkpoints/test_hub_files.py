@@ -1,0 +1,112 @@
+"""Files of other people's repositories on the hub: listed, fetched, verified, kept; with limits of time."""
+
+import hashlib
+import json
+import time
+
+import huggingface_hub.constants
+import open_clip
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import hypvision.checkpoints.download
+from hypvision.checkpoints.one_tensor import read_tensor
+from hypvision.checkpoints.sources import fetch_from_hub
+from hypvision.clip.models import create_clip
+from hypvision.errors import HypvisionError
+
+NAME = "model.safetensors"
+
+
+@pytest.fixture
+def hub(server, tmp_path, monkeypatch):
+    """The local server as the hub, with one repository, ``me/net``."""
+    save_file({"head": torch.arange(3.0)}, tmp_path / NAME)
+    data = (tmp_path / NAME).read_bytes()
+    listed = [
+        dict(type="file", path=NAME, size=len(data), oid="0" * 40, lfs=dict(oid=hashlib.sha256(data).hexdigest()))
+    ]
+    listed.append(dict(type="file", path="config.json", size=2, oid="1" * 40))
+    server.files |= {NAME: data, "config.json": b"{}", "models/me/net/tree/main": json.dumps(listed).encode()}
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
+    monkeypatch.setattr(
+        huggingface_hub.constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        server.url + "/hub/{repo_id}/resolve/{revision}/{filename}",
+    )
+    return server
+
+
+def test_a_file_is_fetched_once(hub, home, monkeypatch):
+    path = fetch_from_hub("me/net", NAME)
+    assert path.read_bytes() == hub.files[NAME] and path.is_relative_to(home / "hub/me/net")
+    assert fetch_from_hub("me/net", "config.json").read_text() == "{}"
+    assert fetch_from_hub("me/net", NAME) == path and len(hub.ranges("hub")) == 2
+    assert fetch_from_hub("me/net", "no.bin") is None
+    with pytest.raises(HypvisionError, match="'me/other' cannot be fetched from the hub.*404.*give its path"):
+        fetch_from_hub("me/other", NAME)
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    assert fetch_from_hub("me/none", NAME) is None
+
+
+def test_another_file_than_listed_is_refused(hub):
+    hub.files[NAME] = bytes(len(hub.files[NAME]))
+    with pytest.raises(HypvisionError, match="sha256 begins with"):
+        fetch_from_hub("me/net", NAME)
+    hub.files["models/me/net/tree/main"] = b'{"error": "gone"}'
+    with pytest.raises(HypvisionError, match="list of the files of 'me/net' cannot be read"):
+        fetch_from_hub("me/net", NAME)
+
+
+@pytest.mark.parametrize("mode", ["drip", "heads"])
+def test_a_hub_that_trickles_is_left_at_the_deadline(hub, monkeypatch, mode):
+    monkeypatch.setenv("HYPVISION_DEADLINE", "0.5")
+    monkeypatch.setattr(
+        huggingface_hub.constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        f"{hub.url}/{mode}/{{filename}}?{{repo_id}}{{revision}}",
+    )
+    hub.files[f"{NAME}?me/netmain"] = hub.files[NAME]
+    begun = time.monotonic()
+    with pytest.raises(HypvisionError, match="HYPVISION_DEADLINE"):
+        fetch_from_hub("me/net", NAME)
+    assert time.monotonic() - begun < 5
+
+
+def test_one_tensor_comes_by_it(hub):
+    name, head = read_tensor("me/net", lambda names: next(iter(names)))
+    assert name == "head" and head.tolist() == [0, 1, 2]
+
+
+def test_tags_of_open_clip_come_by_it(hub, monkeypatch):
+    """What open_clip gets is the file, and what it would have read from the tag."""
+    about = dict(hf_hub="me/net/", mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    hub.files["open_clip_model.safetensors"] = hub.files[NAME]
+    table = hub.files["models/me/net/tree/main"].replace(b'"model.', b'"open_clip_model.')
+    hub.files["models/me/net/tree/main"] = table
+    given = []
+
+    def create_model(name, pretrained, **options):
+        given.append((name, pretrained, options))
+        raise OSError("enough")
+
+    monkeypatch.setattr(open_clip, "get_pretrained_cfg", lambda name, tag: about)
+    monkeypatch.setattr(open_clip, "create_model", create_model)
+    with pytest.raises(HypvisionError, match="enough"):
+        create_clip("ViT-B-32", "openai")
+    ((name, path, options),) = given
+    assert name == "ViT-B-32" and path.endswith("open_clip_model.safetensors") and options["force_quick_gelu"]
+    assert options["force_preprocess_cfg"] == dict(mean=about["mean"], std=about["std"])
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    monkeypatch.setenv("HYPVISION_HOME", str(hub.url))
+    with pytest.raises(HypvisionError, match="enough"):
+        create_clip("ViT-B-32", "openai")
+    assert given[1][1] == "openai"  # which then looks into caches alone
+
+
+def test_limits_hold_for_the_list_too(hub, monkeypatch):
+    monkeypatch.setattr(hypvision.checkpoints.download, "WINDOW", 0.2)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"{hub.url}/heads")
+    with pytest.raises(HypvisionError, match="does not begin in time"):
+        fetch_from_hub("me/net", NAME)

@@ -1,0 +1,233 @@
+"""Layers, losses, adapters and methods of manifolds on a GPU that is not there.
+
+Fake tensors have a device and no numbers: one that meets another device raises, and so does what waits for a number.
+
+The distances of points look for pairs too close to be told from round-off, the one list that a GPU waits for
+(hypvision.geometry.lorentz.distances).
+"""
+
+import inspect
+
+import pytest
+import torch
+from helpers import clip_models
+from helpers.devices import on_gpu
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import hypvision.losses
+import hypvision.nn as layers
+from hypvision.clip import adapters
+from hypvision.clip.towers import encode_text
+from hypvision.geometry import Euclidean, Lorentz, PoincareBall, Product
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch):
+    monkeypatch.setattr("hypvision.geometry.lorentz.distances._close", lambda *_: None)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("Tensor.cpu"))
+
+
+def gpu(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="cuda")
+
+
+def devices(value):
+    """The devices of all tensors in what a function gave."""
+    if isinstance(value, torch.Tensor):
+        return {value.device.type}
+    if isinstance(value, dict):
+        value = value.values()
+    if isinstance(value, (list, tuple)) or not isinstance(value, (str, float, int, bool, type(None))):
+        return set().union(*map(devices, value)) if value else set()
+    return set()
+
+
+# Layers
+
+SPACE = Lorentz(1.0, learnable=True)
+TOKENS, MAPS, LINE = (2, 5, 8), (2, 8, 6, 6), (2, 8, 6)
+LAYERS = {
+    "ChangeManifold": ((SPACE, Lorentz(2.0)), TOKENS),
+    "ClusterMixer": ((8, 2, 4), (2, 8, 8, 8)),
+    "EfficientLorentzConv1d": ((8, 4, 3, SPACE), LINE),
+    "EfficientLorentzConv2d": ((8, 4, 3, SPACE), MAPS),
+    "EfficientLorentzLinear": ((8, 4, SPACE), TOKENS),
+    "HyperbolicEmbedding": ((10, 8, SPACE), None),
+    "LorentzAvgPool2d": ((2, SPACE), MAPS),
+    "LorentzBatchNorm1d": ((8, SPACE), TOKENS),
+    "LorentzBatchNorm2d": ((8, SPACE), MAPS),
+    "LorentzConv1d": ((8, 4, 3, SPACE), LINE),
+    "LorentzConv2d": ((8, 4, 3, SPACE), MAPS),
+    "LorentzConvTranspose2d": ((8, 4, 3, SPACE), MAPS),
+    "LorentzGlobalAvgPool2d": ((SPACE,), MAPS),
+    "LorentzLayerNorm": ((8,), TOKENS),
+    "LorentzLinear": ((8, 4, SPACE), TOKENS),
+    "LorentzMLR": ((8, 4, SPACE), TOKENS),
+    "LorentzRMSNorm": ((8,), TOKENS),
+    "LorentzResidual": ((SPACE,), TOKENS),
+    "OnSpace": ((nn.Linear(8, 4), SPACE), (2, 5, 9)),
+    "OnTangent": ((nn.Linear(8, 4), SPACE), (2, 5, 9)),
+    "ToLorentz": ((SPACE,), MAPS),
+    "ToTangent": ((SPACE,), TOKENS),
+}
+
+
+def modules_of(package):
+    public = {name: getattr(package, name) for name in package.__all__}
+    return {name for name, value in public.items() if inspect.isclass(value) and issubclass(value, nn.Module)}
+
+
+def test_every_layer_has_a_row():
+    assert set(LAYERS) == modules_of(layers)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name):
+    arguments, shape = LAYERS[name]
+    layer = getattr(layers, name)(*arguments)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.zeros(2, 5, dtype=torch.long, device="cuda") if shape is None else gpu(*shape)
+        inputs = (x, x) if name == "LorentzResidual" else (x,)
+        on_gpu(layer)
+        for mode in (True, False):
+            assert devices(layer.train(mode)(*inputs)) == {"cuda"}
+    SPACE.log_c = Lorentz(1.0, learnable=True).log_c  # on_gpu moved the one that all rows share
+
+
+# Losses
+
+WAIT = {"MetricLoss": "the library's own losses and miners count pairs"}
+CHAINS = ((6, 8), (4, 3), (8,), (6, 8))
+
+
+def losses():
+    ball = PoincareBall(0.1)
+    return {
+        "EntailmentConeLoss": (hypvision.losses.EntailmentConeLoss(), CHAINS),
+        "MERUEntailmentLoss": (hypvision.losses.MERUEntailmentLoss(), CHAINS),
+        "RadialLoss": (hypvision.losses.RadialLoss(), CHAINS),
+        "HIERLoss": (hypvision.losses.HIERLoss(ball, 8, num_proxies=5), ((6, 8), (6,), [(4, 3), (4, 3)])),
+        "ProxyAnchorLoss": (hypvision.losses.ProxyAnchorLoss(3, 8), ((6, 8), (6,))),
+        "ProxyNCALoss": (hypvision.losses.ProxyNCALoss(3, 8), ((6, 8), (6,))),
+        "SupConLoss": (hypvision.losses.SupConLoss(), ((6, 8), (6,))),
+    }
+
+
+def test_every_loss_has_a_row():
+    assert set(losses()) | set(WAIT) == modules_of(hypvision.losses)
+
+
+@pytest.mark.parametrize("name", [name for name in losses() if name != "SupConLoss"])
+def test_losses(name):
+    loss, shapes = losses()[name]
+    if name == "HIERLoss":
+        assert loss.manifold is not None
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        on_gpu(loss)
+        inputs = [
+            tuple(gpu(*part, dtype=torch.long) for part in shape)
+            if isinstance(shape, list)
+            else gpu(*shape, dtype=torch.long if number == 1 else torch.float32)
+            for number, shape in enumerate(shapes)
+        ]
+        assert devices(loss(*inputs)) == {"cuda"}
+
+
+# Adapters
+
+
+@pytest.mark.parametrize("options", [dict(type="hyperclip", block=16), dict(type="lathadapter", attributes=3)],
+                         ids=lambda options: options["type"])  # fmt: skip
+def test_adapters(options):
+    model = adapters.inject(clip_models.openai_clip(), options)
+    images, tokens = clip_models.pictures(model), clip_models.prompts()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        on_gpu(model)
+        features = model.encode_image(gpu(*images.shape))
+        # The end of a text is where its largest number is.
+        text = encode_text(model, gpu(*tokens.shape, dtype=torch.long))
+        found = [features, text]
+        if adapters.is_injected(model, "lathadapter"):
+            found.append(adapters.adapter_of(model, "lathadapter").module(features, text, 10.0).logits)
+        assert devices(found) == {"cuda"}
+
+
+# Manifolds
+
+KINDS = {
+    "Lorentz": lambda: Lorentz(1.0, learnable=True),
+    "PoincareBall": lambda: PoincareBall(1.0, learnable=True),
+    "Euclidean": Euclidean,
+    "Product": lambda: Product((Lorentz(1.0, learnable=True), 2), (PoincareBall(1.0), 2)),
+}
+# Functions that give numbers, or change the manifold; checks wait for the device on purpose.
+NO_TENSORS = {"check_point", "clamp_", "max_distance"}
+FREE = {"y": "x", "p": "x", "mean": "x", "z": "x", "w": "u", "v": "u", "g": "u"}
+JOINED = dict(
+    boost="xy", unboost="xy", mobius_add="xy", mobius_sub="xy", logmap="xy", egrad2rgrad="xv", expmap="xu", retr="xu",
+    proju="xv", projx="x", transp="xyv",
+)  # fmt: skip
+
+
+def arguments(name, parameter, width):
+    """A fake tensor, or a number, for an argument of this name; points and vectors are of this width."""
+    if parameter in ("x", "u", "space") or parameter in FREE:
+        one = (name, parameter) in {("busemann", "p"), ("horosphere_dist", "p")}
+        few = name in ("dist2plane", "hyperplane_logits", "ganea_logits") and parameter != "x"
+        return gpu(width) if one else gpu(2, width) if few else gpu(3, width)
+    return dict(
+        a=lambda: gpu(2, width) if name == "ganea_logits" else gpu(2),
+        r=lambda: gpu(2) if name == "hyperplane_logits" else gpu(3, 1),
+        weights=lambda: gpu(2, 3), matrix=lambda: gpu(4, 4), t=lambda: gpu(3, 1), tau=lambda: gpu(3), std=lambda: 1.0,
+        c_new=lambda: gpu(), n=lambda: 4, points=lambda: [gpu(3, width), gpu(3, width)], sizes=lambda: [1, 3],
+    )[parameter]()  # fmt: skip
+
+
+def call(manifold, name):
+    """The devices of what a method gives; vectors have the width of points or, at the origin, that of the space."""
+    method, first = getattr(manifold, name), None
+    names = [
+        key
+        for key, value in inspect.signature(method).parameters.items()
+        if value.default is value.empty and value.kind is value.POSITIONAL_OR_KEYWORD
+    ]
+    names = list(JOINED[name]) if isinstance(manifold, Product) and name in JOINED else names
+    if name in ("origin", "random"):
+        size = () if name == "origin" and isinstance(manifold, Product) else (4,) if name == "origin" else (3, 4)
+        return devices(method(*size, device="cuda"))
+    for widths in ((0, 0), (manifold.extra, manifold.extra), (manifold.extra, 0), (2, 2), (2, 0)):
+        point, vector = (4 + extra for extra in widths)
+        values = [
+            arguments(name, key, point if key == "x" or FREE.get(key) == "x" else vector if key != "space" else 4)
+            for key in names
+        ]
+        if name.endswith("_transp"):
+            values.append(gpu(3, vector))
+        try:
+            return devices(method(*values))
+        except (ValueError, RuntimeError, IndexError, TypeError) as error:
+            first = error if first is None or "device" in str(error) else first
+    raise AssertionError(f"{name}({', '.join(names)}): {first}") from first
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_methods_of_manifolds(kind):
+    manifold, wrong = KINDS[kind](), {}
+    public = [
+        name
+        for name, value in inspect.getmembers(type(manifold), callable)
+        if not name.startswith("_") and not hasattr(nn.Module, name) and name not in NO_TENSORS
+    ]
+    assert len(public) > 35
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        on_gpu(manifold)
+        for name in public:
+            try:
+                found = call(manifold, name)
+            except Exception as error:
+                wrong[name] = str(error)[:200]
+                continue
+            if found != {"cuda"}:
+                wrong[name] = found
+    assert not wrong, wrong

@@ -1,0 +1,213 @@
+"""The blocks of docs/own-data.md as they stand on the page, on drawn data of their layouts."""
+
+import json
+import re
+from pathlib import Path
+from xml.etree.ElementTree import Element, ElementTree, SubElement
+
+import pytest
+from helpers.engine import make_images, write_config
+from helpers.open_vocabulary_segmentation import SMALL, make_folder
+
+import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before mmdet
+from hypvision.data.export import export
+from hypvision.engine.config import load_config
+from hypvision.engine.run import train
+from hypvision.errors import HypvisionError
+
+PAGE = (Path(__file__).parents[1] / "docs/own-data.md").read_text()
+SECTIONS = dict(re.findall(r"## (.+?)\n(.*?)(?=\n## |\Z)", PAGE, flags=re.S))
+CLASSES = ("cat", "cow", "dog", "sheep")
+TINY = dict(
+    dims=(16, 16, 16, 16), heads=(2, 2, 2, 2), head_dim=8, layers=(1, 1, 1, 1), mlp_ratios=(2, 2, 2, 2), img_size=64
+)
+
+
+def blocks(section):
+    return re.findall(r"```python\n(.*?)```", SECTIONS[section], flags=re.S)
+
+
+def coco(root, masks=False):
+    """Images and boxes, in COCO's JSON without what many tools leave out."""
+    export(root, "coco", 4, 2, 64, level="kind")
+    for split in ("train", "val"):
+        (root / f"{split}2017").rename(root / split)
+        content = json.loads((root / f"annotations/instances_{split}2017.json").read_text())
+        for category, name in zip(content["categories"], CLASSES):
+            category["name"] = name
+        for item in content["annotations"]:
+            for key in () if masks else ("segmentation", "area", "iscrowd"):
+                del item[key]
+        (root / f"annotations/{split}.json").write_text(json.dumps(content))
+    return root
+
+
+def voc(root, other=None):
+    """The same as VOC's XML; the images are PNG files."""
+    coco(root)
+    for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (root / folder).mkdir(parents=True)
+    for split in ("train", "val"):
+        content, names = json.loads((root / f"annotations/{split}.json").read_text()), []
+        words = {category["id"]: category["name"] for category in content["categories"]}
+        for image in content["images"]:
+            name = f"{split}_{image['id']}"
+            names.append(name)
+            source = root / split / image["file_name"]
+            source.rename(root / f"JPEGImages/{name}{source.suffix}")
+            tree = Element("annotation")
+            for key in ("width", "height"):
+                SubElement(
+                    tree.find("size") if tree.find("size") is not None else SubElement(tree, "size"), key
+                ).text = str(image[key])
+            for item in [item for item in content["annotations"] if item["image_id"] == image["id"]]:
+                x, y, width, height = item["bbox"]
+                entry = SubElement(tree, "object")
+                SubElement(entry, "name").text = other or words[item["category_id"]]
+                box = SubElement(entry, "bndbox")
+                for key, value in dict(xmin=x + 1, ymin=y + 1, xmax=x + width + 1, ymax=y + height + 1).items():
+                    SubElement(box, key).text = str(value)
+            ElementTree(tree).write(root / f"Annotations/{name}.xml")
+        (root / f"ImageSets/Main/{split}.txt").write_text("\n".join(names))
+    return root
+
+
+def run(block, root, folder, **changes):
+    """Train and measure for a step of two small images; everything else stands on the page."""
+    assert len([line for line in block.splitlines() if line.strip()]) <= 12
+    (folder / "mine.py").write_text(block)
+    slash = "/" * ('data/mine/"' in block)
+    config = load_config(folder / "mine.py", {"data_root": f"{root}{slash}"})
+    for phase in ("train", "val", "test"):
+        loader = config.get(f"{phase}_dataloader")
+        loader.update(num_workers=0, persistent_workers=False, batch_size=2)
+        transform = loader.dataset.get("transform")
+        if transform is not None:
+            transform.input_size = 64
+        for step in loader.dataset.get("pipeline", []):
+            for key in ("scale", "crop_size"):
+                if key in step:
+                    step[key] = (64, 64)
+    config.train_cfg.update(
+        {"max_iters": 1, "val_interval": 1} if "max_iters" in config.train_cfg else {"max_epochs": 1}
+    )
+    config.merge_from_dict(changes)
+    return train(config, folder / "work")
+
+
+def small(kind, **more):
+    """Options for a small network: of a ``classifier``, a ``segmenter``, ``one`` or ``two`` stages of a detector."""
+    options = {f"model.backbone.{key}": value for key, value in TINY.items()}
+    if kind != "classifier":
+        options["model.neck.in_channels"] = [16] * 4
+    if kind == "one":
+        options |= {"model.test_cfg.score_thr": 0.0, "model.test_cfg.nms_pre": 20, "model.bbox_head.stacked_convs": 1}
+    if kind == "two":
+        options |= {"model.train_cfg.rpn_proposal.max_per_img": 20, "model.test_cfg.rpn.max_per_img": 20}
+    return {**options, **more}
+
+
+def test_class_folders(tmp_path):
+    make_images(tmp_path / "data", 4, CLASSES)
+    runner = run(*blocks("Classification: class folders"), tmp_path / "data", tmp_path, **small("classifier"))
+    assert runner.message_hub.get_scalar("val/top1").current() >= 0
+    assert runner.val_dataloader.dataset.metainfo["classes"] == CLASSES
+
+
+def test_clip_on_class_folders(tmp_path, monkeypatch):
+    make_images(tmp_path / "data/mine", 2, CLASSES)
+    (tmp_path / "data/mine/val").rename(tmp_path / "data/mine/test")
+    monkeypatch.chdir(tmp_path)
+    [block] = blocks("CLIP: class folders, few images each")
+    (tmp_path / "mine.py").write_text(block)
+    config = load_config("mine.py")
+    config.model.clip = dict(name="shapes-s8")
+    config.model.host.depth = 2
+    for loader in (config.train_dataloader, config.test_dataloader):
+        loader.dataset.size = 64
+    config.train_dataloader.dataset.shots = 2
+    config.train_dataloader.batch_size = 4
+    config.train_cfg.max_epochs = 1
+    runner = train(config, tmp_path / "work")
+    assert runner.iter == 2 and runner.message_hub.get_scalar("train/loss").current() > 0
+
+
+@pytest.mark.parametrize(
+    "number,other", [(0, None), (1, None), pytest.param(1, "fcos_hcformer.py", marks=pytest.mark.slow)]
+)
+def test_boxes_alone(tmp_path, number, other):
+    block = blocks("Boxes: COCO's JSON")[number]
+    block = block.replace("retinanet_hcformer.py", other) if other else block
+    runner = run(block, coco(tmp_path / "data"), tmp_path, **small("one" if number else "two"))
+    assert runner.message_hub.get_scalar("val/coco/bbox_mAP").current() >= 0
+    assert runner.val_evaluator.metrics[0]._coco_api.place == str(tmp_path / "data/annotations/val.json")
+
+
+@pytest.mark.slow
+def test_boxes_of_voc(tmp_path):
+    runner = run(*blocks("Boxes: VOC's XML"), voc(tmp_path / "data"), tmp_path, **small("two"))
+    assert runner.message_hub.get_scalar("val/coco/bbox_mAP").current() >= 0
+    assert len(runner.train_dataloader.dataset) == 4 and len(
+        runner.train_dataloader.dataset[0]["data_samples"].gt_instances
+    )
+
+
+@pytest.mark.slow
+def test_boxes_and_masks(tmp_path):
+    runner = run(*blocks("Boxes and masks"), coco(tmp_path / "data", masks=True), tmp_path, **small("two"))
+    assert runner.message_hub.get_scalar("val/coco/segm_mAP").current() >= 0
+
+
+def test_semantic_segmentation(tmp_path):
+    changes = small("segmenter", **{"model.data_preprocessor.size": (64, 64), "default_hooks.checkpoint.interval": 1})
+    runner = run(*blocks("Semantic segmentation"), make_folder(tmp_path / "data"), tmp_path, **changes)
+    assert 0 <= runner.message_hub.get_scalar("val/mIoU").current() <= 100
+
+
+def test_open_vocabulary_segmentation(tmp_path):
+    changes = {f"model.{key}": value for key, value in SMALL.items()}
+    changes["model.clip"] = dict(_delete_=True, name="shapes-s8")
+    runner = run(*blocks("Open-vocabulary segmentation"), make_folder(tmp_path / "data"), tmp_path, **changes)
+    assert runner.model.train_classes == ("cat", "dog", "grass")
+
+
+# What can be wrong with the data
+
+
+def test_a_correct_annotation_without_masks_is_not_blamed(tmp_path):
+    [block] = blocks("Boxes and masks")
+    with pytest.raises(HypvisionError, match=r"boxes without masks.*with_mask=True.*Faster R-CNN.*own-data\.md"):
+        run(block, coco(tmp_path / "data"), tmp_path, **small("two"))
+
+
+def test_objects_of_no_class_are_named(tmp_path):
+    [block] = blocks("Boxes: VOC's XML")
+    with pytest.raises(HypvisionError, match=r"\.xml' has an object 'cats', which is no class.*mean cat.*ignored"):
+        run(block, voc(tmp_path / "data", other="cats"), tmp_path, **small("two"))
+
+
+def test_evaluators_are_looked_at_before_the_training(tmp_path):
+    block = blocks("Boxes: COCO's JSON")[0] + 'val_evaluator = dict(ann_file="elsewhere.json")\n'
+    with pytest.raises(HypvisionError, match=r"CocoMetric of val_evaluator reads 'elsewhere\.json'.*The val data have"):
+        run(block, coco(tmp_path / "data"), tmp_path, **small("two"))
+
+
+# data_root
+
+
+def test_data_root_of_a_config_moves_what_its_bases_have(tmp_path):
+    base = write_config(tmp_path / "base.py", "data/base")
+    child = tmp_path / "child.py"
+    child.write_text(f'_base_ = ["{base}"]\ndata_root = "data/base/mine"\n')
+    config = load_config(child)
+    assert config.train_dataloader.dataset.root == "data/base/mine/train"
+    child.write_text(f'_base_ = ["{base}"]\ndata_root = "mine"\nval_dataloader = dict(dataset=dict(root="mine/x"))\n')
+    config = load_config(child)
+    assert config.val_dataloader.dataset.root == "mine/x" and config.train_dataloader.dataset.root == "mine/train"
+    assert load_config(child, {"data_root": "new"}).test_dataloader.dataset.root == "new/val"
+
+
+def test_a_base_that_does_not_ship_is_told(tmp_path):
+    (tmp_path / "mine.py").write_text('_base_ = ["hypvision::_base_/nothing.py"]')
+    with pytest.raises(HypvisionError, match="_base_ that does not exist"):
+        load_config(tmp_path / "mine.py")

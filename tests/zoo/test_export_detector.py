@@ -1,0 +1,137 @@
+"""Whole detectors as functions of an image: what mmdet finds, in PyTorch and in the files of other runtimes."""
+
+import pytest
+import torch
+
+pytest.importorskip("mmdet")
+from mmdet.registry import MODELS
+from mmdet.structures import DetDataSample
+from mmengine.config import Config
+from mmengine.registry import DefaultScope
+
+import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before mmdet
+from hypvision.errors import HypvisionError
+from hypvision.shipped import config_folder
+from hypvision.zoo.export import export_model, export_network
+from hypvision.zoo.export_detector import DetectorNetwork
+
+SIZE = (64, 96)
+BACKBONE = dict(
+    dims=(16, 16, 16, 16), heads=(2, 2, 2, 2), head_dim=8, layers=(1, 1, 1, 1), mlp_ratios=(2, 2, 2, 2), img_size=64
+)
+DENSE = dict(num_classes=3, in_channels=16, feat_channels=32, stacked_convs=1)
+HEADS = dict(
+    retinanet=dict(bbox_head=DENSE, test_cfg=dict(score_thr=0.3)),
+    fcos=dict(bbox_head=DENSE, test_cfg=dict(score_thr=0.3)),
+    faster_rcnn=dict(
+        rpn_head=dict(in_channels=16, feat_channels=16),
+        roi_head=dict(
+            bbox_roi_extractor=dict(out_channels=16), bbox_head=dict(in_channels=16, fc_out_channels=32, num_classes=3)
+        ),
+        test_cfg=dict(rpn=dict(nms_pre=60, max_per_img=40), rcnn=dict(score_thr=0.3, max_per_img=12)),
+    ),
+)
+HEADS["mask_rcnn"] = {**HEADS["faster_rcnn"], "roi_head": {**HEADS["faster_rcnn"]["roi_head"]}}
+HEADS["mask_rcnn"]["roi_head"].update(
+    mask_roi_extractor=dict(out_channels=16),
+    mask_head=dict(in_channels=16, conv_out_channels=8, num_convs=1, num_classes=3),
+)
+
+
+def detector(name, **changes):
+    """A small detector whose scores are all over the place."""
+    config = Config.fromfile(config_folder() / f"_base_/models/{name}_hcformer.py")
+    config.merge_from_dict(dict(model=dict(backbone=BACKBONE, neck=dict(in_channels=[16] * 4, out_channels=16))))
+    config.merge_from_dict(dict(model=HEADS[name]))
+    config.merge_from_dict(changes)
+    torch.manual_seed(0)
+    with DefaultScope.overwrite_default_scope("mmdet"):
+        model = MODELS.build(config.model).eval()
+    heads = [model.rpn_head, model.roi_head] if hasattr(model, "roi_head") else [model.bbox_head]
+    with torch.no_grad():
+        for head in heads:
+            for parameter in head.parameters():
+                parameter.copy_(torch.randn(parameter.shape) / max(1, parameter[0].numel()) ** 0.5)
+    return model
+
+
+def image(seed=0):
+    return torch.randn(1, 3, *SIZE, generator=torch.Generator().manual_seed(seed))
+
+
+def found_by_mmdet(model, x):
+    shape = dict(img_shape=SIZE, ori_shape=SIZE, pad_shape=SIZE, batch_input_shape=SIZE, scale_factor=(1.0, 1.0))
+    [sample] = model.predict(x, [DetDataSample(metainfo=shape)], rescale=False)
+    return sample.pred_instances
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_it_finds_what_mmdet_finds(name):
+    model = detector(name)
+    network = DetectorNetwork(model, SIZE)
+    with torch.no_grad():
+        for seed in range(2):
+            expected, found = found_by_mmdet(model, image(seed)), network(image(seed))
+            boxes, scores, labels, *masks = found
+            count = int((scores > 0).sum())
+            assert count == len(expected) > 3 and (scores[:-1] >= scores[1:]).all() and (scores[count:] == 0).all()
+            torch.testing.assert_close(scores[:count], expected.scores)
+            torch.testing.assert_close(boxes[:count], expected.bboxes, rtol=1e-4, atol=1e-3)
+            assert torch.equal(labels[:count], expected.labels)
+            if masks:
+                own = model.roi_head.mask_head._predict_by_feat_single(
+                    masks[0][:count, None].expand(-1, 3, -1, -1).logit(), boxes[:count].clone(), labels[:count],
+                    dict(scale_factor=(1.0, 1.0), ori_shape=SIZE), model.roi_head.test_cfg, rescale=True,
+                )  # fmt: skip
+                assert (own == expected.masks).float().mean() > 0.999  # but where a probability ties with a half
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name,kind", [("retinanet", "onnx"), ("fcos", "torchexport"), ("faster_rcnn", "onnx"),
+                                       ("mask_rcnn", "torchexport"), ("mask_rcnn", "onnx")])  # fmt: skip
+def test_files_find_what_pytorch_finds(tmp_path, name, kind):
+    if kind == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+    network, path = DetectorNetwork(detector(name), SIZE).eval(), tmp_path / "model"
+    names = ("boxes", "scores", "labels", "masks")
+    report = export_network(network, (3, *SIZE), kind, path, output=names)
+    assert report.difference < 1e-3 and report.shapes == ((1, 3, *SIZE),) and "empty place" in str(report)
+    x = image(7)  # another one than the check used
+    if kind == "onnx":
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        assert [o.name for o in session.get_outputs()] == list(names[: 3 + (name == "mask_rcnn")])
+        got = [torch.from_numpy(y) for y in session.run(None, {"images": x.numpy()})]
+    else:
+        got = torch.export.load(path).module()(x)
+    with torch.no_grad():
+        expected = network(x)
+    assert (expected[1] > 0).sum() > 3 and network.difference(got, expected) < 1e-3
+
+
+@pytest.mark.slow
+def test_a_detector_of_the_zoo(tmp_path):
+    pytest.importorskip("onnxruntime")
+    report = export_model("mask-rcnn_hcformer_nano.shapes", "onnx", tmp_path / "model.onnx")
+    assert report.difference < 1e-3
+
+
+def test_a_difference_is_seen():
+    boxes = torch.tensor([[0.0, 0, 10, 10], [5, 5, 20, 20], [0, 0, 1, 1]])
+    scores, labels = torch.tensor([0.9, 0.5, 0.0]), torch.tensor([0, 1, 0])
+    network = DetectorNetwork(detector("retinanet"), SIZE)
+    expected = (boxes, scores, labels)
+    order = torch.tensor([1, 0, 2])
+    assert network.difference([value[order] for value in expected], expected) == 0
+    assert network.difference((boxes + 9.6, scores, labels), expected) == pytest.approx(0.1)
+    assert network.difference((boxes, scores, torch.tensor([2, 2, 2])), expected) == float("inf")
+    assert network.difference((boxes, torch.tensor([0.9, 0.0, 0.0]), labels), expected) == pytest.approx(0.5)
+
+
+def test_other_ways_to_find_boxes_are_refused():
+    model = detector("retinanet")
+    model.bbox_head.__class__ = type("OwnHead", (type(model.bbox_head),), dict(predict_by_feat=lambda self: None))
+    with pytest.raises(HypvisionError, match=r"OwnHead finds boxes in a way of its own.*--part features"):
+        DetectorNetwork(model, SIZE)
+    soft = detector("faster_rcnn", **{"model.test_cfg.rcnn.nms": dict(type="soft_nms", iou_threshold=0.5)})
+    with pytest.raises(HypvisionError, match=r"'soft_nms', which no format.*--part features"):
+        DetectorNetwork(soft, SIZE)
