@@ -46,6 +46,19 @@ def test_quick(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [("--jobs", 2), ("--submit", "local", "--jobs", 2)], ids=["processes", "submitit"])
+def test_processes_and_submitit_give_the_same(tmp_path, capsys, way):
+    if "--submit" in way:
+        pytest.importorskip("submitit")
+    for name, more in (("one", ()), ("many", way)):
+        status, out, err = call(capsys, "run", "quick", "--out", tmp_path / name, *SHORT, *more)
+        assert status == 0 and "10 of 10 points" in out, err
+    for one, other in zip(rows(tmp_path / "one" / "quick.csv"), rows(tmp_path / "many" / "quick.csv")):
+        assert float(one["loss"]) == pytest.approx(float(other["loss"]), rel=1e-4)
+    assert (tmp_path / "many" / "jobs").exists() == ("--submit" in way)
+
+
 def test_every_figure_is_drawn_of_a_few_points(tmp_path, capsys):
     few = ("--decays", -1, -0.7778, -0.556, 0.556, "--widths", 8, 18, 27, *SHORT, "--tiny", "--out", tmp_path)
     for name, more in {"fig3": ("--alphas", 1), "fig4": ("--alphas", 1, 1.5), "fig5": ("--alphas", 1, 1.5),
