@@ -2,8 +2,9 @@
 """Does tuning on chains help? ``python tools/radial_study.py --root data/emoji --out work_dirs/radial-study``.
 
 Tunes the text tower of ``zoo:emoji-s16.captions`` on the chains of the training emoji with radial embeddings,
-entailment cones and MERU's entailment, with equal steps, batches and weight of what is kept. The rate of each is chosen
-on the validation emoji, with one seed: that of the largest tau whose zero-shot recognition falls by less than a point.
+entailment cones and MERU's entailment, with equal steps and batches. Rate and weight of what is kept are
+chosen on the validation emoji, with one seed: those of the largest tau whose zero-shot recognition falls by less than a
+point.
 The runs of all seeds are then measured on the test emoji. Prints both tables. What is in OUT/results.json is not run
 again, so a study that was stopped goes on.
 """
@@ -11,6 +12,7 @@ again, so a study that was stopped goes on.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import sys
 from argparse import ArgumentParser, Namespace
@@ -39,7 +41,7 @@ LOSSES = {
     "entailment cones": {"model.loss.type": "EntailmentConeLoss", "model.loss.margin": 0.1},
     "MERU's entailment": {"model.loss.type": "MERUEntailmentLoss", "model.loss.margin": 0.1},
 }
-RATES = (1e-4, 3e-4, 1e-3)
+SETTINGS = ((3e-4, 10.0), (1e-3, 10.0), (1e-3, 40.0))  # rate, weight of what is kept
 LARGEST_FALL = 1.0  # of zero-shot recognition, in points
 COLUMNS = {
     "d_corr": "tau",
@@ -92,12 +94,12 @@ def study(args: Namespace) -> None:
     styles = load_config(CONFIG.parent / "clip-emoji_1400i.py").styles
     emoji = cache(lambda split: Emoji(base, args.root, split, args.style, styles))
 
-    def run(name: str, split: str, loss: str = "", **options) -> dict[str, float]:
+    def run(name: str, split: str, loss: str = "", **changes) -> dict[str, float]:
         if name not in results:
             clip, root = base, None
             if loss:
-                folder = out / name.replace(" ", "-").replace("'", "")
-                changes = {"data_root": args.root, "model.clip.pretrained": args.clip, **LOSSES[loss], **options}
+                folder = out / re.sub(r"[^\w.]+", "-", name)
+                changes |= {"data_root": args.root, "model.clip.pretrained": args.clip, **LOSSES[loss]}
                 done = train(load_config(CONFIG, changes), folder)
                 clip = create_clip("emoji-s16", args.clip)
                 root = merge_tower(clip.model, folder / f"iter_{done.iter}.pth")
@@ -106,25 +108,31 @@ def study(args: Namespace) -> None:
         return results[name]
 
     start, trials, runs = run("before val", "val"), [], [["before", [run("before test", "test")]]]
-    chosen: dict[str, float] = {}
+    chosen: dict[str, tuple[float, float]] = {}
     for loss in LOSSES:
-        tried = {}
-        for rate in RATES:
-            options = {"optim_wrapper.optimizer.lr": rate, "randomness.seed": 0}
-            tried[rate] = run(f"trial {loss} {rate:g}", "val", loss, **options)
-            trials.append([f"{loss}, rate {rate:g}", [tried[rate]]])
-        kept = [rate for rate in RATES if start["top1"] - tried[rate]["top1"] < LARGEST_FALL]
-        chosen[loss] = max(kept, key=lambda r: tried[r]["d_corr"]) if kept else min(RATES)
+        tried = {setting: run(f"trial {named(loss, setting)}", "val", loss, **options(setting)) for setting in SETTINGS}
+        trials += [[named(loss, setting), [found]] for setting, found in tried.items()]
+        kept = [setting for setting in SETTINGS if start["top1"] - tried[setting]["top1"] < LARGEST_FALL]
+        chosen[loss] = max(kept or SETTINGS[:1], key=lambda s: tried[s]["d_corr"])
     for seed in range(args.seeds):
-        for loss, rate in chosen.items():
-            options = {"optim_wrapper.optimizer.lr": rate, "randomness.seed": seed}
-            run(f"run {loss} {rate:g} {seed}", "test", loss, **options)
-    for loss, rate in chosen.items():
-        found = [results[f"run {loss} {rate:g} {seed}"] for seed in range(args.seeds)]
-        runs.append([f"{loss}, rate {rate:g}", found])
+        for loss, setting in chosen.items():
+            run(f"run {named(loss, setting)}, seed {seed}", "test", loss, **options(setting, seed))
+    for loss, setting in chosen.items():
+        name = named(loss, setting)
+        runs.append([name, [results[f"run {name}, seed {seed}"] for seed in range(args.seeds)]])
     text = f"Validation emoji, one seed\n\n{table([['before', [start]], *trials])}\n\nTest emoji\n\n{table(runs)}\n"
     write_text(out / "tables.md", text)
     print(text)
+
+
+def options(setting: tuple[float, float], seed: int = 0) -> dict[str, float]:
+    """Changes of the config."""
+    return {"optim_wrapper.optimizer.lr": setting[0], "model.loss.prior": setting[1], "randomness.seed": seed}
+
+
+def named(loss: str, setting: tuple[float, float]) -> str:
+    """A row's name."""
+    return f"{loss}, rate {setting[0]:g}, prior {setting[1]:g}"
 
 
 def table(rows: list) -> str:
