@@ -47,7 +47,9 @@ def test_numbers_of_the_others_stay_in_the_file(tmp_path, monkeypatch):
     size = 32 * 2**20
     torch.save({"head": HEAD, "body": torch.ones(size, dtype=torch.uint8)}, tmp_path / "pytorch_model.bin")
     kept = []
-    monkeypatch.setattr(one_tensor, "read_file", lambda path, mapped: kept.append(_read(path, mapped)) or kept[0])
+    monkeypatch.setattr(
+        one_tensor, "read_file", lambda path, mapped: kept.append(_read(path, mapped=mapped)) or kept[0]
+    )
     _, found = read_tensor(tmp_path, lambda names: "head")
     assert torch.equal(found, HEAD)
     if Path("/proc/self/smaps").exists():
