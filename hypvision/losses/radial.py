@@ -165,7 +165,10 @@ class RadialLoss(ChainLoss):
         parts = dict(loss_entail=self.entail * (p.mean() - n.mean()))
         if self.hard:
             both = p - n
-            parts["loss_hard"] = self.hard * (both[p.argmax()] + both[n.argmin()])
+            hardest = torch.stack(
+                [p.argmax(), n.argmin()]
+            )  # two numbers as an index: one alone would be read by the host
+            parts["loss_hard"] = self.hard * both[hardest].sum()
         return parts
 
 
