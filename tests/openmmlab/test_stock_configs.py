@@ -68,6 +68,8 @@ def narrow(part):
         return
     if "in_index" in part and "in_channels" in part:
         part["in_channels"] = [16] * len(part["in_index"]) if isinstance(part["in_index"], (list, tuple)) else 16
+    if part.get("in_channels") == [256, 512, 1024, 2048]:
+        part["in_channels"] = [16] * 4
     if "c1_in_channels" in part:
         part["c1_in_channels"] = 16
     for value in part.values():
@@ -81,11 +83,9 @@ def with_our_backbone(name):
     neck = config.model.get("neck")
     for first in neck[:1] if isinstance(neck, list) else [neck] if neck else []:
         first["in_channels"] = [16] * len(levels)
-    heads = [config.model.get(key) for key in ("decode_head", "auxiliary_head")]
-    for head in [head for head in heads if head]:
-        if head.get("type") == "Mask2FormerHead":
-            head.in_channels = [16] * 4
-        narrow(head)
+    for key in ("decode_head", "auxiliary_head", "panoptic_head"):
+        narrow(config.model.get(key))
+    config.model.pop("pretrained", None)  # of the other backbone
     config.model.data_preprocessor.pop("size", None)
     if config.model.data_preprocessor.get("batch_augments"):
         config.model.data_preprocessor.pop("batch_augments")

@@ -105,6 +105,8 @@ def test_feature_form_is_the_weight_form_transposed():
     turned = {name: value.mT.contiguous() for name, value in adapters.adapter_state_dict(weight).items()}
     feature.load_state_dict(turned, strict=False)
     assert close(outputs(weight), outputs(feature))
+    x = torch.randn(5, 1, 32)
+    assert feature.transformer.resblocks[0].attn(x, x, x, None, False)[1] is None  # need_weights=False by its place
     sig = adapters.inject(clip_models.siglip(), block=16, form="feature")
     before = outputs(sig)
     disturb(sig)
