@@ -238,6 +238,7 @@ def test_autocast_trains():
 def test_official_options():
     layers = HyperCLIPConfig(official_twelve_layers=True)
     assert layers.layers("vision", 24) == (*range(11), 23) and layers.layers("vision", 12) == tuple(range(12))
+    assert layers.layers("text", 24) == HyperCLIPConfig().layers("vision", 24) == tuple(range(24))
     assert layers.layers("text", 12) == tuple(range(12)) and layers.layers("vision", 4) == (0, 1, 2, 3)
     assert HyperCLIPConfig(text_layers=2, vision_layers=[3, 0]).layers("vision", 4) == (0, 3)
     assert HyperCLIPConfig(text_layers=2).layers("text", 4) == (2,) and HyperCLIPConfig(
