@@ -178,7 +178,7 @@ class _TripletLoss(Function):
     ) -> Tensor:
         width = dist.shape[1]
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
-        noise = _Noise(dist, gumbel, rows, generator)
+        noise = _Noise(dist, gumbel, rows, len(triplets), generator)
         low, high = dist.amin(), dist.amax()
         # exp(-max(d_i, d_j) / tau) is the smaller of two table entries, unless the table would underflow.
         narrow, slope = dist.device.type == "cpu", None

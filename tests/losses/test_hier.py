@@ -98,7 +98,7 @@ def test_windows_of_the_pool_repeat_with_the_generator_and_differ_without(monkey
 def test_the_last_window_of_the_pool_is_whole(monkeypatch):
     """Where the largest of all places is drawn."""
     monkeypatch.setattr(torch, "randint", lambda high, size, generator=None: torch.full(size, high - 1))
-    first, second = hier._Noise(torch.empty(1, 7), None, 256, None)(0, 256)
+    first, second = hier._Noise(torch.empty(1, 7), None, 256, hier._POOL, None)(0, 256)
     assert first.shape == second.shape == (256, 7) and first.min() > 0
 
 
