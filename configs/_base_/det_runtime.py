@@ -1,4 +1,4 @@
-# What every detection run shares: logging, checkpoints, pictures.
+# What every detection run shares: logging, checkpoints, drawings.
 custom_imports = dict(imports=["hypvision.openmmlab", "hypvision.tasks", "hypvision.openmmlab.datasets.detection"])
 default_scope = "mmdet"
 

@@ -1,4 +1,4 @@
-# What every segmentation run shares: logging, checkpoints, pictures.
+# What every segmentation run shares: logging, checkpoints, drawings.
 custom_imports = dict(imports=["hypvision.openmmlab", "hypvision.tasks", "hypvision.openmmlab.datasets.segmentation"])
 default_scope = "mmseg"
 

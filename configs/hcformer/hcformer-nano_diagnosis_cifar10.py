@@ -1,4 +1,4 @@
-# For questions about the network, minutes each: every third picture for training, 3,334 others of the training set for
+# For questions about the network, minutes each: every third image for training, 3,334 others of the training set for
 # validation, 3 epochs. The options that a question changes go on the command line.
 _base_ = ["./hcformer-nano_cifar10.py"]
 data_root = "data/cifar10"

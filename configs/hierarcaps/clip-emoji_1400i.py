@@ -1,5 +1,5 @@
-# A small CLIP from scratch on pictures of emoji with their names, keywords, classes and groups: what one CPU core does
-# in an hour with --amp (bfloat16). It sees the emoji of the training split alone, and no picture of the styles
+# A small CLIP from scratch on images of emoji with their names, keywords, classes and groups: what one CPU core does
+# in an hour with --amp (bfloat16). It sees the emoji of the training split alone, and no image of the styles
 # openmoji, fxemoji and fluent-mono, which stay for tests on unseen styles: the first two are of vendors that it does
 # not know at all, the third is black line art. The best checkpoint is chosen on the emoji of the validation split.
 _base_ = ["../_base_/default_runtime.py"]

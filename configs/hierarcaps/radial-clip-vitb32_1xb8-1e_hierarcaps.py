@@ -18,6 +18,6 @@ train_cfg = dict(by_epoch=True, max_epochs=1)
 val_cfg = None
 test_cfg = None
 # All in one group: the published code makes no exception for norms, biases and embeddings.
-optim_wrapper = dict(optimizer=dict(type="AdamW", lr=1e-7, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01))
+optim_wrapper = dict(optimizer=dict(type="AdamW", lr=1e-7, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, fused=True))
 custom_hooks = [dict(type="FrozenTextsHook")]
 default_hooks = dict(checkpoint=dict(interval=1, save_best=None))

@@ -1,20 +1,3 @@
-# A plain ViT through a simple feature pyramid.
-_base_ = [
-    "../_base_/models/mask_rcnn_himapper.py",
-    "../_base_/datasets/coco_instance.py",
-    "../_base_/schedules/coco_adamw_1x.py",
-    "../_base_/det_runtime.py",
-]
-custom_imports = dict(
-    imports=[
-        "hypvision.openmmlab",
-        "hypvision.openmmlab.pyramid",
-        "hypvision.tasks",
-        "hypvision.openmmlab.datasets.detection",
-    ]
-)
-model = dict(
-    backbone=dict(model_name="himapper_deit_small_patch16_224", out_indices=(11,), drop_path_rate=0.1),
-    neck=dict(_delete_=True, type="SimpleFeaturePyramid", in_channels=[384], out_channels=256, num_outs=5),
-)
-optim_wrapper = dict(optimizer=dict(weight_decay=0.05))
+# As for deit-tiny, twice as wide.
+_base_ = ["./mask-rcnn_himapper-deit-tiny_8xb2-1x_coco.py"]
+model = dict(backbone=dict(model_name="himapper_deit_small_patch16_224"), neck=dict(in_channels=[384]))

@@ -1,21 +1,8 @@
-# The last map through a simple feature pyramid.
-_base_ = [
-    "../_base_/models/upernet_himapper.py",
-    "../_base_/datasets/ade20k.py",
-    "../_base_/schedules/ade20k_adamw_upernet.py",
-    "../_base_/seg_runtime.py",
-]
-custom_imports = dict(
-    imports=[
-        "hypvision.openmmlab",
-        "hypvision.openmmlab.pyramid",
-        "hypvision.tasks",
-        "hypvision.openmmlab.datasets.segmentation",
-    ]
-)
+# As for deit-tiny, twice as wide.
+_base_ = ["./upernet-sfp_himapper-deit-tiny_8xb2-80k_ade20k-512x512.py"]
 model = dict(
-    backbone=dict(model_name="himapper_deit_small_patch16_224", out_indices=(11,)),
-    neck=dict(type="SimpleFeaturePyramid", in_channels=[384], out_channels=384),
+    backbone=dict(model_name="himapper_deit_small_patch16_224"),
+    neck=dict(in_channels=[384], out_channels=384),
     decode_head=dict(in_channels=[384, 384, 384, 384]),
-    auxiliary_head=dict(in_channels=384, in_index=2),
+    auxiliary_head=dict(in_channels=384),
 )

@@ -23,7 +23,7 @@ model = dict(
     slide=256,
     inference="slide",
 )
-# Windows of a quarter of the picture's sides (officially 384 of 640 pixels): the class token of a larger part would be
+# Windows of a quarter of the image's sides (officially 384 of 640 pixels): the class token of a larger part would be
 # about too many things at once, and the dense embeddings contain it.
 train_pipeline = [
     dict(type="LoadImageFromFile"),
@@ -37,7 +37,7 @@ train_pipeline = [
 test_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="Resize", scale=(256, 256), keep_ratio=False, backend="pillow"),
-    dict(type="Load16BitAnnotations"),  # after Resize: measured at the size of the picture
+    dict(type="Load16BitAnnotations"),  # after Resize: measured at the size of the image
     dict(type="PackSegInputs"),
 ]
 train_dataloader = dict(

@@ -1,4 +1,4 @@
-# A small CLIP from scratch on drawn shapes and their captions: 1100 steps of 128 pictures of 64 x 64 pixels, what one
+# A small CLIP from scratch on drawn shapes and their captions: 1100 steps of 128 images of 64 x 64 pixels, what one
 # CPU core does in 20 minutes with --amp (bfloat16).
 _base_ = ["../_base_/default_runtime.py"]
 custom_imports = dict(imports=["hypvision.tasks", "hypvision.tasks.contrastive"])

@@ -28,7 +28,7 @@ def add_chains_arguments(parser: Parser) -> None:
     parser.add_argument("--candidates", metavar="CHAINS", help="chains whose texts --show chooses from")
     parser.add_argument("--traversal", choices=["hierarcaps", "meru"], default="hierarcaps", help="the walk of --show")
     parser.add_argument("--hyperlex", metavar="FILE", help="HyperLex's hyperlex-all.txt: rank correlations, too")
-    parser.add_argument("--tree", metavar="FILE", help="json of each class's ancestors: retrieval over the tree, too")
+    parser.add_argument("--tree", metavar="FILE", help="json of ancestors, or BREEDS' folder: retrieval, too")
     parser.add_argument("--tree-images", metavar="DIR", help="class folders for --tree")
     text = "folder of chains.json and images (default: chains)"
     parser.add_output("--out", what="folder", default="chains", metavar="DIR", help=text)
@@ -52,7 +52,10 @@ def run_chains(args: Namespace) -> None:
         if given := [name for name in ("tuned", "images", "show", "hyperlex", "tree") if getattr(args, name)]:
             raise HypvisionError(f"--{given[0]} needs a CLIP, which --embeddings stands in for. Leave one out.")
         embedded, embedded_images, space = read_embeddings(args.embeddings)
-        found["embeddings"] = measure_chains(texts, images, embedded, embedded_images, space, args.steps)
+        try:
+            found["embeddings"] = measure_chains(texts, images, embedded, embedded_images, space, args.steps)
+        except HypvisionError as error:
+            raise HypvisionError(f"'{args.embeddings}' and '{args.chains}': {error}") from error
     else:
         files = None
         if args.images:
@@ -75,6 +78,7 @@ def _measure(args: Namespace, texts, images, files) -> dict:
     """Measurements of a CLIP before and after tuning."""
     from hypvision.clip.models import create_clip
     from hypvision.clip.radial.measure import measure_clip, measure_hyperlex, measure_tree
+    from hypvision.clip.radial.retrieval import read_tree
     from hypvision.clip.radial.weights import merge_tower
     from hypvision.clip.segmentation.segment import clip_options
 
@@ -88,21 +92,9 @@ def _measure(args: Namespace, texts, images, files) -> dict:
         if args.hyperlex:
             measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space)
         if args.tree:
-            measured.values |= measure_tree(clip, args.tree_images, _ancestors(args.tree))
+            measured.values |= measure_tree(clip, args.tree_images, read_tree(args.tree))
         walks[name] = _walks(args, clip, measured, texts)
     _show(args, walks)
-    return found
-
-
-def _ancestors(path: str) -> dict[str, list[str]]:
-    from hypvision.errors import HypvisionError
-
-    try:
-        found = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise HypvisionError(f"The tree '{path}' cannot be read: {error}.") from error
-    if not isinstance(found, dict) or not all(isinstance(above, list) for above in found.values()):
-        raise HypvisionError(f'The tree \'{path}\' must be a dict of lists: {{"CLASS": ["ANCESTOR", ...], ...}}.')
     return found
 
 

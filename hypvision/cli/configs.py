@@ -42,12 +42,19 @@ def add_exec_arguments(parser: Parser) -> None:
 
 def run_exec(args: Namespace) -> None:
     """``exec``: runs the script as ``python SCRIPT`` would, after ``import hypvision``."""
+    import ast
     import runpy
     import sys
 
     path = Path(args.script).expanduser()
     if not path.is_file():
         raise HypvisionError(f"There is no script '{args.script}'. Give the path of a Python file.")
+    try:
+        ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError) as error:  # ValueError: bytes that are no text
+        raise HypvisionError(
+            f"'{args.script}' is no Python script: {error}. Give the path of a Python file."
+        ) from error
     before = sys.argv, sys.path
     sys.argv, sys.path = [str(path), *args.arguments], [str(path.resolve().parent), *sys.path]
     try:

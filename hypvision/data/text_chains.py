@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,11 @@ class TextChains(Dataset):
         root, split: of ``"emoji"``; the split of ``"shapes"``, too.
         length: chains of ``"shapes"``.
         seed: of negatives that are drawn from siblings, where the file has none.
+        levels: of the chains that are taken, from 0, such as ``(0, 1, 3)``; None: all.
         share: first and last chain as shares of all: ``(0.95, 1.0)`` are the last 5 %, for validation.
 
     Raises:
-        HypvisionError: as the readers; no chain in the share.
+        HypvisionError: as the readers; no chain in the share; levels that the chains do not have.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class TextChains(Dataset):
         split: str = "train",
         length: int = 1000,
         seed: int = 0,
+        levels: Sequence[int] | None = None,
         share: tuple[float, float] = (0.0, 1.0),
     ):
         if source == "shapes":
@@ -47,6 +51,16 @@ class TextChains(Dataset):
             chains = read_chains(source)
         if not all(chain.negatives for chain in chains):
             chains = with_negatives(chains, seed)
+        if levels is not None:
+            depth = len(chains[0].texts)
+            if len(levels) < 2 or list(levels) != sorted({*levels} & {*range(depth)}):
+                raise HypvisionError(
+                    f"levels={tuple(levels)}: at least two of 0 to {depth - 1} are expected, from general to specific."
+                )
+            chains = [
+                replace(c, texts=tuple(c.texts[i] for i in levels), negatives=tuple(c.negatives[i] for i in levels))
+                for c in chains
+            ]
         first, last = (round(part * len(chains)) for part in share)
         self.chains: list[Chain] = chains[first:last]
         if not self.chains:

@@ -50,9 +50,8 @@ def tree_distances(parents: Sequence[int]) -> Tensor:
     if not len(parents) or parents[0] != -1 or any(not 0 <= p < i for i, p in enumerate(parents) if i):
         raise ValueError("parents must begin with the root, -1, and name for every other node an earlier one.")
     hops = torch.zeros(len(parents), len(parents), dtype=torch.long)
-    for node, parent in enumerate(parents):
-        if node:
-            hops[node, :node] = hops[:node, node] = hops[parent, :node] + 1
+    for node, parent in enumerate(parents):  # the root has none before it
+        hops[node, :node] = hops[:node, node] = hops[parent, :node] + 1
     return hops
 
 
@@ -138,7 +137,7 @@ def average_distortion(distances: Tensor, hops: Tensor, scale: float | None = No
         raise ValueError("hops must be positive outside its diagonal.")
     ratio = distances.detach()[above].double() / true
     if scale is None:
-        ratio, _ = ratio.sort(descending=True)
+        ratio, _ = ratio.sort()
         weight = ratio.cumsum(0)
         if weight[-1] == 0:
             return 1.0  # all points in one place

@@ -198,10 +198,9 @@ class _TripletLoss(Function):
             block = triplets[start : start + rows]
             factors = noise(start, len(block))
             total += _block(dist, table, narrow, block, factors, margin, temperature, grad, soft, buffers)
-        if grad is not None:
-            if slope is not None:
-                grad.addcmul_(soft, slope)
-            ctx.save_for_backward(grad)
+        if soft is not grad:
+            grad.addcmul_(soft, slope)
+        ctx.save_for_backward(grad)
         return total
 
     @staticmethod

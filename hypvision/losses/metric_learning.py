@@ -143,7 +143,7 @@ class MetricLoss(nn.Module):
             raise HypvisionError(f"The distance of a metric loss is 'angular' or 'hyperbolic', not '{distance}'.")
         if distance == "hyperbolic" and isinstance(manifold, Euclidean):
             raise HypvisionError("distance='hyperbolic' needs hyperbolic embeddings: give the neck a curvature.")
-        self.name, self.manifold, self.angular = name, manifold, distance == "angular"
+        self.manifold, self.angular = manifold, distance == "angular"
         own = {"ProxyAnchorLoss": ProxyAnchorLoss, "ProxyNCALoss": ProxyNCALoss, "SupConLoss": SupConLoss}
         if name in own and (self.angular or name != "ProxyAnchorLoss"):
             if name != "SupConLoss":
@@ -186,10 +186,11 @@ class MetricLoss(nn.Module):
             raise HypvisionError(f"The loss '{name}' does not accept its arguments: {reason}.") from error
 
     def _similarity(self, x: Tensor, y: Tensor) -> Tensor:
-        """Negative distances of points given by their space parts; from their mean where a loss has a fixed margin."""
+        """Negative distances of points given by their space parts, from their mean: Proxy-NCA has a fixed margin, and
+        SupCon does not see a constant."""
         c = self.manifold.c
         found = -lorentz.cdist(lorentz.from_space(x, c), lorentz.from_space(y, c), c)
-        return found - found.detach().mean() if self.name == "ProxyNCALoss" else found
+        return found - found.detach().mean()
 
     def vectors(self, x: Tensor) -> Tensor:
         """Points as vectors ``(B, dim)``: space parts on the hyperboloid; their direction is that from the origin."""

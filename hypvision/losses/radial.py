@@ -13,6 +13,7 @@ numbers say what is known of them: (general, specific, negative). Chains of any 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -63,13 +64,14 @@ def cone_half_aperture(general: Tensor, root: Tensor, epsilon: float) -> Tensor:
     return torch.atan2(torch.full_like(square, epsilon), safe_sqrt((square - epsilon**2).clamp(min=0))).squeeze(-1)
 
 
-def chain_triples(levels: int, chains: int, transitive: bool = False) -> Tensor:
-    """Triples of a batch of chains with a negative a level: ``(e_i, e_j, n_i)``, ``j = i + 1``.
+def chain_triples(levels: int, chains: int, pairs: str | Sequence[tuple[int, int]] = "next") -> Tensor:
+    """Triples of a batch of chains with a negative a level: ``(e_i, e_j, n_i)`` for pairs of levels ``i < j``.
 
     Args:
         levels: texts of a chain, from general to specific, at least 2.
         chains: their number b.
-        transitive: take ``j = i + 2, ...``, too: a text is more general than all that follow it.
+        pairs: ``"next"``: ``j = i + 1``; ``"all"``: a text is more general than all that follow it; or the pairs of
+            levels themselves, from 0.
 
     Returns:
         int64 ``(T, 3)``, row numbers of a matrix in which all first texts of the chains come first, then all second
@@ -77,11 +79,17 @@ def chain_triples(levels: int, chains: int, transitive: bool = False) -> Tensor:
         level is in none.
 
     Raises:
-        ValueError: fewer than two levels.
+        ValueError: fewer than two levels, or pairs that these levels do not have.
     """
     if levels < 2:
         raise ValueError(f"chain_triples: a chain has at least 2 levels, got {levels}.")
-    pairs = [(i, j) for i in range(levels - 1) for j in range(i + 1, levels if transitive else i + 2)]
+    known = [(i, j) for i in range(levels - 1) for j in range(i + 1, levels)]
+    if isinstance(pairs, str):
+        if pairs not in ("next", "all"):
+            raise ValueError(f"chain_triples: pairs must be 'next', 'all' or pairs of levels, got '{pairs}'.")
+        pairs = [(i, j) for i, j in known if pairs == "all" or j == i + 1]
+    if bad := [pair for pair in pairs if tuple(pair) not in known]:
+        raise ValueError(f"chain_triples: {levels} levels have no pair {tuple(bad[0])}: (i, j), 0 <= i < j < {levels}.")
     rows = torch.tensor([(i, j, levels + i) for i, j in pairs])  # (pairs, 3)
     return (rows[:, None] * chains + torch.arange(chains)[:, None]).flatten(0, 1)
 
@@ -157,7 +165,10 @@ class RadialLoss(ChainLoss):
         parts = dict(loss_entail=self.entail * (p.mean() - n.mean()))
         if self.hard:
             both = p - n
-            parts["loss_hard"] = self.hard * (both[p.argmax()] + both[n.argmin()])
+            hardest = torch.stack(
+                [p.argmax(), n.argmin()]
+            )  # two numbers as an index: one alone would be read by the host
+            parts["loss_hard"] = self.hard * both[hardest].sum()
         return parts
 
 

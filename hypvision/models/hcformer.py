@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.nn import ClusterAssignment, ClusterMixer
+from hypvision.nn.linear import SharedLinear
 
 from .base import FeatureMaps, StagedModel
 from .hcformer_checkpoint import checkpoint_filter_fn
@@ -112,7 +113,7 @@ class Mlp(nn.Module):
     def __init__(self, dim: int, hidden: int, drop: float = 0.0, device=None, dtype=None):
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden, device=device, dtype=dtype)
-        self.fc2 = nn.Linear(hidden, dim, device=device, dtype=dtype)
+        self.fc2 = SharedLinear(hidden, dim, device=device, dtype=dtype)
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, scale: Tensor) -> Tensor:

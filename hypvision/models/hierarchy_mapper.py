@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Euclidean, Lorentz
 from hypvision.geometry.numerics import exact
+from hypvision.nn.linear import SharedLinear
 
 __all__ = [
     "Decomposer",
@@ -215,9 +216,9 @@ class Attention(nn.Module):
         super().__init__()
         factory = {"device": device, "dtype": dtype}
         self.heads = heads
-        self.q_proj = nn.Linear(dim, dim, bias=False, **factory)
-        self.k_proj = nn.Linear(dim, dim, bias=False, **factory)
-        self.v_proj = nn.Linear(dim, dim, bias=False, **factory)
+        self.q_proj = SharedLinear(dim, dim, bias=False, **factory)
+        self.k_proj = SharedLinear(dim, dim, bias=False, **factory)
+        self.v_proj = SharedLinear(dim, dim, bias=False, **factory)
         self.proj = nn.Linear(dim, dim, **factory)
         self.drop = nn.Dropout(drop)
 
@@ -339,7 +340,7 @@ class Decomposer(nn.Module):
         sizes = [len(tokens) for tokens in queries]
         keys, values = cross.keys_values(self.memory_proj(memory))
         # Up to the cross attention the queries are the same for all images.
-        start = self.node_proj(torch.cat(queries).to(self.node_proj[1].weight.dtype))
+        start = self.node_proj(torch.cat(queries).to(self.node_proj[0].weight.dtype))
         query = cross.split(cross.q_proj(layer.norm1(start))).expand(memory.shape[0], -1, -1, -1)
         seen = F.scaled_dot_product_attention(query, keys, values, scale=CROSS_SCALE)
         x = start + cross.join(seen)

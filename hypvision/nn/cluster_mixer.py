@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from hypvision.geometry import lorentz
 from hypvision.geometry.numerics import clip_norm, safe_sqrt, sinhc
 
+from .linear import SharedLinear
+
 __all__ = ["ClusterAssignment", "ClusterMixer"]
 
 
@@ -140,8 +142,8 @@ class ClusterMixer(nn.Module):
         self.eps = 1e-3 if center else 1e-12
 
         inner = heads * head_dim
-        self.feature = nn.Linear(dim, inner, **factory)
-        self.value = nn.Linear(dim, inner, **factory)
+        self.feature = SharedLinear(dim, inner, **factory)
+        self.value = SharedLinear(dim, inner, **factory)
         self.alpha = nn.Parameter(torch.full((1,), float(alpha), **factory))
         self.bias = nn.Parameter(torch.zeros(heads, prop * prop, nominal_size, nominal_size, **factory))
         if window_level:
@@ -152,7 +154,7 @@ class ClusterMixer(nn.Module):
             self.window_bias = None
         width = inner * (2 if window_level else 1)
         self.norm = nn.GroupNorm(1, width, **factory) if norm else None
-        self.proj = nn.Linear(width, dim, **factory)
+        self.proj = SharedLinear(width, dim, **factory)
 
     def extra_repr(self) -> str:
         return (

@@ -41,6 +41,14 @@ def check_init(layer: nn.Module, init: str, known: tuple[str, ...]) -> None:
         raise ValueError(f"{type(layer).__name__}: init must be one of {', '.join(map(repr, known))}, got {init!r}.")
 
 
+class SharedLinear(nn.Linear):
+    """A linear layer whose weight others read: joined with that of another layer, or scaled, before it is applied.
+
+    Its own type keeps it as it is where every ``nn.Linear`` is exchanged for a layer that has no such weight, as
+    :func:`torch.ao.quantization.quantize_dynamic` does.
+    """
+
+
 class LorentzLinear(nn.Module):
     r"""Fully connected layer on the hyperboloid: the space part of the result is a linear map of time and space.
 

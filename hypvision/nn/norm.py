@@ -388,7 +388,7 @@ class _LorentzBatchNorm(nn.Module):
         """Running variance: linear. Running mean: centroid of the two means, kept as a tangent vector at the origin."""
         m, root = self.momentum, torch.sqrt(c)
         self.running_var.lerp_(var.to(self.running_var.dtype), m)
-        time, space = _from_tangent(self.running_mean * root, _longest(self.exp_limit, mean.dtype))
+        time, space = _from_tangent(self.running_mean.to(mean.dtype) * root, _longest(self.exp_limit, mean.dtype))
         _, space = _unit(torch.lerp(time, torch.sqrt(1 + (mean * mean).sum()), m), torch.lerp(space, mean, m))
         length = torch.linalg.vector_norm(space)
         self.running_mean.copy_(space * (torch.asinh(length) / (length.clamp(min=1e-30) * root)))

@@ -1,7 +1,7 @@
 """The published recipes of the few-shot methods, and the config of a training that follows one.
 
-Rates are SGD's with momentum 0.9 and weight decay 5e-4, but for Tip-Adapter-F; the schedule is
-:class:`hypvision.tasks.few_shot.CoOpCosineLR`.
+Rates are SGD's with momentum 0.9 and weight decay 5e-4, and the schedule is
+:class:`hypvision.tasks.few_shot.CoOpCosineLR`, but for Tip-Adapter-F.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Recipe:
         average: mean and deviation of PromptSRC's average over epochs, or None.
         features: whether it works behind the frozen image tower, so that features can be kept.
         optimizer: other arguments of the optimiser than those above.
+        scheduler: instead of the schedule above.
         unlabelled: train on all images of all classes, without labels.
     """
 
@@ -42,6 +43,7 @@ class Recipe:
     average: tuple[float, float] | None = None
     features: bool = False
     optimizer: dict[str, Any] = field(default_factory=dict)
+    scheduler: dict[str, Any] | None = None
     unlabelled: bool = False
 
 
@@ -98,7 +100,9 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
         if not host["tune"]:
             return Recipe(host, features=True)
         optimizer = dict(type="AdamW", eps=1e-4, weight_decay=0.01)
-        return Recipe(host, 1e-3, 100 if dataset == "eurosat" else 20, 256, features=True, optimizer=optimizer)
+        cosine = dict(type="CosineAnnealingLR", convert_to_iter_based=True)
+        epochs = 100 if dataset == "eurosat" else 20
+        return Recipe(host, 1e-3, epochs, 256, features=True, optimizer=optimizer, scheduler=cosine)
     return {
         "zeroshot": Recipe(dict(name="zeroshot"), features=True),
         "coop": Recipe(dict(name="coop"), 0.002, coop, 32),
@@ -194,6 +198,9 @@ def few_shot_config(
     if found.optimizer.get("type", "SGD") != "SGD":
         optimizer = dict(lr=found.lr)
     optimizer.update(found.optimizer)
+    scheduler = dict(type="CoOpCosineLR", epochs=total)
+    if found.scheduler is not None:
+        scheduler = dict(found.scheduler, T_max=total)
     hooks: list[dict[str, Any]] = [dict(type="ClassNamesHook")]
     if found.average is not None:
         hooks.append(dict(type="GaussianAverageHook", mean=found.average[0], std=found.average[1]))
@@ -223,7 +230,7 @@ def few_shot_config(
         test_cfg=dict(),
         train_cfg=dict(by_epoch=True, max_epochs=total),
         optim_wrapper=dict(optimizer=optimizer, **_precision(amp)),
-        param_scheduler=[dict(type="CoOpCosineLR", epochs=total)],
+        param_scheduler=[scheduler],
         custom_hooks=hooks,
         default_hooks=dict(
             logger=dict(type="LoggerHook", interval=50),

@@ -24,7 +24,10 @@ __all__ = ["Row", "draw_shots", "harmonic", "read_results", "tables", "write_tab
 
 
 class Row(NamedTuple):
-    """A line of a table: a method on a data set, with mean and deviation over seeds by column, and published values."""
+    """A line of a table: a method on a data set, with mean and deviation over seeds by column, and published values.
+
+    ``steps`` are the numbers of steps of its trainings, ``note`` says how it was trained otherwise than others.
+    """
 
     method: str
     dataset: str
@@ -32,6 +35,8 @@ class Row(NamedTuple):
     mean: dict[str, float]
     std: dict[str, float]
     known: dict[str, float]
+    steps: tuple[int, ...] = ()
+    note: str = ""
 
 
 def harmonic(base: float, new: float) -> float:
@@ -62,17 +67,26 @@ def read_results(folder: str | Path) -> list[dict[str, Any]]:
 
 def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
     """Tables by protocol, in the order of the benchmark; a row ``average`` where a method has several data sets."""
-    groups: dict[str, dict[tuple[str, str], list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[str, dict[tuple[str, str], list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
+    about: dict[str, dict[tuple[str, str], list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for cell in results:
         protocol = cell["protocol"]
         for dataset, values in _by_dataset(cell):
-            groups[protocol][cell["method"], dataset].append(values)
+            groups[protocol][_name(cell), dataset].append(values)
+            about[protocol][_name(cell), dataset].append(cell.get("about", {}))
     found = {}
     for protocol, rows in groups.items():
-        lines = [_row(protocol, method, dataset, cells) for (method, dataset), cells in rows.items()]
+        lines = [_row(protocol, *key, cells)._replace(**_told(about[protocol][key])) for key, cells in rows.items()]
         lines.sort(key=lambda row: (row.method, _place(row.dataset)))
         found[protocol] = [*_averages(protocol, lines), *lines]
     return found
+
+
+def _name(cell: Mapping[str, Any]) -> str:
+    """The method, with the options of LatHAdapter that are not its defaults: ablations are rows of their own."""
+    options = cell.get("about", {}).get("settings", {}).get("adapter") or {}
+    words = [f"{key}={value}" for key, value in options.items()] if cell["method"].endswith("+lath") else []
+    return " ".join([cell["method"], *words])
 
 
 def _place(dataset: str) -> tuple[int, str]:
@@ -103,6 +117,16 @@ def _row(protocol: str, method: str, dataset: str, cells: Sequence[Mapping[str, 
     if "HM" in mean:
         mean["HM"] = harmonic(mean["base"], mean["new"])
     return Row(method, dataset, max(map(len, values.values())), mean, std, _known(protocol, method, dataset))
+
+
+def _told(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Steps and note of a row."""
+    settings = [cell.get("settings", {}) for cell in cells]
+    own = any(s.get("teacher") and s["teacher"].get("clip") == s.get("clip") for s in settings)
+    transductive = any(cell.get("transductive") for cell in cells)
+    notes = [text for holds, text in ((transductive, "transductive"), (transductive and own, "own teacher")) if holds]
+    steps = {int(cell["steps"]) for cell in cells if "steps" in cell}
+    return dict(steps=tuple(sorted(steps)), note=", ".join(notes))
 
 
 def _known(protocol: str, method: str, dataset: str) -> dict[str, float]:
@@ -138,7 +162,8 @@ def _averages(protocol: str, rows: Sequence[Row]) -> list[Row]:
         known = _known(protocol, method, "average") if whole and protocol in ("base2new", "shots") else {}
         if protocol in ("cross", "dg") and len(own) == {"cross": 10, "dg": 4}[protocol]:
             known = _known(protocol, method, "average")
-        found.append(Row(method, "average", min(row.seeds for row in own), mean, {}, known))
+        steps = tuple(sorted({count for row in own for count in row.steps}))
+        found.append(Row(method, "average", min(row.seeds for row in own), mean, {}, known, steps, own[0].note))
     return found
 
 
@@ -153,8 +178,8 @@ def _columns(rows: Sequence[Row]) -> list[str]:
 def markdown(protocol: str, rows: Sequence[Row]) -> str:
     """A table in Markdown; published values in brackets."""
     columns = _columns(rows)
-    lines = [f"### {protocol}", "", f"| method | data set | seeds | {' | '.join(columns)} |"]
-    lines.append("|---|---|--:|" + "--:|" * len(columns))
+    lines = [f"### {protocol}", "", f"| method | data set | seeds | steps | {' | '.join(columns)} |"]
+    lines.append("|---|---|--:|--:|" + "--:|" * len(columns))
     for row in rows:
         cells = []
         for column in columns:
@@ -162,7 +187,8 @@ def markdown(protocol: str, rows: Sequence[Row]) -> str:
             if column in row.std and row.seeds > 1:
                 text += f" ± {row.std[column]:.2f}"
             cells.append(f"{text} ({row.known[column]:.2f})" if column in row.known and text else text)
-        lines.append(f"| {row.method} | {row.dataset} | {row.seeds} | {' | '.join(cells)} |")
+        name, steps = row.method + (f" ({row.note})" if row.note else ""), "/".join(map(str, row.steps))
+        lines.append(f"| {name} | {row.dataset} | {row.seeds} | {steps} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -170,10 +196,12 @@ def comma_separated(rows: Sequence[Row]) -> str:
     """A table as csv: mean, deviation and published value of each column."""
     columns, out = _columns(rows), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["method", "dataset", "seeds", *(f"{c}{s}" for c in columns for s in ("", " std", " published"))])
+    writer.writerow(
+        ["method", "dataset", "seeds", "steps", *(f"{c}{s}" for c in columns for s in ("", " std", " published"))]
+    )
     for row in rows:
         cells = [part.get(column, "") for column in columns for part in (row.mean, row.std, row.known)]
-        writer.writerow([row.method, row.dataset, row.seeds, *cells])
+        writer.writerow([row.method, row.dataset, row.seeds, "/".join(map(str, row.steps)), *cells])
     return out.getvalue()
 
 

@@ -4,7 +4,7 @@
 
 The published training runs a second, frozen text tower, and the empty text by itself, at every step, all padded alike.
 Here the frozen embeddings are computed once and kept on disk (:class:`FrozenTextsHook`); a step encodes each distinct
-text of its batch once, the root among them, in groups of like length.
+text of its batch once, the root among them, without padding.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.open_vocabulary import set_tuning
 from hypvision.clip.radial.metrics import kendall_tau
 from hypvision.clip.radial.reference import FrozenTexts, frozen_texts
-from hypvision.clip.radial.texts import distinct, embed_texts, encode_by_length
-from hypvision.clip.towers import find_towers
+from hypvision.clip.radial.texts import distinct, embed_texts
+from hypvision.clip.towers import encode_packed, find_towers
 from hypvision.data.text_chains import TextChains
 from hypvision.errors import HypvisionError
 from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples
@@ -49,8 +49,8 @@ class RadialTuning(BaseModel):
             or :class:`~hypvision.losses.MERUEntailmentLoss`, with its arguments.
         root: ``"text"``: the embedding of the empty text, which learns with the tower (the official code's);
             ``"frozen"``: that of the model as it was; ``"parameter"``: a vector that begins there and learns by itself.
-        transitive: a text is held more general than all that follow it in its chain, not than the next alone.
-        groups: largest number of groups of like length that a batch is encoded in, 1 to 3.
+        pairs: of levels, of :func:`hypvision.losses.chain_triples`: ``"next"``, ``"all"``, or pairs such as
+            ``[(0, 1), (0, 3)]``.
         data_preprocessor, init_cfg: of mmengine.
 
     Raises:
@@ -62,8 +62,7 @@ class RadialTuning(BaseModel):
         clip: dict[str, Any] | CLIPBundle,
         loss: dict[str, Any] | None = None,
         root: str = "text",
-        transitive: bool = False,
-        groups: int = 3,
+        pairs: str | Sequence[tuple[int, int]] = "next",
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
     ):
@@ -83,7 +82,7 @@ class RadialTuning(BaseModel):
             if hasattr(self.clip, unused):
                 delattr(self.clip, unused)
         self.loss = _LOSSES[name](**options)
-        self.root_kind, self.transitive, self.groups = root, transitive, groups
+        self.root_kind, self.pairs = root, pairs
         self.reference: FrozenTexts | None = None
         if root != "text":
             start = embed_texts(self.clip, self.tokenizer, [""])[0].clone()
@@ -96,7 +95,8 @@ class RadialTuning(BaseModel):
         """Unit embeddings ``(N, d)`` of distinct texts, and the root ``(d,)``."""
         own = self.root_kind == "text" and "" not in texts
         tokens = self.tokenizer([*texts, ""] if own else list(texts)).to(next(self.parameters()).device)
-        embeddings = encode_by_length(self.clip, tokens, self.groups)
+        embeddings = encode_packed(self.clip, tokens)
+        embeddings = F.normalize(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), dim=-1)
         if self.root_kind != "text":
             return embeddings, F.normalize(self.root, dim=-1)
         return embeddings[: len(texts)], embeddings[-1 if own else list(texts).index("")]
@@ -129,7 +129,10 @@ class RadialTuning(BaseModel):
                     "or set loss.prior=0."
                 )
             reference = self.reference[texts].to(embeddings.device)
-        triples = rows[chain_triples(levels, chains, self.transitive)].to(embeddings.device)
+        try:
+            triples = rows[chain_triples(levels, chains, self.pairs)].to(embeddings.device)
+        except ValueError as error:
+            raise HypvisionError(f"The pairs of the tuning do not fit its chains. {error}") from error
         counts = rows.bincount().to(embeddings.device)
         return self.loss(embeddings, triples, root, reference, counts)
 

@@ -6,6 +6,7 @@
 
 from hypvision.viz.clusters import (
     cluster_map,
+    confidence_map,
     draw_cluster_maps,
     draw_regions,
     explain_image,
@@ -19,6 +20,8 @@ from hypvision.viz.segmentation import draw_segmentation
 
 __all__ = [
     "cluster_map",
+    "confidence_map",
+    "confidence_map",
     "containment",
     "draw_cluster_maps",
     "draw_disk",

@@ -14,6 +14,7 @@ Stages, blocks and heads are counted from 0, as in the names of the modules (``s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from hypvision.viz.palette import palette
 
 __all__ = [
     "cluster_map",
+    "confidence_map",
     "draw_cluster_maps",
     "draw_regions",
     "explain_image",
@@ -42,6 +44,10 @@ LEVELS = ("patch", "window")
 STRIDE = 32  # sides of an image are rounded to multiples of it
 LONGEST = 8  # an image may be so many times longer than wide
 GAP, CAPTION = 4, 14  # pixels between the tiles of a grid, and of the line above each
+LARGEST = 64_000_000  # pixels of a grid: tiles of a photo's resolution, unless there are too many
+NEARLY_UNIFORM = 0.05  # mean confidence
+
+_logger = logging.getLogger(__name__)
 
 
 # Label maps
@@ -79,6 +85,23 @@ def cluster_map(
             raise ValueError("This block has no window level.")
         labels = assignment.window[index, head].argmax(0).flatten()[assignment.window_index]
     return _resize(labels.cpu().numpy().astype(np.int64), size)
+
+
+def confidence_map(
+    assignment: Any, head: int, level: str = "patch", size: tuple[int, int] | None = None, index: int = 0
+) -> np.ndarray:
+    """How far each pixel is from an even share among its centres: 0 uniform, 1 hard, ``(H, W)``.
+
+    Of the largest weight w among M centres it is ``(w - 1/M) / (1 - 1/M)``; 0 where there is a single centre. Arguments
+    and errors as for :func:`cluster_map`.
+    """
+    cluster_map(assignment, head, level, index=index)  # its errors
+    weights = (assignment.patch if level == "patch" else assignment.window)[index, head].detach().double()
+    count = len(weights)
+    found = (weights.amax(0) - 1 / count) / (1 - 1 / count) if count > 1 else torch.zeros(weights.shape[1:])
+    if level == "window":
+        found = found.flatten()[assignment.window_index]
+    return _resize(found.cpu().numpy(), size)
 
 
 def _resize(labels: np.ndarray, size: tuple[int, int] | None) -> np.ndarray:
@@ -263,8 +286,8 @@ def _look(model: nn.Module, x: Tensor, features: bool) -> tuple[list[Any], Tenso
 # Images
 
 
-def _blend(image: Image.Image, labels: np.ndarray, alpha: float, count: int) -> np.ndarray:
-    """The image with each label's colour over it, ``(H, W, 3)`` float."""
+def _blend(image: Image.Image, labels: np.ndarray, alpha: float | np.ndarray, count: int) -> np.ndarray:
+    """The image with each label's colour over it, ``(H, W, 3)`` float; one opacity, or ``(H, W, 1)`` of them."""
     colours = np.array(palette(count + 1)[1:], dtype=np.float32)  # without the grey for background
     base = np.asarray(to_rgb(image), dtype=np.float32)
     return (1 - alpha) * base + alpha * colours[labels]
@@ -301,26 +324,30 @@ def draw_cluster_maps(
     head: int | None = None,
     level: str = "both",
     alpha: float = 0.6,
-    tile: int = 160,
+    tile: int | None = None,
     index: int = 0,
 ) -> Image.Image:
     """A grid of cluster maps over the image: a row for each stage and level, a column for each head.
 
+    Colours are the fainter the less a pixel is assigned to its centre, beside the most confident pixel of its map; the
+    mean confidence (:func:`confidence_map`) stands above each map. Levels of a single centre are left out.
+
     Args:
-        image: the image that the model saw.
+        image: the photo; the model may have seen it smaller.
         stage_assignments: what ``forward_assignments`` gives.
         stage, head: only this one; None: all.
         block: which block of each stage; None: the last.
         level: ``"patch"``, ``"window"`` or ``"both"``.
         alpha: opacity of the colours, 0 to 1.
-        tile: length in pixels of the short side of a tile.
+        tile: length in pixels of the short side of a tile; None: that of the image, as far as the grid then has no
+            more than 64 million pixels.
         index: which image of the batch.
 
     Returns:
         The grid; the image itself stands at the left of each row. Lines above the tiles name block, level and head.
 
     Raises:
-        HypvisionError: nothing to draw: no such stage, block or head, or no window level there.
+        HypvisionError: nothing to draw: no such stage, block or head, or no window level there, or a single centre.
     """
     if level not in (*LEVELS, "both"):
         raise ValueError(f"level must be 'patch', 'window' or 'both', got {level!r}.")
@@ -334,12 +361,14 @@ def draw_cluster_maps(
         count = chosen[0].assignment.patch.shape[1]
         heads = [h for h in range(count) if head in (None, h)]
         for name in LEVELS if level == "both" else (level,):
-            if heads and (name == "patch" or chosen[0].assignment.window is not None):
+            weights = chosen[0].assignment.patch if name == "patch" else chosen[0].assignment.window
+            if heads and weights is not None and weights.shape[2] > 1:
                 rows.append((chosen[0], name, heads))
     if not rows:
         has = "; ".join(
             f"stage {number}: blocks 0 to {len(found) - 1}, heads 0 to {found[0].assignment.patch.shape[1] - 1}"
             f"{', no window level' if found[0].assignment.window is None else ''}"
+            f"{', a single centre' if found[0].assignment.patch.shape[2] == 1 else ''}"
             for number, found in sorted(blocks.items())
         )
         raise HypvisionError(
@@ -347,10 +376,11 @@ def draw_cluster_maps(
             f"the last block). Counted from 0, the model has {has}."
         )
 
-    scale = tile / min(image.size)
+    columns = 1 + max(len(heads) for *_, heads in rows)
+    fits = (LARGEST / (len(rows) * columns * image.width * image.height)) ** 0.5
+    scale = min(1.0, fits) if tile is None else tile / min(image.size)
     width, height = (max(round(side * scale), 1) for side in image.size)
     small = to_rgb(image).resize((width, height), Image.Resampling.BICUBIC)
-    columns = 1 + max(len(heads) for *_, heads in rows)
     step_x, step_y = width + GAP, height + CAPTION + GAP
     grid = Image.new("RGB", (GAP + columns * step_x, GAP + len(rows) * step_y), "white")
     draw = ImageDraw.Draw(grid)
@@ -359,10 +389,13 @@ def draw_cluster_maps(
         tiles = [(f"stages.{entry.stage}.blocks.{entry.block}", small)]
         for number in heads:
             labels = cluster_map(entry.assignment, number, name, (height, width), index)
-            tiles.append((f"{name} level, head {number}", _to_image(_blend(small, labels, alpha, labels.max() + 1))))
-        for column, (caption, tile) in enumerate(tiles):
+            sure = confidence_map(entry.assignment, number, name, (height, width), index)
+            opacity = alpha * (sure / max(sure.max(), 1e-12))[..., None]
+            caption = f"{name} level, head {number}: confidence {sure.mean():.0%}"
+            tiles.append((caption, _to_image(_blend(small, labels, opacity, labels.max() + 1))))
+        for column, (caption, drawing) in enumerate(tiles):
             draw.text((GAP + column * step_x, top), caption, fill="black")
-            grid.paste(tile, (GAP + column * step_x, top + CAPTION))
+            grid.paste(drawing, (GAP + column * step_x, top + CAPTION))
     return grid
 
 
@@ -412,7 +445,7 @@ def explain_image(
     head: int | None = None,
     level: str = "both",
 ) -> dict[str, Image.Image]:
-    """Both views of an image.
+    """Both views of an image, at its own resolution; a warning tells where assignments are nearly uniform.
 
     Args:
         model: a model with ``forward_assignments`` and ``forward_features``; its mode and weights are left as they are.
@@ -434,11 +467,30 @@ def explain_image(
         raise HypvisionError(f"The number of regions must be 0 (none) or more, got {regions}.")
     given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
     config = resolve_data_config(given, model=model)
-    cropped, x = prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
+    _, x = prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
     assignments, features = _look(model, x, features=regions > 0)
-    result = {"clusters": draw_cluster_maps(cropped, assignments, stage, block, head, level)}
+    photo = to_rgb(ImageOps.exif_transpose(image))
+    result = {"clusters": draw_cluster_maps(photo, assignments, stage, block, head, level)}
+    sure = _mean_confidence(assignments)
+    if sure < NEARLY_UNIFORM:
+        _logger.warning(
+            "The assignments are nearly uniform (mean confidence %.1f %%, 100 %% is hard): the colours show small "
+            "preferences, not groups that the model tells apart.",
+            100 * sure,
+        )
     if features is not None:
         first = assignments[0].assignment.patch.shape[1]
         labels = merge_clusters(assignments, features, regions, min(head or 0, first - 1))
-        result["regions"] = draw_regions(cropped, labels)
+        result["regions"] = draw_regions(photo, labels)
     return result
+
+
+def _mean_confidence(assignments: Iterable[Any], index: int = 0) -> float:
+    """Over all blocks, heads and levels with more than one centre."""
+    found = []
+    for entry in assignments:
+        for name, weights in zip(LEVELS, (entry.assignment.patch, entry.assignment.window)):
+            if weights is not None and weights.shape[2] > 1:
+                heads = range(weights.shape[1])
+                found += [confidence_map(entry.assignment, head, name, index=index).mean() for head in heads]
+    return float(np.mean(found)) if found else 1.0

@@ -63,6 +63,15 @@ def test_embeddings_of_a_file(folder, tmp_path, capsys):
     assert "embeddings" in capsys.readouterr().out
     assert main([*words, "--out", str(tmp_path / "out"), "--images", str(folder)]) == 2
     assert "--images needs a CLIP" in capsys.readouterr().err
+    for name, key, message in (
+        ("more", dict(images=torch.randn(n + 1, 6)), f"the image in row {n + 1} has no chain"),
+        ("nan", dict(texts=tensors["texts"].index_fill(0, torch.tensor([1]), torch.nan)), "(row 2, level 1) is not"),
+    ):
+        save_file(tensors | key, tmp_path / f"{name}.safetensors")
+        given = ["chains", str(folder / "chains.csv"), "--embeddings", str(tmp_path / f"{name}.safetensors")]
+        assert main([*given, "--out", str(tmp_path / "out")]) == 2
+        told = capsys.readouterr().err
+        assert message in told and f"{name}.safetensors' and '{folder / 'chains.csv'}'" in told
 
 
 def test_own_captions(tmp_path, capsys):

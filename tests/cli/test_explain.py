@@ -7,9 +7,18 @@ from PIL import Image
 
 from hypvision.cli import main
 from hypvision.data.shapes import make_scene
-from hypvision.models.hcformer import HCFormer
+from hypvision.errors import HypvisionError
+from hypvision.models.hcformer import HCFormer, StageAssignments
 from hypvision.nn import ClusterAssignment
-from hypvision.viz.clusters import cluster_map, merge_regions
+from hypvision.viz.clusters import (
+    CAPTION,
+    GAP,
+    cluster_map,
+    confidence_map,
+    draw_cluster_maps,
+    explain_image,
+    merge_regions,
+)
 from hypvision.viz.palette import palette
 from hypvision.viz.sheet import contact_sheet, save_image
 from hypvision.zoo import read_weights, resolve
@@ -36,6 +45,36 @@ def test_patch_labels_count_windows_and_centres():
     assert cluster_map(assignment(), 0, size=(4, 8))[0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     with pytest.raises(ValueError, match="window"):
         cluster_map(assignment(), 0, "window")
+
+
+def test_confidence_is_0_for_uniform_and_1_for_hard_assignments():
+    hard = assignment()
+    assert (confidence_map(hard, 0) == 1).all()
+    soft = hard._replace(patch=0.25 * hard.patch + 0.375, window=torch.full((1, 1, 4, 1, 2), 0.25))
+    np.testing.assert_allclose(confidence_map(soft, 0, size=(4, 8)), 0.25, atol=1e-7)  # (0.625 - 0.5) / (1 - 0.5)
+    assert confidence_map(soft, 0, "window").tolist() == [[0] * 4] * 2
+    assert confidence_map(hard._replace(patch=torch.ones(1, 1, 1, 2, 4)), 0).max() == 0
+
+
+def test_maps_have_the_resolution_of_the_photo_and_no_level_of_one_centre(monkeypatch):
+    photo = Image.new("RGB", (123, 77))
+    single = assignment()._replace(patch=torch.ones(1, 1, 1, 2, 4))
+    entries = [StageAssignments(0, 0, assignment()), StageAssignments(1, 0, single)]
+    grid = draw_cluster_maps(photo, entries)
+    assert grid.size == (GAP + 2 * (123 + GAP), GAP + 77 + CAPTION + GAP)  # the photo and one map in one row
+    with pytest.raises(HypvisionError, match=r"stage=1.*a single centre"):
+        draw_cluster_maps(photo, entries, stage=1)
+    monkeypatch.setattr("hypvision.viz.clusters.LARGEST", 40_000)  # pixels: a grid of large photos is made smaller
+    grid = draw_cluster_maps(Image.new("RGB", (800, 600)), entries)
+    assert (grid.width - 3 * GAP) * (grid.height - CAPTION - 2 * GAP) == pytest.approx(40_000, rel=0.02)
+
+
+def test_nearly_uniform_assignments_are_told(caplog):
+    model = build_model("hcformer_nano", None, dict(dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4,
+                                                    layers=(1, 1, 1, 1)))  # fmt: skip
+    drawings = explain_image(model, make_scene(0, size=64).image, 64)
+    assert "nearly uniform (mean confidence" in caplog.text
+    assert drawings["regions"].size == (64, 64)
 
 
 def test_regions_are_few_and_cover_the_picture():

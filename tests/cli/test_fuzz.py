@@ -45,6 +45,19 @@ CONFIGS = {
     "config.json": '{"model": {"type": "ImageClassifier"}}',
     "broken.json": "{",
 }
+# Files of data, right and wrong, of the commands that read some.
+TEXTS = {
+    "chains.csv": "id,captions\n1,animal=>dog=>a small dog\n2,thing=>cup=>a red cup\n",
+    "ragged.csv": "id,captions\n1,animal=>dog\n2,thing\n",
+    "losses.csv": "family,dataset,m,loss\na,c4,64,3.5\na,c4,128,3.1\na,c4,x,\n",
+    "empty.csv": "",
+    "about.yml": "description: [1, 2\n",
+    "classes.txt": "cat\ndog\ncat\n",
+    "text.safetensors": "no tensors",
+    "lm/config.json": '{"model_type": "helm", "vocab_size": -1}',
+    "data/dtd/split_zhou_DescribableTextures.json": '{"train": [["a.jpg", 0]], "val": [], "test": 3}',
+    "results/settings.json": '{"steps": "many"}',
+}
 
 
 def write_scratch(folder):
@@ -56,6 +69,9 @@ def write_scratch(folder):
     (folder / "outside.txt").write_text("untouched")
     for name, text in CONFIGS.items():
         (inner / name).write_text(text)
+    for name, text in TEXTS.items():
+        (inner / name).parent.mkdir(parents=True, exist_ok=True)
+        (inner / name).write_text(text)
     for name, content in BAD_IMAGES.items():
         (inner / "bad" / name).write_bytes(content)
         (inner / name).write_bytes(content)
@@ -65,14 +81,13 @@ def write_scratch(folder):
     Image.new("RGB", (1, 1)).save(inner / "pixel.png")
     torch.save({"state_dict": {"weight": torch.zeros(2)}}, inner / "other.pth")
     torch.save(torch.zeros(3), inner / "tensor.pth")
+    np.savez(inner / "arrays.npz", texts=np.zeros((2, 3)), images=np.array(["a"]))
+    np.save(inner / "ids.npy", np.array([-1, 2**40]))
     torch.save({}, inner / "nothing.pth")
     (inner / "code.pth").write_bytes(pickle.dumps(Call()))
     (inner / "cut.pth").write_bytes((inner / "other.pth").read_bytes()[:200])
     (inner / "header.safetensors").write_bytes(struct.pack("<Q", 2**60) + b"{}")
-    (inner / "text.safetensors").write_text("no tensors")
-    (inner / "classes.txt").write_text("cat\ndog\ncat\n")
     (inner / "latin.txt").write_bytes(b"gar\xe7on\n")
-    (inner / "about.yml").write_text("description: [1, 2\n")
     (inner / "link.png").symlink_to("good.png")
     (inner / "dangling").symlink_to("nowhere")
     (inner / "loop").symlink_to("loop")
@@ -112,6 +127,22 @@ PLAUSIBLE = {
     "names": ["zoo:no_such", "shapes-s8.captions", "hcformer_nano.shapes", "file://x#a", "#"],
     "about": ["about.yml", "config.yaml", "classes.txt", "latin.txt", "good.png"],
     "out": ["new", "new/deep", "new.png", "new.npz", "empty", "folder", "pipe", "good.png", "link.png", "dangling"],
+    "chains": ["chains.csv", "ragged.csv", "empty.csv", "broken.json", "pipe"],
+    "candidates": ["chains.csv", "ragged.csv", "empty.csv"], "captions": ["chains.csv", "classes.txt", "latin.txt"],
+    "terms": ["classes.txt", "empty.csv", "good.png"], "embeddings": ["arrays.npz", "ids.npy", "other.pth", "pipe"],
+    "tuned": ["other.pth", "header.safetensors", "pipe"], "hyperlex": ["classes.txt", "chains.csv", "good.png"],
+    "tree": ["broken.json", "config.json", "chains.csv"], "tree_images": ["folder", "empty", "bad"],
+    "show": ["good.png", "bad/truncated.png", "pipe"], "levels": ["1", "2", "3", "0"], "length": ["0", "1", "3"],
+    "method": ["zeroshot", "maple", "coop+lath", "promptkd", "tip-adapter", "linear-probe", "no_such"],
+    "datasets": ["dtd", "eurosat", "imagenet", "no_such"], "root": ["data", "folder", "empty", "pipe"],
+    "results": ["results", "folder", "empty", "pipe"], "pretrained": ["other.pth", "zoo:shapes-s8.captions", "no_such"],
+    "teacher": ["other.pth", "code.pth", "no_such"], "host": ["depth=3", "n_ctx=-1", "x"], "pickles": ["folder", "new"],
+    "folder": ["lm", "folder", "empty", "new", "pipe"], "include": ["folder", "no_such"], "tasks": ["no_such", "a,b"],
+    "prompts": ["a", "", "\u0663", "x" * 5000],
+    "subjects": ["quick", "fig1", "fig8", "losses.csv", "ids.npy", "code.pth"],
+    "losses": ["losses.csv", "empty.csv", "chains.csv"], "tokenizer": ["broken.json", "config.json", "good.png"],
+    "widths": ["2", "4", "0"], "densities": ["0.1", "2", "nan"], "write": ["overlay", "labels", "json", "no_such"],
+    "things": ["cat", "dog", "no_such"], "score": ["0", "0.5", "2"], "submit_options": ["timeout_min=1", "x", "a=b"],
     "mean": ["0", "0.5", "1e30"], "std": ["0.5", "1", "-1", "1e-30"], "sweep": ["0", "1", "-1", "1e30"],
     "size": ["32", "64", "33", "0", "8193"], "stage": ["0", "3", "4", "-1"], "head": ["0", "99"], "block": ["0", "99"],
 }  # fmt: skip
@@ -128,15 +159,25 @@ def draw(random_, action, files):
     return random_.choice(files if random_.random() < 0.6 else WORDS)
 
 
+# Commands that train at once: as little as they can.
+SHORT = {"scaling": ["--tiny", "--replicates", "1"], "fewshot": []}
+NO_SCRIPTS = ["", "no_such.py", "folder", "pipe", "good.png", "latin.txt", "dangling", "loop", "--", "-x", "\udcff"]
+
+
 def invocation(random_, files):
     """A random command line."""
-    name = random_.choice([name for name in COMMANDS if name != "exec"])  # whose script may do what it likes
+    name = random_.choice(list(COMMANDS))
     words = [name]
     actions = [action for action in parser_of(name)._actions if action.dest != "help"]
     if name == "make-data":  # a number that is right would draw as many images
         actions = [action for action in actions if action.dest not in ("train", "val", "size")]
         small = ["-1", "0", "1", "2", "x", "", "9" * 40]
         words += ["--train", random_.choice(small), "--val", random_.choice(small), "--size", "32"]
+    if name in SHORT:
+        actions = [action for action in actions if action.dest not in ("steps", "jobs", "submit")]
+        words += [*SHORT[name], "--steps", random_.choice(["0", "1", "1", "1", "x"])]
+    if name == "exec":  # a script may do what it likes: these can be none
+        return ["exec", *random_.choices(NO_SCRIPTS, k=random_.choice([0, 1, 1, 1, 2]))]
     for action in actions:
         if action.option_strings and not action.required and random_.random() < 0.75:
             continue
@@ -147,6 +188,8 @@ def invocation(random_, files):
             count = 0
         elif action.nargs in ("+", "*"):
             count = random_.choice([0, 1, 1, 1, 1, 1, 2, 2, 3])
+        elif isinstance(action.nargs, int):
+            count = random_.choice([action.nargs, action.nargs, action.nargs + 1])
         if action.option_strings:
             flag = random_.choice(action.option_strings)
             words.append(flag[:-1] if random_.random() < 0.01 else flag)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from helpers.devices import on_gpu
 from helpers.families import FAMILIES
 from timm.models import save_for_hf
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hypvision
@@ -149,7 +150,7 @@ WAITS = {
     "losses/hier.py: sample_triplets": "the list of anchors, whose length is not known before, once a step",
     "losses/hier.py: _Noise.__call__": "of numbers drawn on the CPU",
     "losses/hier.py: _TripletLoss.forward": "on a CPU",
-    "losses/supcon.py: SupConLoss.forward": "in the message of an error",
+    "losses/supcon.py: SupConLoss.forward": "the sizes of classes, once a step",
     "optim/adam.py: RiemannianAdam._points": "a counter that lies on the CPU, unless capturable",
     "optim/base.py: check_number": "on a CPU",
     "optim/base.py: RiemannianOptimizer._sort": "a counter that lies on the CPU",
@@ -234,6 +235,21 @@ def test_exports_compute_the_same(tmp_path, name, kind):
     free = name.startswith("hc") or name == "himapper-cnn"  # transformers' positions fix the size
     report = export_network(family.create(), (3, family.side, family.side), kind, tmp_path / "model", free)
     assert report.difference < 1e-3 and len(report.shapes) == (4 if free else 2)
+
+
+@every_family
+def test_int8_works_on_linear_layers(name):
+    """PyTorch's dynamic quantisation; layers on the hyperboloid have weights of their own and stay as they are."""
+    family = FAMILIES[name]
+    model = family.create()
+    with torch.no_grad():
+        expected = model(family.images())
+        small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+        found = small(family.images())
+    exchanged = sum(isinstance(layer, torch.ao.nn.quantized.dynamic.Linear) for layer in small.modules())
+    assert exchanged == sum(type(layer) is nn.Linear for layer in model.modules())
+    assert (exchanged == 0) == name.startswith(("hcnn", "hecnn"))
+    assert (found - expected).norm() < 0.1 * expected.norm()
 
 
 # Several processes

@@ -50,8 +50,14 @@ def test_imagenet_and_its_variants(tmp_path):
     drawn = draw_shots(load_split("imagenet", tmp_path), 1, 1, layout_of("imagenet", tmp_path).val_is_drawn)
     assert len(drawn.train) == 5 and len(drawn.val) == 10
     (tmp_path / "imagenet/classnames.txt").unlink()
-    with pytest.raises(HypvisionError, match=r"no '.*classnames.txt', the benchmark's list of class names"):
+    told = pytest.warns(UserWarning, match=r"no '.*classnames.txt', the benchmark's list of class names")
+    with told, pytest.raises(HypvisionError, match="class names have no 'n00000001'"):
         load_split("imagenet", tmp_path)
+    for part in ("train", "val"):
+        (tmp_path / "imagenet/images" / part).rename(tmp_path / f"old {part}")
+        folders(tmp_path, f"imagenet/images/{part}", ["n01443537", "n01440764"], 1)
+    with pytest.warns(UserWarning, match="open_clip's names stand in"):
+        assert class_names(load_split("imagenet", tmp_path).train) == ["tench", "goldfish"]
 
 
 def test_aircraft(tmp_path):
@@ -331,6 +337,11 @@ def test_mistakes_are_explained(tmp_path):
         fails("damaged or of another form", load_split, "sun397", tmp_path)
     file.write_text('{"train": [["a", 0, "b"]], "val": [], "test": []}')
     fails("lists no images for 'test'", load_split, "sun397", tmp_path)
+    file.write_text('{"train": [["a", 0, "b"]], "val": [["c", 2, "d"]], "test": [["b", 0, "b"], ["e", 1, "f"]]}')
+    fails("no training images of 'f'", load_split, "sun397", tmp_path)
+    file.write_text('{"train": [["a", 0, "b"]], "val": [], "test": [["b", 0, "b"]]}')
+    (image,) = FewShotDataset(str(tmp_path), "sun397", part="test").paths
+    fails(f"'{image}' .*--skip-broken", FewShotDataset(str(tmp_path), "sun397", part="test").__getitem__, 0)
     (tmp_path / "mine").mkdir()
     fails("is no few-shot data set: expected there a split.json", load_split, "mine", tmp_path)
     folders(tmp_path, "mine/train", ["a"], 1)

@@ -68,6 +68,7 @@ def sarkar(parents, length):
 def test_the_tree_of_the_tutorial():
     parents = complete_tree(3, 6)
     assert len(parents) == 1093 and parents[:5] == [-1, 0, 0, 0, 1]
+    assert complete_tree(2, 1) == [-1, 0, 0] and complete_tree(1, 1) == [-1, 0]
     hops = tree_distances(parents)
     assert hops.max() == 12 and (hops == 1).sum() == 2 * 1092 and torch.equal(hops, hops.T)
 
@@ -110,6 +111,10 @@ def test_distortion_is_its_definition_and_the_scale_is_the_best():
     assert best <= min(grid) + 1e-12 and best == pytest.approx(min(grid), rel=1e-4)
     assert average_distortion(3.5 * hops, hops) == pytest.approx(0, abs=1e-15)
     assert average_distortion(0.0 * hops, hops) == 1.0
+    assert average_distortion(3.5 * hops[:2, :2], hops[:2, :2]) == 0  # a single pair
+    triangle = torch.tensor([[0.0, 1, 2], [1, 0, 4], [2, 4, 0]])  # the scale is 4, where half of 1 + 2 + 4 lies
+    assert average_distortion(triangle, 1 - torch.eye(3)) == pytest.approx((3 / 4 + 1 / 2 + 0) / 3, abs=1e-15)
+    assert math.isnan(average_distortion(math.nan * hops, hops))
 
 
 @pytest.mark.parametrize(("length", "distortion"), [(2.0, 0.16), (3.0, 0.1), (4.0, 0.08)])
@@ -152,8 +157,10 @@ def test_bad_arguments_are_told():
         graph_map(square, torch.ones(2, 2))
     with pytest.raises(ValueError, match="no true value"):
         graph_map(square, torch.eye(3))
+    with pytest.raises(ValueError, match=r"distances and hops must both be \(N, N\)"):
+        average_distortion(square, torch.ones(2, 2))
     with pytest.raises(ValueError, match="positive outside"):
-        average_distortion(square, torch.zeros(3, 3))
+        average_distortion(square, torch.ones(3, 3).index_put((torch.tensor(0), torch.tensor(2)), torch.tensor(0.0)))
     with pytest.raises(ValueError, match="scale must be positive"):
         average_distortion(square, square, 0.0)
     with pytest.raises(ValueError, match="at least two nodes"):
@@ -162,5 +169,6 @@ def test_bad_arguments_are_told():
         neighbour_loss(square, torch.ones(2, 3))
     with pytest.raises(ValueError, match="no 1 in it"):
         neighbour_loss(square, torch.zeros(3, 3))
-    with pytest.raises(ValueError, match="at least 1"):
-        complete_tree(0, 3)
+    for wrong in ((0, 3), (3, 0)):
+        with pytest.raises(ValueError, match="at least 1"):
+            complete_tree(*wrong)

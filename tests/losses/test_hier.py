@@ -95,6 +95,13 @@ def test_windows_of_the_pool_repeat_with_the_generator_and_differ_without(monkey
     assert lca_triplet_loss(dist, triplets).item() == pytest.approx(found[0].item(), rel=0.05)
 
 
+def test_the_last_window_of_the_pool_is_whole(monkeypatch):
+    """Where the largest of all places is drawn."""
+    monkeypatch.setattr(torch, "randint", lambda high, size, generator=None: torch.full(size, high - 1))
+    first, second = hier._Noise(torch.empty(1, 7), None, 256, hier._POOL, None)(0, 256)
+    assert first.shape == second.shape == (256, 7) and first.min() > 0
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_distance_that_is_not_finite_reaches_the_loss(bad):
     dist = torch.rand(6, 5)
@@ -142,6 +149,9 @@ def test_triplets_follow_the_neighbourhood():
     similarity = -(place[:, None] - place[None]).abs()
     assert len(sample_triplets(similarity, 2)) == 0
     assert sample_triplets(similarity, 2, draws=3, least=1)[:, :2].tolist() == [[1, 2]] * 3 + [[2, 1]] * 3
+    # all are neighbours: what is left as unrelated is the anchor itself, or nothing
+    assert sample_triplets(similarity, 4, draws=1)[:, [0, 2]].tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
+    assert len(sample_triplets(similarity, 4, exclude_anchor=True)) == 0
 
 
 def test_defaults_are_the_published_ones():
@@ -174,6 +184,13 @@ def nodes(proxies=24, samples=18, dim=6):
     features = (torch.randn(samples, dim).double() * 3).requires_grad_()
     loss = HIERLoss(PoincareBall(0.1), dim, proxies, neighbours=6, draws=8).double()
     return features, loss
+
+
+def test_proxies_begin_a_little_inside_of_the_clip():
+    for manifold in (PoincareBall(0.1), Lorentz(1.0)):
+        proxies = HIERLoss(manifold, 64, clip_radius=3.0).proxies.detach()
+        radii = manifold.dist0(proxies) if isinstance(manifold, Lorentz) else proxies.norm(dim=-1)
+        assert radii.mean().item() == pytest.approx(0.9 * 3, rel=0.02)
 
 
 def test_hier_equals_the_reference_in_the_ball():
@@ -255,6 +272,8 @@ def test_half_precision_is_computed_in_float32(dtype):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         value = loss(x, torch.arange(10) // 2, generator=torch.Generator().manual_seed(0))
     value.backward()
+    dist, triplets, noise = torch.rand(8, 5).to(dtype), torch.randint(8, (30, 3)), gumbel(2, 30, 5)
+    assert lca_triplet_loss(dist, triplets, gumbel=noise) == lca_triplet_loss(dist.float(), triplets, gumbel=noise)
     assert value.dtype == torch.float32 and x.grad.dtype == dtype and torch.isfinite(x.grad).all()
     assert value == loss(x.float(), torch.arange(10) // 2, generator=torch.Generator().manual_seed(0))
 
@@ -273,7 +292,9 @@ def test_nothing_as_large_as_samples_by_proxies_by_dim_is_held():
 def test_mistakes_are_explained():
     with pytest.raises(ValueError, match="PoincareBall or a Lorentz"):
         HIERLoss(Euclidean(), 4)
-    with pytest.raises(ValueError, match="at least 2 proxies"):
-        HIERLoss(Lorentz(), 4, num_proxies=1)
+    assert len(HIERLoss(Lorentz(), 4, num_proxies=2, neighbours=2, draws=1).proxies) == 2
+    for wrong in (dict(num_proxies=1), dict(neighbours=1), dict(draws=0)):
+        with pytest.raises(ValueError, match="at least 2 proxies, 2 neighbours and 1 draw"):
+            HIERLoss(Lorentz(), 4, **wrong)
     with pytest.raises(ValueError, match="must be positive"):
         Lorentz(-1.0)

@@ -16,8 +16,9 @@ def data(dim=5):
     return torch.randn(12, dim), torch.arange(12) // 3
 
 
-def test_proxy_anchor_by_its_formula():
-    x, labels = data()
+@pytest.mark.parametrize("samples", [12, 1])
+def test_proxy_anchor_by_its_formula(samples):
+    x, labels = (column[:samples] for column in data())
     loss = ProxyAnchorLoss(6, 5, margin=0.1, alpha=32)
     cosine = [[torch.cosine_similarity(a, p, dim=0).item() for p in loss.proxies] for a in x]
     positive = negative = 0.0
@@ -26,7 +27,7 @@ def test_proxy_anchor_by_its_formula():
         others = [row[p] for row, y in zip(cosine, labels) if y != p]
         positive += math.log(1 + sum(math.exp(-32 * (s - 0.1)) for s in own))
         negative += math.log(1 + sum(math.exp(32 * (s + 0.1)) for s in others))
-    assert loss(x, labels).item() == pytest.approx(positive / 4 + negative / 6, rel=1e-5)
+    assert loss(x, labels).item() == pytest.approx(positive / len(set(labels.tolist())) + negative / 6, rel=1e-5)
     assert torch.equal(loss(3 * x, labels).round(decimals=3), loss(x, labels).round(decimals=3))  # directions alone
 
 
@@ -156,6 +157,10 @@ def test_hyperbolic_distance_is_that_of_the_manifold():
     torch.testing.assert_close(
         hyperbolic_distance(manifold, similarity=True)(x[:, 1:], y[:, 1:]), -manifold.cdist(x, y)
     )
+    centred = hyperbolic_distance(manifold, centred=True)
+    between, within = manifold.cdist(x, y), manifold.cdist(x, x)
+    torch.testing.assert_close(centred(x[:, 1:], y[:, 1:]), between - between.mean())
+    torch.testing.assert_close(centred(x[:, 1:]), within - within.sum() / 12)  # of four points from three others
     # the same points in the ball
     loss = MetricLoss("SupConLoss", ball, distance="hyperbolic")
     torch.testing.assert_close(loss.vectors(ball.from_lorentz(x)), x[:, 1:], atol=1e-4, rtol=1e-4)
@@ -196,6 +201,8 @@ def test_supcon_needs_views_of_every_class():
         SupConLoss()(torch.randn(3, 4), torch.tensor([0, 0, 1]))
     with pytest.raises(ValueError, match="at least 2"):
         SupConLoss()(torch.randn(3, 4), torch.tensor([0, 1, 2]))
+    with pytest.raises(ValueError, match=r"same number of samples.*\[\]"):
+        SupConLoss()(torch.randn(0, 4), torch.empty(0, dtype=torch.long))
     with pytest.raises(HypvisionError, match="does not accept.*colour"):
         MetricLoss("SupConLoss", Lorentz(), colour=1)
 
@@ -236,8 +243,10 @@ def test_mistakes_are_explained(monkeypatch):
     pytest.importorskip("pytorch_metric_learning")
     with pytest.raises(HypvisionError, match="CircleLoss.*distance='angular'"):
         MetricLoss("CircleLoss", Lorentz(), 3, 4, distance="hyperbolic")
-    with pytest.raises(HypvisionError, match="MultiSimilarityLoss"):
+    with pytest.raises(HypvisionError, match="Did you mean MultiSimilarityLoss"):
         MetricLoss("MultiSimilartyLoss", Lorentz(), 3, 4)
+    with pytest.raises(HypvisionError, match="no loss 'Hinge'. Known: AngularLoss, "):
+        MetricLoss("Hinge", Lorentz(), 3, 4)
 
 
 def library_losses():

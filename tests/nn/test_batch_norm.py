@@ -114,3 +114,15 @@ def test_published_network_does_not_blow_up():
         optimizer.step()
         assert loss.isfinite() and norm < 1e3
     assert max(radii) < 1e6
+
+
+def test_models_cast_to_half_precision_train():
+    """The running mean, kept in bfloat16 then, is moved in float32."""
+    manifold, x = Lorentz(1.0), torch.randn(16, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+    layers = [hnn.LorentzBatchNorm2d(4, manifold), hnn.LorentzBatchNorm2d(4, manifold).bfloat16()]
+    for layer, values in zip(layers, (x, x.bfloat16())):
+        assert layer(values).dtype == values.dtype
+    for name in ("running_mean", "running_var"):
+        full, half = (getattr(layer, name) for layer in layers)
+        assert half.dtype == torch.bfloat16
+        torch.testing.assert_close(half.float(), full, rtol=0.03, atol=0.003)

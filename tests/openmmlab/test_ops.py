@@ -295,7 +295,7 @@ def test_roi_pool_and_its_gradient():
     maps, rois = maps_and_rois()
     out = mmcv.ops.roi_pool(maps, rois, (2, 3), 0.25)
     for k, (number, *corners) in enumerate(rois.tolist()):
-        x1, y1, x2, y2 = (math.floor(corner * 0.25 + 0.5) for corner in corners)
+        x1, y1, x2, y2 = (rounded(corner * 0.25) for corner in corners)
         height, width = max(y2 - y1 + 1, 1), max(x2 - x1 + 1, 1)
         for i in range(2):
             for j in range(3):
@@ -306,6 +306,11 @@ def test_roi_pool_and_its_gradient():
                 torch.testing.assert_close(out[k, :, i, j], expected)
     (grad,) = torch.autograd.grad(out.sum(), maps)
     assert grad.sum() == (out != 0).sum()  # each maximum gives one
+
+
+def rounded(value):
+    """Halves away from zero, as C does it."""
+    return int(math.copysign(math.floor(abs(value) + 0.5), value))
 
 
 def bin_of(number, step):

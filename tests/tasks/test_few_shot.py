@@ -8,6 +8,7 @@ import torch
 from helpers.configs import ROOT
 from helpers.fewshot import NAMES, OTHERS, bundle
 from helpers.fewshot_layouts import coop
+from helpers.processes import run_in_two
 from mmengine.config import Config
 
 from hypvision.engine.config import load_config
@@ -204,3 +205,34 @@ def test_recipes_are_the_published_ones():
     with pytest.raises(HypvisionError, match="There is no protocol"):
         few_shot_config("maple", "base")
     assert Path(few_shot_recipes.__file__).is_file()
+
+
+TWO = """
+from unittest import mock
+
+import torch
+from helpers.fewshot import bundle
+from mmengine.config import Config
+
+from hypvision.engine.run import train
+from hypvision.tasks.few_shot_recipes import few_shot_config
+
+host = dict(text=2, vision=2, depth=2, templates=2)
+options = dict(shots=2, size=64, epochs=2, classes=3, images=6, batch=2, amp="fp16", host=host)
+config = Config(few_shot_config("promptsrc+lath", root="{root}", **options))
+with mock.patch("hypvision.tasks.few_shot.create_clip", lambda **options: bundle()):
+    runner = train(config, "{root}/run", launcher="pytorch")
+learned = torch.cat([value.detach().flatten() for _, value in runner.model.module.learned()])
+assert learned.isfinite().all() and runner.iter == 2
+every = [torch.empty_like(learned) for _ in range(2)]
+torch.distributed.all_gather(every, learned)
+assert torch.equal(*every)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_learn_the_same(tmp_path):
+    coop(tmp_path)
+    run_in_two(TWO.replace("{root}", str(tmp_path)), tmp_path, __file__)
+    saved = torch.load(tmp_path / "run/epoch_2.pth", weights_only=False)["state_dict"]
+    assert "host.clip.lathadapter.attributes" in saved

@@ -46,7 +46,7 @@ def test_base_to_new_and_its_table(tmp_path, capsys):
     command[2:4] = ["coop"]
     assert run(*command) == 0 and (out / cells[0] / "result.json").stat().st_mtime_ns == before  # not again
     printed = capsys.readouterr().out
-    assert "| coop | average | 2 |" in printed and "± " in printed
+    assert "| coop | average | 2 | 2 |" in printed and "± " in printed  # two seeds, two steps
     assert run("table", out) == 0
     rows = list(csv.DictReader((out / "base2new.csv").open()))
     assert [row["dataset"] for row in rows] == ["average", "caltech101", "dtd"]
@@ -108,7 +108,7 @@ def test_other_data_sets(tmp_path):
 
 
 @pytest.mark.slow
-def test_promptkd_takes_the_teacher_of_its_cell(tmp_path):
+def test_promptkd_takes_the_teacher_of_its_cell(tmp_path, capsys):
     coop(tmp_path)
     out = tmp_path / "results"
     small = ["--datasets", "caltech101", "--seeds", 1, "--root", tmp_path, "--shots", 2, *SMALL]
@@ -119,7 +119,12 @@ def test_promptkd_takes_the_teacher_of_its_cell(tmp_path):
     assert run(*command, "--out", tmp_path / "kd", "--teacher", teacher, "--teacher-host", *host) == 0
     cells = read_results(tmp_path / "kd")
     assert len(cells) == 2 and all(cell["about"]["transductive"] for cell in cells)
+    assert {row.note for row in tables(cells)["base2new"]} == {"transductive, own teacher"}
     assert run(*command, "--out", tmp_path / "other") == 2  # no teacher
+    wrong = ["--teacher", teacher, "--teacher-clip", "tiny", "none", "--teacher-host", "depth=9"]
+    assert run(*command, "--out", tmp_path / "third", *wrong) == 2
+    told = capsys.readouterr().err
+    assert "PromptKD's teacher: The text prompts have a depth of 9" in told and "Set depth=" in told
 
 
 def test_pictures_of_a_cell(tmp_path):
@@ -137,6 +142,18 @@ def test_pictures_of_a_cell(tmp_path):
     assert found.attributes.shape == (3, 64) and found.classes.shape == (5, 64) and len(found.images) == 10
     assert run("explain", out, "--root", tmp_path) == 2  # no cell
     assert run("explain", out / "shots/coop/caltech101/2shots-seed1", "--root", tmp_path) == 2  # no adapter
+
+
+def test_cells_go_to_slurm(tmp_path, monkeypatch):
+    """By submitit's executor that runs jobs in this process."""
+    submitit = pytest.importorskip("submitit")
+    executor = submitit.AutoExecutor
+    monkeypatch.setattr(submitit, "AutoExecutor", lambda folder, cluster: executor(folder=folder, cluster="debug"))
+    coop(tmp_path)
+    command = ["base2new", "--method", "zeroshot", "--datasets", "caltech101", "--seeds", 1, "--root", tmp_path]
+    command += ["--out", tmp_path / "out", "--submit", "slurm", "--submit-options", "slurm_partition=gpu", *SMALL]
+    assert run(*command) == 0
+    assert read_results(tmp_path / "out")[0]["method"] == "zeroshot"
 
 
 # Plans and tables -----------------------------------------------------------------------------------------------------
@@ -170,6 +187,9 @@ def test_the_harmonic_mean_of_averages_is_the_published_one():
     assert rows[0].dataset == "average" and rows[0].mean["HM"] == pytest.approx(78.55, abs=0.01)
     assert rows[0].known["HM"] == pytest.approx(78.55, abs=0.01) and rows[1].dataset == "imagenet"
     assert rows[1].std["base"] == pytest.approx(1.0)
+    about = dict(settings=dict(adapter=dict(beta=0.5)))
+    cells = [dict(cell, method=method, about=about) for cell in cells[:3] for method in ("maple", "maple+lath")]
+    assert [row.method for row in tables(cells)["base2new"]] == ["maple", "maple+lath beta=0.5"]
     for table in (published.CROSS_DATASET, published.DOMAIN):
         for row in table.values():
             if len(row) > 1:

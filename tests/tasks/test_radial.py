@@ -117,7 +117,7 @@ def test_roots(prepared, kind):
     [dict(type="EntailmentConeLoss", margin=0.1), dict(type="MERUEntailmentLoss"), dict(type="RadialLoss", prior=0)],
 )
 def test_all_losses_train_it(clip, loss, tmp_path):
-    model = RadialTuning(clip, loss, transitive=True)
+    model = RadialTuning(clip, loss, pairs="all")
     if model.loss.prior:
         with pytest.raises(HypvisionError, match="frozen embeddings of the texts are not there"):
             model(**batch(), mode="loss")
@@ -136,6 +136,8 @@ def test_validation_measures_the_order():
 def test_mistakes_are_told(clip, tmp_path):
     with pytest.raises(HypvisionError, match="no root 'origin'"):
         RadialTuning(clip, root="origin")
+    with pytest.raises(HypvisionError, match=r"4 levels have no pair \(2, 4\)"):
+        RadialTuning(clip, dict(prior=0), pairs=[(2, 4)])(**batch(), mode="loss")
     with pytest.raises(HypvisionError, match="no loss on chains"):
         RadialTuning(clip, dict(type="Radial"))
     write_chains(tmp_path / "a.csv", [Chain(("a", "b")), Chain(("a", "c"))])
@@ -144,6 +146,14 @@ def test_mistakes_are_told(clip, tmp_path):
     write_chains(tmp_path / "b.csv", CHAINS)
     with pytest.raises(HypvisionError, match="leaves none of the 6"):
         TextChains(tmp_path / "b.csv", share=(0.5, 0.5))
+    with pytest.raises(HypvisionError, match="at least two of 0 to 3"):
+        TextChains(tmp_path / "b.csv", levels=(2, 4))
+
+
+def test_levels_may_be_left_out():
+    data = TextChains("shapes", length=2, levels=(0, 1, 3))
+    full = shape_chains(2)[1]
+    assert data[1] == dict(positive=[full.texts[i] for i in (0, 1, 3)], negative=[full.negatives[i] for i in (0, 1, 3)])
 
 
 def test_the_published_config_takes_steps(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ SIZE = (64, 96)
 BACKBONE = dict(
     dims=(16, 16, 16, 16), heads=(2, 2, 2, 2), head_dim=8, layers=(1, 1, 1, 1), mlp_ratios=(2, 2, 2, 2), img_size=64
 )
-DENSE = dict(num_classes=3, in_channels=16, feat_channels=32, stacked_convs=1)
+DENSE = dict(num_classes=3, in_channels=16, feat_channels=64, stacked_convs=1)
 HEADS = dict(
     retinanet=dict(bbox_head=DENSE, test_cfg=dict(score_thr=0.3)),
     fcos=dict(bbox_head=DENSE, test_cfg=dict(score_thr=0.3)),
@@ -51,7 +51,8 @@ def detector(name, **changes):
     with torch.no_grad():
         for head in heads:
             for parameter in head.parameters():
-                parameter.copy_(torch.randn(parameter.shape) / max(1, parameter[0].numel()) ** 0.5)
+                if parameter.dim():
+                    parameter.copy_(torch.randn(parameter.shape) / parameter[0].numel() ** 0.5)
     return model
 
 

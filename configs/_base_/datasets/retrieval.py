@@ -1,4 +1,4 @@
-# What the four data sets of metric learning share: two pictures of each of 45 classes, views of 224 pixels. The files
+# What the four data sets of metric learning share: two images of each of 45 classes, views of 224 pixels. The files
 # that build on it name the data set, its folder and the ranks at which recall is measured.
 train_dataloader = dict(
     batch_size=90,

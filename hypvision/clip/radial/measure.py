@@ -16,7 +16,13 @@ from tqdm import tqdm
 from hypvision.checkpoints.read import read_file
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.metrics import ChainMetrics, chain_metrics, kendall_tau
-from hypvision.clip.radial.retrieval import hyperlex_correlation, level_accuracy, read_hyperlex, tree_recall
+from hypvision.clip.radial.retrieval import (
+    LabelTree,
+    hyperlex_correlation,
+    level_accuracy,
+    read_hyperlex,
+    tree_recall,
+)
 from hypvision.clip.radial.spaces import Hyperboloid, Space, Sphere
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.towers import encode_image
@@ -76,7 +82,8 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
     if missing:
         raise HypvisionError(
             f"{len(missing)} of {len(missing) + len(found)} images of the chains have no image in '{folder}', the "
-            f"first is '{missing[0]}'. Put them there, or take out these chains."
+            f"first is '{missing[0]}' of row {list(images).index(missing[0]) + 1}. Put them "
+            "there, or take out these chains."
         )
     return found
 
@@ -141,18 +148,22 @@ def measure_chains(
     if len(bad):
         row, level = bad[0].tolist()
         text = chains[row][level]
-        raise HypvisionError(f"The embedding of '{text}' (chain {row + 1}, level {level + 1}) is not finite.")
+        raise HypvisionError(f"The embedding of '{text}' (row {row + 1}, level {level + 1}) is not finite.")
     found = Measured(space, texts, embedded_images)
     if embedded_images is None:
         found.values["d_corr"] = float(kendall_tau(space.radius(texts)).mean())
         return found
     order = list(dict.fromkeys(images))
     if len(order) != len(embedded_images):
-        what = "an image without a chain" if len(embedded_images) > len(order) else "a chain without an image"
-        raise HypvisionError(f"There are {len(embedded_images)} images, but chains of {len(order)}: {what}.")
+        lacking = "image" if len(embedded_images) > len(order) else "chain"
+        row = len(order) if lacking == "image" else list(images).index(order[len(embedded_images)])
+        raise HypvisionError(
+            f"There are {len(embedded_images)} images, but chains of {len(order)}: the {lacking} in row {row + 1} has "
+            f"no {'chain' if lacking == 'image' else 'image'}."
+        )
     if not embedded_images.isfinite().all():
-        bad_image = order[int((~embedded_images.isfinite().all(-1)).nonzero()[0])]
-        raise HypvisionError(f"The embedding of the image '{bad_image}' is not finite.")
+        row = int((~embedded_images.isfinite().all(-1)).nonzero()[0])
+        raise HypvisionError(f"The embedding of the image '{order[row]}' (row {row + 1} of images) is not finite.")
     found.metrics = chain_metrics(chains, texts, list(images), embedded_images, space, steps)
     found.values = found.metrics.summary()
     owners = [list(images).index(image) for image in order]
@@ -192,15 +203,13 @@ def measure_hyperlex(clip: CLIPBundle, path: str | Path, space: Space, template:
     return hyperlex_correlation(pairs, {word: row for row, word in enumerate(words)}, embedded, space)
 
 
-def measure_tree(
-    clip: CLIPBundle, folder: str | Path, ancestors: Mapping[str, Sequence[str]], template: str = "{}"
-) -> dict[str, float]:
+def measure_tree(clip: CLIPBundle, folder: str | Path, tree: LabelTree, template: str = "{}") -> dict[str, float]:
     """:func:`~hypvision.clip.radial.retrieval.tree_recall` of images in class folders.
 
     Args:
         clip: the model.
         folder: one folder a class.
-        ancestors: names of the nodes above each class.
+        tree: of labels, with the folders among its classes. Nodes of equal names are one.
         template: of the sentences that names are put into.
 
     Raises:
@@ -212,12 +221,12 @@ def measure_tree(
              if path.suffix.lower() in SUFFIXES]  # fmt: skip
     if not paths:
         raise HypvisionError(f"There are no images in class folders below '{folder}'.")
-    if missing := [name for name in classes if name not in ancestors]:
+    if missing := [name for name in classes if name not in tree.ancestors]:
         raise HypvisionError(f"The tree has no ancestors of the class '{missing[0]}'.")
-    nodes, rows = distinct([name for label in classes for name in (label, *ancestors[label])])
-    numbers = iter(rows.tolist())
-    lineage = [[next(numbers) for _ in range(1 + len(ancestors[name]))] for name in classes]
-    names = [template.format(name.replace("_", " ").replace("-", " ")) for name in nodes]
+    lineages = [[tree.names.get(node, node) for node in (label, *tree.ancestors[label])] for label in classes]
+    number = {name: i for i, name in enumerate(dict.fromkeys(name for line in lineages for name in line))}
+    lineage = [sorted({number[name] for name in line}) for line in lineages]
+    names = [template.format(name.replace("_", " ").replace("-", " ")) for name in number]
     texts = embed_texts(clip.model, clip.tokenizer, names)
     images = embed_images(clip, [path for path, _ in paths])
     return tree_recall((images @ texts.T).cpu(), [label for _, label in paths], lineage)

@@ -3,7 +3,8 @@ retrieval and zero-shot recognition at each level of chains."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,16 @@ from torch import Tensor
 from hypvision.clip.radial.spaces import Space
 from hypvision.errors import HypvisionError, require
 
-__all__ = ["HyperLexPair", "hyperlex_correlation", "level_accuracy", "read_hyperlex", "recall_at", "tree_recall"]
+__all__ = [
+    "HyperLexPair",
+    "LabelTree",
+    "hyperlex_correlation",
+    "level_accuracy",
+    "read_hyperlex",
+    "read_tree",
+    "recall_at",
+    "tree_recall",
+]
 
 
 class HyperLexPair(NamedTuple):
@@ -73,6 +83,57 @@ def hyperlex_correlation(
         if chosen.sum() > 2:
             found[f"rho_{part}"] = stats.spearmanr(score[chosen], angle[chosen])[0]
     return {name: float(value) for name, value in found.items()}
+
+
+class LabelTree(NamedTuple):
+    """``ancestors``: for each class the nodes above it, nearest first; ``names``: of nodes, where they differ."""
+
+    ancestors: dict[str, list[str]]
+    names: dict[str, str]
+
+
+def read_tree(path: str | Path) -> LabelTree:
+    """A tree of labels: a json ``{"CLASS": ["ANCESTOR", ...], ...}``, or the folder of BREEDS (Santurkar et al., ICLR
+    2021) with ``class_hierarchy.txt`` (``PARENT CHILD`` a line) and ``node_names.txt`` (node, tab, name), whose classes
+    are ImageNet's WordNet ids; of a name's synonyms the first counts.
+
+    Raises:
+        HypvisionError: no such file, or one that is not of this form; with the line.
+    """
+    path = Path(path).expanduser()
+    try:
+        if not path.is_dir():
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(found, dict) or not all(isinstance(above, list) for above in found.values()):
+                raise HypvisionError(
+                    f'The tree \'{path}\' must be a dict of lists: {{"CLASS": ["ANCESTOR", ...], ...}}.'
+                )
+            return LabelTree(found, {})
+        parents: dict[str, list[str]] = {}
+        for parent, child in _rows(path / "class_hierarchy.txt", " ", "PARENT CHILD"):
+            parents.setdefault(parent, [])
+            parents.setdefault(child, []).append(parent)
+        names = {node: name.split(",")[0] for node, name in _rows(path / "node_names.txt", "\t", "NODE, a tab, NAME")}
+    except (OSError, ValueError) as error:
+        raise HypvisionError(f"The tree '{path}' cannot be read: {error}.") from error
+    return LabelTree({node: _above(node, parents) for node in parents}, names)
+
+
+def _rows(path: Path, separator: str, form: str) -> Iterator[list[str]]:
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        row = [part.strip() for part in line.split(separator, 1)]
+        if line.strip() and (len(row) != 2 or "" in row):
+            raise HypvisionError(f"Line {number} of '{path}' is '{line}'. Expected: {form}.")
+        if line.strip():
+            yield row
+
+
+def _above(node: str, parents: Mapping[str, Sequence[str]]) -> list[str]:
+    """All nodes above one, level by level; each once, so that a circle ends."""
+    found, level = dict.fromkeys([node]), [node]
+    while level := [above for below in level for above in parents[below] if above not in found]:
+        found |= dict.fromkeys(level)
+    return list(found)[1:]
 
 
 def tree_recall(

@@ -7,9 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,9 +16,8 @@ from tqdm import tqdm
 from hypvision.clip.towers import encode_text, find_towers
 from hypvision.errors import HypvisionError
 
-__all__ = ["distinct", "embed_texts", "encode_by_length", "length_groups", "token_lengths"]
+__all__ = ["distinct", "embed_texts", "token_lengths"]
 
-_CALL = 200  # tokens that could be computed in the time that one call more costs
 _TOKENS = 4096  # of a call without gradients
 
 
@@ -35,46 +32,6 @@ def token_lengths(tokens: Tensor) -> Tensor:
     """Tokens ``(T,)`` of texts ``(T, L)`` without the padding, which is 0 in open_clip."""
     places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
     return torch.where(tokens != 0, places, 0).amax(-1)
-
-
-def length_groups(lengths: Tensor, most: int = 3) -> list[Tensor]:
-    """Texts in at most three groups of like length, such that together, padded to the longest of each, they are short.
-
-    Args:
-        lengths: of the texts ``(T,)``.
-        most: largest number of groups, 1 to 3.
-
-    Returns:
-        Row numbers of each group, short texts first.
-    """
-    order = lengths.argsort(stable=True).cpu()
-    values, counts = np.unique(lengths.cpu().numpy(), return_counts=True)
-    below = np.cumsum(counts)
-    total = below[-1]
-    # cost[i, j]: texts up to the length i, from there to j, and the rest; i = j: two groups, i = j = last: one.
-    longer = values[None, :] * (below[None, :] - below[:, None]) + _CALL
-    cost = (values * below)[:, None] + np.where(below[:, None] < below[None, :], longer, 0)
-    cost = cost + np.where(below < total, values[-1] * (total - below) + _CALL, 0)[None, :]
-    allowed = np.triu(np.ones_like(cost, dtype=bool))
-    if most < 3:
-        allowed &= np.eye(len(values), dtype=bool) | (most == 2) & (below[None, :] == total)
-    if most < 2:
-        allowed &= below[None, :] == total
-    first, second = np.unravel_index(np.where(allowed, cost, np.inf).argmin(), cost.shape)
-    bounds = sorted({0, int(below[first]), int(below[second]), int(total)})
-    return [order[a:b] for a, b in pairwise(bounds)]
-
-
-def encode_by_length(model: nn.Module, tokens: Tensor, most: int = 3) -> Tensor:
-    """Unit embeddings ``(T, d)`` of token numbers ``(T, L)``, with gradients, in groups of like length."""
-    parts, rows = [], []
-    for group in length_groups(token_lengths(tokens), most):
-        parts.append(encode_text(model, tokens[group.to(tokens.device)]))
-        rows.append(group)
-    found = torch.cat(parts)
-    back = torch.empty(len(tokens), dtype=torch.int64)
-    back[torch.cat(rows)] = torch.arange(len(tokens))
-    return F.normalize(found.to(torch.promote_types(found.dtype, torch.float32)), dim=-1)[back.to(found.device)]
 
 
 @torch.no_grad()

@@ -8,13 +8,16 @@ it (:mod:`.raw`) and written beside it. Any other name is a data set of one's ow
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from timm.data import ImageNetInfo
+
 from hypvision.data.fewshot import raw
 from hypvision.data.fewshot.splits import Item, Split, class_folders, read_lines, read_split, write_split
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, require
 
 __all__ = ["CROSS", "DOMAINS", "LAYOUTS", "SETS", "Layout", "layout_of", "load_split"]
 
@@ -52,8 +55,17 @@ class Layout(NamedTuple):
 
 
 def _imagenet_names(folder: Path) -> dict[str, str]:
-    what = "the benchmark's list of class names (lines 'wnid name', from CoOp's download page); open_clip's is newer"
-    return dict(line.split(" ", 1) for line in read_lines(folder / "classnames.txt", what))
+    """Names by wnid, in the order of the labels."""
+    sheet, what = folder / "classnames.txt", "the benchmark's list of class names (lines 'wnid name')"
+    if sheet.is_file():
+        return dict(line.split(" ", 1) for line in read_lines(sheet, what))
+    names = require("open_clip", "clip").IMAGENET_CLASSNAMES
+    warnings.warn(
+        f"There is no '{sheet}', {what}, from CoOp's download page. open_clip's names stand in; some of them are "
+        "newer, so results are not those of the benchmark.",
+        stacklevel=2,
+    )
+    return dict(zip(ImageNetInfo("imagenet-1k").label_names(), names, strict=True))
 
 
 def _imagenet(layout: Layout, folder: Path) -> Split:
@@ -66,7 +78,7 @@ def _imagenet(layout: Layout, folder: Path) -> Split:
 def _by_wnid(folder: Path, names: dict[str, str], labels: dict[str, int] | None = None) -> list[Item]:
     found = class_folders(folder)
     if unknown := sorted(set(found) - set(names)):
-        raise HypvisionError(f"classnames.txt has no class '{unknown[0]}', for which there is a folder in '{folder}'.")
+        raise HypvisionError(f"The class names have no '{unknown[0]}', for which there is a folder in '{folder}'.")
     labels = labels or {wnid: i for i, wnid in enumerate(wnid for wnid in names if wnid in found)}
     return [Item(path, labels[wnid], names[wnid]) for wnid in found for path in found[wnid]]
 

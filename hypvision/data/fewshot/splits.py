@@ -77,6 +77,12 @@ def read_split(path: str | Path, images: str | Path) -> Split:
     for part in ("train", "test"):
         if not parts[part]:
             raise HypvisionError(f"The split file '{path}' lists no images for '{part}'. Replace it by an intact copy.")
+    known = {item.label for item in parts["train"]}
+    if lost := next((item for item in parts["test"] if item.label not in known), None):
+        raise HypvisionError(
+            f"The split file '{path}' has no training images of '{lost.name}', the class of '{lost.path}'. Add "
+            "some, or take the class out of the test."
+        )
     return Split(**parts)
 
 

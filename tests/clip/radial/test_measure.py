@@ -19,9 +19,11 @@ from hypvision.clip.radial.measure import (
     read_embeddings,
 )
 from hypvision.clip.radial.retrieval import (
+    LabelTree,
     hyperlex_correlation,
     level_accuracy,
     read_hyperlex,
+    read_tree,
     recall_at,
     tree_recall,
 )
@@ -90,8 +92,8 @@ CHAINS, IMAGES = [("a", "b c", "d"), ("a", "e", "f"), ("a", "e", "g")], ["x/1.jp
 def test_embeddings_of_any_model(tmp_path):
     texts, images = torch.randn(3, 3, 5), torch.randn(2, 5)
     save_file(dict(texts=texts, images=images, root=torch.zeros(5)), tmp_path / "a.safetensors")
-    found, pictures, space = read_embeddings(tmp_path / "a.safetensors")
-    measured = measure_chains(CHAINS, IMAGES, found, pictures, space, 7)
+    found, images, space = read_embeddings(tmp_path / "a.safetensors")
+    measured = measure_chains(CHAINS, IMAGES, found, images, space, 7)
     assert len(measured.metrics.precision) == 2 and -1 <= measured.values["d_corr"] <= 1
     assert measure_chains(CHAINS, IMAGES, found, None, space).values == {"d_corr": measured.values["d_corr"]}
     save_file(dict(texts=texts, c=torch.tensor(0.5)), tmp_path / "b.safetensors")
@@ -106,20 +108,20 @@ def test_mistakes_in_embeddings_are_told():
     texts, images, space = torch.randn(3, 3, 5), torch.randn(2, 5), Sphere(torch.zeros(5))
     broken = texts.clone()
     broken[1, 2, 0] = float("nan")
-    with pytest.raises(HypvisionError, match=r"'f' \(chain 2, level 3\) is not finite"):
+    with pytest.raises(HypvisionError, match=r"'f' \(row 2, level 3\) is not finite"):
         measure_chains(CHAINS, IMAGES, broken, images, space)
-    with pytest.raises(HypvisionError, match="image '2' is not finite"):
+    with pytest.raises(HypvisionError, match=r"image '2' \(row 2 of images\) is not finite"):
         measure_chains(CHAINS, IMAGES, texts, torch.stack([images[0], broken[1, 2]]), space)
-    with pytest.raises(HypvisionError, match="an image without a chain"):
+    with pytest.raises(HypvisionError, match="the image in row 3 has no chain"):
         measure_chains(CHAINS, IMAGES, texts, torch.randn(3, 5), space)
-    with pytest.raises(HypvisionError, match="a chain without an image"):
+    with pytest.raises(HypvisionError, match="the chain in row 2 has no image"):
         measure_chains(CHAINS, IMAGES, texts, images[:1], space)
     with pytest.raises(HypvisionError, match="3 chains of 2 texts"):
         measure_chains(CHAINS, IMAGES, texts[:, :2], images, space)
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def folder(tmp_path):
     for number, name in enumerate(("1.jpg", "2.png")):
         Image.new("RGB", (80, 64 + 40 * number), (90 * number, 60, 0)).save(tmp_path / name)
     return tmp_path
@@ -135,19 +137,53 @@ def test_pictures_are_found_and_embedded(folder):
     measured = measure_clip(clip, CHAINS, IMAGES, files)
     assert measured.texts.shape == (3, 3, 128) and torch.equal(measured.texts[0, 0], measured.texts[2, 0])
     assert len(measured.metrics.predicted) == 2
-    with pytest.raises(HypvisionError, match="1 of 3 images .* the first is 'http://y/3.jpg'"):
+    with pytest.raises(HypvisionError, match="1 of 3 images .* the first is 'http://y/3.jpg' of row 4"):
         find_image_files([*IMAGES, "http://y/3.jpg"], folder)
     with pytest.raises(HypvisionError, match="no folder of images"):
         find_image_files(IMAGES, folder / "none")
 
 
-def test_tree_of_class_folders(pictures):
+def test_tree_of_class_folders(folder):
     clip = create_clip("emoji-s16")
-    (pictures / "tree/cat").mkdir(parents=True)
-    (pictures / "1.jpg").rename(pictures / "tree/cat/1.jpg")
-    found = measure_tree(clip, pictures / "tree", {"cat": ["animal"]})
+    (folder / "tree/cat").mkdir(parents=True)
+    (folder / "1.jpg").rename(folder / "tree/cat/1.jpg")
+    found = measure_tree(clip, folder / "tree", LabelTree({"cat": ["animal"]}, {}))
     assert found["tree_R@5"] == 1.0
     with pytest.raises(HypvisionError, match="no ancestors of the class 'cat'"):
-        measure_tree(clip, pictures / "tree", {"dog": ["animal"]})
+        measure_tree(clip, folder / "tree", LabelTree({"dog": ["animal"]}, {}))
     with pytest.raises(HypvisionError, match="no images in class folders"):
-        measure_tree(clip, pictures / "none", {})
+        measure_tree(clip, folder / "none", LabelTree({}, {}))
+
+
+def test_trees_of_json_and_of_breeds(folder, tmp_path):
+    (tmp_path / "tree.json").write_text('{"cat": ["animal"]}')
+    assert read_tree(tmp_path / "tree.json") == ({"cat": ["animal"]}, {})
+    breeds = tmp_path / "breeds"
+    breeds.mkdir()
+    (breeds / "class_hierarchy.txt").write_text("n1 n2\nn2 dummy1\ndummy1 n3\nn1 n4\nn4 n3\n")
+    (breeds / "node_names.txt").write_text("n1\tentity\nn2\tfeline, felid\ndummy1\tfeline\nn3\ttabby, queen\nn4\tpet\n")
+    tree = read_tree(breeds)
+    assert tree.ancestors["n3"] == ["dummy1", "n4", "n2", "n1"] and tree.ancestors["n1"] == []
+    assert tree.names["n2"] == tree.names["dummy1"] == "feline" and tree.names["n3"] == "tabby"
+    (folder / "images/n3").mkdir(parents=True)
+    (folder / "1.jpg").rename(folder / "images/n3/1.jpg")
+    found = measure_tree(create_clip("emoji-s16"), folder / "images", tree)
+    assert found == {"tree_R@1": 0.25, "tree_R@5": 1.0}  # tabby, feline, pet, entity: the dummy is no name of its own
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("class_hierarchy.txt", "n1 n2\nn3\n", "Line 2 of .*class_hierarchy.txt' is 'n3'. Expected: PARENT CHILD"),
+        ("node_names.txt", "n1 entity\n", "Line 1 of .*node_names.txt"),
+        ("tree.json", "[1]", "must be a dict of lists"),
+        ("tree.json", "{", "cannot be read"),
+    ],
+)
+def test_mistakes_in_trees(tmp_path, name, text, message):
+    (tmp_path / "class_hierarchy.txt").write_text("n1 n2\n")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(HypvisionError, match=message):
+        read_tree(tmp_path / name if name.endswith("json") else tmp_path)
+    with pytest.raises(HypvisionError, match="cannot be read"):
+        read_tree(tmp_path / "none.json")

@@ -1,6 +1,4 @@
-"""Texts embedded in groups of like length, each once, against one call that is padded to the full context."""
-
-import itertools
+"""Texts embedded without padding, each once, against one call that is padded to the full context."""
 
 import pytest
 import torch
@@ -12,7 +10,8 @@ from helpers.clip_models import siglip
 
 from hypvision.clip.models import create_clip
 from hypvision.clip.radial.reference import frozen_texts
-from hypvision.clip.radial.texts import distinct, embed_texts, encode_by_length, length_groups, token_lengths
+from hypvision.clip.radial.texts import distinct, embed_texts, token_lengths
+from hypvision.clip.towers import encode_packed
 from hypvision.errors import HypvisionError
 
 SENTENCE = "a small red house beside the very tall green tree in front of many hills"
@@ -35,15 +34,16 @@ def test_embeddings_are_those_of_the_padded_texts(clip):
     assert torch.allclose(some.flip(0), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
-def test_groups_change_neither_values_nor_gradients(clip, most):
-    tokens = clip.tokenizer(TEXTS)
-    weights = torch.randn(len(TEXTS), 128)
+def test_packing_changes_neither_values_nor_gradients(clip):
+    """More tokens than one sequence takes, in one that is full, one of a single text and one that is not full."""
+    texts = [*TEXTS, *(f"{SENTENCE} {word}" for word in ("a", "b", "c", "d", "e", "f", "g", "h", "i"))]
+    tokens = clip.tokenizer(texts)
+    weights = torch.randn(len(texts), 128)
     gradients = []
-    for embeddings in (encode_by_length(clip.model, tokens, most), clip.model.encode_text(tokens, normalize=True)):
+    for embeddings in (encode_packed(clip.model, tokens, True), clip.model.encode_text(tokens, normalize=True)):
         clip.model.zero_grad()
         (embeddings * weights).sum().backward()
-        gradients.append([clip.model.transformer.resblocks[0].attn.in_proj_weight.grad.clone(), embeddings])
+        gradients.append([embeddings, *(p.grad.clone() for p in clip.model.transformer.parameters())])
     for ours, theirs in zip(*gradients):
         assert torch.allclose(ours, theirs, atol=2e-5)
 
@@ -51,26 +51,8 @@ def test_groups_change_neither_values_nor_gradients(clip, most):
 def test_towers_that_cannot_be_cut_are_padded():
     model = siglip()
     tokens = torch.randint(1, 90, (5, 20), generator=torch.Generator().manual_seed(0))
-    found = encode_by_length(model, tokens)
+    found = encode_packed(model, tokens, True)
     assert torch.allclose(found, model.encode_text(tokens, normalize=True), atol=1e-5)
-
-
-def test_groups_are_the_cheapest():
-    """Against all ways to cut the sorted lengths."""
-    generator = torch.Generator().manual_seed(0)
-    for count, most in itertools.product((1, 2, 40, 300), (1, 2, 3)):
-        lengths = torch.randint(3, 40, (count,), generator=generator)
-        groups = length_groups(lengths, most)
-        assert sorted(torch.cat(groups).tolist()) == list(range(count)) and 1 <= len(groups) <= most
-
-        def cost(parts):
-            return sum(int(part.max()) * len(part) + 200 for part in parts)
-
-        ordered = lengths.sort().values
-        cuts = [i for i in range(1, count) if ordered[i] != ordered[i - 1]]
-        ways = [c for k in range(most) for c in itertools.combinations(cuts, k)]
-        best = min(cost(ordered.tensor_split(list(way))) for way in ways)
-        assert cost([lengths[group] for group in groups]) == best
 
 
 def test_lengths_and_repeats():
