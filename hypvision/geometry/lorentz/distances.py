@@ -84,7 +84,7 @@ def _sqdist_back(x: Tensor, y: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor,
     grad = widen(grad) / c
     gx, gy, _ = pair.pull(grad, c)
     _, gap = pair.ahead()
-    by_c = -4 * grad * gap * gap / pair.ends  # -(t_y - t_x)^2 / (t_x t_y)
+    by_c = -2 * grad * gap * gap / pair.root  # -(t_y - t_x)^2 / (t_x t_y)
     return covector(gx, x.dtype), covector(gy, y.dtype), by_c.sum() / c
 
 

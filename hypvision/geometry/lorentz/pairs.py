@@ -99,7 +99,7 @@ class Chord(NamedTuple):
     ss: Tensor
     dd: Tensor
     q: Tensor
-    ends: Tensor  # 4 t_x t_y, the root of B^2 + 4 C
+    root: Tensor  # 2 t_x t_y, the root of (B / 2)^2 + C
     across: tuple[Tensor, Tensor, Tensor] | None = None  # k, p and |p|^2
     level: bool = False
 
@@ -132,10 +132,9 @@ class Chord(NamedTuple):
         four = 4 + self.q
         times = self.ss + four
         b = self.ds / times
-        along = p * (times / self.ends).to(p.dtype)
-        along.addcmul_(self.s, (four * k / self.ends).to(p.dtype))
-        gq = 2 * gq
-        by_c = gq / 2 * (times * pp + four * four * k * b) / self.ends if isinstance(c, Tensor) else None
+        along = p * (times / self.root).to(p.dtype)
+        along.addcmul_(self.s, (four * k / self.root).to(p.dtype))
+        by_c = gq / 2 * (times * pp + four * four * k * b) / self.root if isinstance(c, Tensor) else None
         gq = _times(gq, c)
         gx = along * (gq * (-1 - b)).to(along.dtype)
         return gx, along.mul_((gq * (1 - b)).to(along.dtype)), by_c
@@ -204,7 +203,7 @@ def _level_chord(x: Tensor, y: Tensor, c) -> Chord:
     four = ss + 4
     b, product = (four - dd).mul_(0.5), torch.addcmul(dd * four, ds, ds, value=-1)
     root = torch.addcmul(product, b, b).sqrt_()
-    return Chord(x, y, d, s, ds, ss, dd, product.div_(b.add_(root)), 2 * root, level=True)
+    return Chord(x, y, d, s, ds, ss, dd, product.div_(b.add_(root)), root, level=True)
 
 
 def _chord(x: Tensor, y: Tensor, c, careful: bool) -> Chord:
@@ -229,7 +228,7 @@ def _chord(x: Tensor, y: Tensor, c, careful: bool) -> Chord:
         b, product = torch.sub(ss, dd).mul_(0.5).add_(2), torch.addcmul(dd * 4, pp, ss)
         root = torch.addcmul(product, b, b).sqrt_()
         total = b.abs().add_(root)
-        return Chord(x, y, d, s, ds, ss, dd, torch.where(b > 0, product / total, total), 2 * root, (k, p, pp))
+        return Chord(x, y, d, s, ds, ss, dd, torch.where(b > 0, product / total, total), root, (k, p, pp))
     size = ss + 4 + dd  # squares of the largest do not fit into any dtype
     b, product = (2 + 2 * _sum(x, y, c)) / size, (pp / size) * (ss / size) + 4 * (dd / size) / size
     root = torch.sqrt(product + b * b)
@@ -237,7 +236,7 @@ def _chord(x: Tensor, y: Tensor, c, careful: bool) -> Chord:
     q = torch.where(b > 0, product / total, total) * size
     # a step of the fixed point, which has no such quotients
     q = pp + k * (ds / (ss + 4 + q)) * (4 + q)
-    return Chord(x, y, d, s, ds, ss, dd, q, 2 * root * size, (k, p, pp))
+    return Chord(x, y, d, s, ds, ss, dd, q, root * size, (k, p, pp))
 
 
 class _Pair:
