@@ -5,7 +5,8 @@ Tunes the text tower of ``zoo:emoji-s16.captions`` on the chains of the training
 entailment cones and MERU's entailment, with equal steps and batches. Rate and weight of what is kept are
 chosen on the validation emoji, with one seed: those of the largest tau whose zero-shot recognition falls by less than a
 point.
-The runs of all seeds are then measured on the test emoji. Prints both tables. What is in OUT/results.json is not run
+The runs of all seeds are then measured on the test emoji. Prints both tables, and draws radii and
+walks of five images before and after the first run. What is in OUT/results.json is not run
 again, so a study that was stopped goes on.
 """
 
@@ -27,6 +28,7 @@ from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.radial.measure import embed_images, find_image_files, measure_chains
 from hypvision.clip.radial.spaces import Sphere
 from hypvision.clip.radial.texts import distinct, embed_texts
+from hypvision.clip.radial.traversal import hierarcaps_traversal
 from hypvision.clip.radial.weights import merge_tower
 from hypvision.data.chains import emoji_chains
 from hypvision.data.emoji import EmojiCaptions
@@ -34,6 +36,7 @@ from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import guard
 from hypvision.files import write_text
+from hypvision.viz.chains import draw_levels, draw_walks
 
 CONFIG = Path(__file__).parents[1] / "configs/hierarcaps/radial-clip-emoji_200i.py"
 LOSSES = {
@@ -41,7 +44,8 @@ LOSSES = {
     "entailment cones": {"model.loss.type": "EntailmentConeLoss", "model.loss.margin": 0.1},
     "MERU's entailment": {"model.loss.type": "MERUEntailmentLoss", "model.loss.margin": 0.1},
 }
-SETTINGS = ((3e-4, 10.0), (1e-3, 10.0), (1e-3, 40.0))  # rate, weight of what is kept
+SETTINGS = ((3e-4, 10.0), (1e-3, 10.0))  # rate, weight of what is kept
+STEPS = ("train_cfg.max_iters", "train_cfg.val_interval", "default_hooks.checkpoint.interval")
 LARGEST_FALL = 1.0  # of zero-shot recognition, in points
 COLUMNS = {
     "d_corr": "tau",
@@ -63,20 +67,37 @@ class Emoji:
         chains = emoji_chains(root, split)
         self.texts, self.images = [chain.texts for chain in chains], [chain.image for chain in chains]
         files = find_image_files(self.images, Path(root) / "images" / style)
-        self.pictures = embed_images(clip, list(files.values()))
+        self.shown = embed_images(clip, list(files.values()))
         every = EmojiCaptions(root, split, styles)
         self.classes = every.metainfo["classes"]
-        self.labels = torch.tensor([every.emoji[owner].label for owner, _ in every.pictures])
-        self.every = embed_images(clip, [path for _, path in every.pictures])
+        self.labels = torch.tensor([every.emoji[owner].label for owner, _ in every.items])
+        self.every = embed_images(clip, [path for _, path in every.items])
+
+    def embed(self, clip: CLIPBundle, root: Tensor | None = None) -> tuple[Sphere, Tensor]:
+        """The sphere around the root, and the texts ``(n, L, d)`` on it."""
+        every, rows = distinct([text for chain in self.texts for text in chain])
+        embedded = embed_texts(clip.model, clip.tokenizer, ["", *every])
+        return Sphere(embedded[0] if root is None else root), embedded[1:][rows].unflatten(0, (len(self.texts), -1))
+
+    def draw(self, clips: dict[str, CLIPBundle], folder: Path) -> None:
+        """Histograms of radii, and the walks of the first image of each of five groups, of several models."""
+        embedded = {name: self.embed(clip) for name, clip in clips.items()}
+        draw_levels({name: space.radius(texts) for name, (space, texts) in embedded.items()}, folder / "radii.png")
+        words = [text for chain in self.texts for text in chain]
+        first = {chain[0]: number for number, chain in reversed(list(enumerate(self.texts)))}
+        for number in sorted(first.values())[:5]:
+            walks = {}
+            for name, (space, texts) in embedded.items():
+                space = Sphere(space.root, "cosine")
+                found = hierarcaps_traversal(self.shown[number], texts.flatten(0, 1), words, space)
+                walks[name] = [step[:3] for step in found]
+            draw_walks(self.texts[number][2], walks, folder / f"chain_{self.images[number]}.png")
 
     def measure(self, clip: CLIPBundle, root: Tensor | None = None) -> dict[str, float]:
         """Metrics of the chains; share of chains whose name is nearer to the root than the name with keywords, texts
         that no training has seen; zero-shot recognition of the classes in percent."""
-        every, rows = distinct([text for chain in self.texts for text in chain])
-        embedded = embed_texts(clip.model, clip.tokenizer, ["", *every])
-        space = Sphere(embedded[0] if root is None else root)
-        texts = embedded[1:][rows].unflatten(0, (len(self.texts), -1))
-        found = measure_chains(self.texts, self.images, texts, self.pictures, space).values
+        space, texts = self.embed(clip, root)
+        found = measure_chains(self.texts, self.images, texts, self.shown, space).values
         radii = space.radius(texts)
         sentences = [prompts(name, TEMPLATES["photo"])[0][0] for name in self.classes]
         names = embed_texts(clip.model, clip.tokenizer, sentences)
@@ -98,8 +119,9 @@ def study(args: Namespace) -> None:
         if name not in results:
             clip, root = base, None
             if loss:
-                folder = out / re.sub(r"[^\w.]+", "-", name)
+                folder = out / folder_of(name)
                 changes |= {"data_root": args.root, "model.clip.pretrained": args.clip, **LOSSES[loss]}
+                changes |= dict.fromkeys(STEPS, args.steps)
                 done = train(load_config(CONFIG, changes), folder)
                 clip = create_clip("emoji-s16", args.clip)
                 root = merge_tower(clip.model, folder / f"iter_{done.iter}.pth")
@@ -122,6 +144,10 @@ def study(args: Namespace) -> None:
         runs.append([name, [results[f"run {name}, seed {seed}"] for seed in range(args.seeds)]])
     text = f"Validation emoji, one seed\n\n{table([['before', [start]], *trials])}\n\nTest emoji\n\n{table(runs)}\n"
     write_text(out / "tables.md", text)
+    if not (out / "radii.png").is_file():
+        tuned = create_clip("emoji-s16", args.clip)
+        merge_tower(tuned.model, next((out / folder_of(f"run {runs[1][0]}, seed 0")).glob("iter_*.pth")))
+        emoji("test").draw({"before": base, "after": tuned}, out)
     print(text)
 
 
@@ -133,6 +159,11 @@ def options(setting: tuple[float, float], seed: int = 0) -> dict[str, float]:
 def named(loss: str, setting: tuple[float, float]) -> str:
     """A row's name."""
     return f"{loss}, rate {setting[0]:g}, prior {setting[1]:g}"
+
+
+def folder_of(name: str) -> str:
+    """A run's folder."""
+    return re.sub(r"[^\w.]+", "-", name)
 
 
 def table(rows: list) -> str:
@@ -155,4 +186,5 @@ if __name__ == "__main__":
     parser.add_argument("--clip", default="zoo:emoji-s16.captions", help="weights of emoji-s16")
     parser.add_argument("--style", default="noto", help="of the images of chains (default: noto)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each loss (default: 3)")
+    parser.add_argument("--steps", type=int, default=100, metavar="N", help="of each run (default: 100, one epoch)")
     sys.exit(guard(study, parser.parse_args()))

@@ -89,10 +89,10 @@ def _run(args: Namespace) -> None:
     from hypvision.tasks.few_shot_tables import write_tables
 
     out = args.out or "work_dirs/fewshot"
-    clip = dict(name=args.clip, pretrained=None if args.pretrained == "none" else args.pretrained)
+    clip = _clip(args.clip, args.pretrained)
     teacher = None
     if args.teacher is not None:
-        own = clip if args.teacher_clip is None else dict(zip(("name", "pretrained"), args.teacher_clip))
+        own = clip if args.teacher_clip is None else _clip(*args.teacher_clip)
         host = dict(name=args.teacher_method, **parse_options(args.teacher_host))
         teacher = dict(clip=own, host=host, checkpoint=args.teacher)
     settings = Settings(
@@ -114,6 +114,10 @@ def _run(args: Namespace) -> None:
         if outcome.results or outcome.skipped:
             print(write_tables(out))
         outcome.check()
+
+
+def _clip(name: str, pretrained: str) -> dict[str, str | None]:
+    return dict(name=name, pretrained=None if pretrained == "none" else pretrained)
 
 
 def run_one(spec, settings, out) -> dict[str, float]:

@@ -7,6 +7,7 @@ the config by its keyword arguments.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def _with_safe_posterize(transform: tv_transforms.Compose) -> tv_transforms.Comp
     return transform
 
 
-class _ImageDataset(Dataset):
+class _ImageDataset(Dataset, ABC):
     """Samples from :meth:`read`; subclasses fill ``labels`` and ``metainfo`` and say how an image is read."""
 
     labels: Sequence[int]
@@ -108,13 +109,13 @@ class _ImageDataset(Dataset):
     def __init__(self, transform: dict[str, Any] | Callable):
         self.transform = build_transform(transform)
 
+    @abstractmethod
     def read(self, index: int) -> Image.Image:
         """RGB image number ``index``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def name(self, index: int) -> str:
         """What to call image ``index`` in reports: its path, or its place."""
-        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.labels)

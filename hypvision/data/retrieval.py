@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fnmatch
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,9 +80,9 @@ class _RetrievalDataset(_ImageDataset):
             )
         self.metainfo = dict(classes=tuple(classes), ancestors=tuple(ancestors), queries=queries)
 
+    @abstractmethod
     def _load(self) -> tuple[list[str], np.ndarray, list[str], list[tuple[str, ...]], int | None]:
         """Paths, labels (from 0), class names, their ancestors, and the number of queries."""
-        raise NotImplementedError
 
     def _missing(self, what: str) -> HypvisionError:
         return HypvisionError(

@@ -10,6 +10,7 @@ import math
 import random
 import re
 import signal
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from hypvision.geometry import CurvatureParameter
 __all__ = [
     "CheckClassesHook",
     "CurvatureHook",
+    "DatasetHook",
     "InterruptHook",
     "ReduceLossHook",
     "RepeatableSeedHook",
@@ -193,25 +195,32 @@ class StopOnNaNHook(Hook):
         )
 
 
+class DatasetHook(Hook, ABC):
+    """Looks at each data set before its first batch."""
+
+    def before_train(self, runner: Runner) -> None:
+        self.check(runner, runner.train_dataloader.dataset)
+
+    def before_val(self, runner: Runner) -> None:
+        self.check(runner, runner.val_dataloader.dataset)
+
+    def before_test(self, runner: Runner) -> None:
+        self.check(runner, runner.test_dataloader.dataset)
+
+    @abstractmethod
+    def check(self, runner: Runner, dataset: Any) -> None:
+        """Raises HypvisionError for data that does not fit the model."""
+
+
 @HOOKS.register_module()
-class CheckClassesHook(Hook):
+class CheckClassesHook(DatasetHook):
     """Compares the classes of the data with those of a classifier before the first batch.
 
     Raises:
         HypvisionError: the data has labels that the model cannot predict.
     """
 
-    def before_train(self, runner: Runner) -> None:
-        self._check(runner, runner.train_dataloader.dataset)
-
-    def before_val(self, runner: Runner) -> None:
-        self._check(runner, runner.val_dataloader.dataset)
-
-    def before_test(self, runner: Runner) -> None:
-        self._check(runner, runner.test_dataloader.dataset)
-
-    @staticmethod
-    def _check(runner: Runner, dataset: Any) -> None:
+    def check(self, runner: Runner, dataset: Any) -> None:
         model = getattr(runner.model, "module", runner.model)
         known = getattr(model, "num_classes", None)
         labels, classes = getattr(dataset, "labels", None), (getattr(dataset, "metainfo", None) or {}).get("classes")

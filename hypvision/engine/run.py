@@ -29,12 +29,28 @@ if TYPE_CHECKING:
 __all__ = ["test", "train"]
 
 _RUNS = count()
+# What mmengine builds a loop of: all of them, or none.
+_LOOPS = (
+    ("train_dataloader", "train_cfg", "optim_wrapper"),
+    ("val_dataloader", "val_cfg", "val_evaluator"),
+    ("test_dataloader", "test_cfg", "test_evaluator"),
+)
 
 
 def _build_runner(config: Config, console: ConsoleHook | None) -> Runner:
     from mmengine.registry import RUNNERS
     from mmengine.runner import Runner
 
+    for parts in _LOOPS:
+        lacking = [name for name in parts if config.get(name) is None]
+        if 0 < len(lacking) < len(parts):
+            given = " and ".join(name for name in parts if name not in lacking)
+            raise HypvisionError(
+                f"The config '{config.filename}' has {given}, but no {' and no '.join(lacking)}. Add what is missing, "
+                f"or leave {given} out."
+            )
+    if config.get("optim_wrapper") is None:
+        config.param_scheduler = None  # which mmengine refuses without one
     # mmengine writes the config and the name of the last checkpoint without asking what is there.
     written = Path(config.work_dir, Path(config.filename or "config.py").name)
     if config.filename and written.is_file() and written.samefile(config.filename):

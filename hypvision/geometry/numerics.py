@@ -20,6 +20,7 @@ from torch.autograd import Function
 __all__ = [
     "arcosh1p",
     "asinh",
+    "asinh_sqrt",
     "asinhc_sqrt",
     "backward_of",
     "clip_norm",
@@ -34,10 +35,12 @@ __all__ = [
     "one_each",
     "plain",
     "positive",
+    "root_slope",
     "safe_sqrt",
     "same_list",
     "saturate",
     "saturate_gradient",
+    "scalar",
     "sinhc",
     "sinhc_sqrt",
     "square_norm",
@@ -263,17 +266,17 @@ def widen(x: float | Tensor) -> float | Tensor:
     return x.double() if isinstance(x, Tensor) and has_float64(x) else x
 
 
+# Coordinates up to which a call costs more than its numbers: plain operations, which autograd differentiates itself
+_FEW = 2**14
+
+
 class _SquareNorm(Function):
     """``|x|^2`` without the temporary of the squares."""
 
     @staticmethod
-    def forward(x):
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return norm * norm
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(inputs[0])
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
 
     @staticmethod
     def backward(ctx, grad):
@@ -283,19 +286,25 @@ class _SquareNorm(Function):
 
 def square_norm(x: Tensor) -> Tensor:
     """Squared Euclidean norm ``(..., 1)`` of ``x`` ``(..., n)``."""
-    if plain(x):
+    if not needs_grad(x) and not plain(x):
+        return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
+    if plain(x) or x.numel() <= _FEW:
         return (x * x).sum(-1, keepdim=True)
-    return _SquareNorm.apply(x) if needs_grad(x) else torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
+    return _SquareNorm.apply(x)
 
 
 class _WideSquareNorm(Function):
     """``|x|^2`` of float32 vectors, every product and sum in float64."""
 
     @staticmethod
-    def forward(x):
-        if x.device.type != "cpu":
-            norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
-            return norm.mul_(norm)
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return _WideSquareNorm.values(x)
+
+    @staticmethod
+    def values(x):
+        if x.device.type != "cpu" or x.numel() <= 2**17:
+            return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64).square_()
         # Blocks of rows that stay in the cache: a float64 copy of everything costs more than all the rest.
         flat = x.reshape(-1, x.shape[-1])
         norm = torch.empty(flat.shape[0], dtype=torch.float64)
@@ -307,10 +316,6 @@ class _WideSquareNorm(Function):
                 precise[: block.shape[0]].copy_(block), dim=-1, out=norm[start : start + block.shape[0]]
             )
         return norm.mul_(norm).reshape(*x.shape[:-1], 1)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(inputs[0])
 
     @staticmethod
     def backward(ctx, grad):
@@ -329,7 +334,7 @@ def wide_square_norm(x: Tensor) -> Tensor:
     if plain(x):
         precise = x.double()
         return (precise * precise).sum(-1, keepdim=True)
-    return _WideSquareNorm.apply(x)
+    return _WideSquareNorm.apply(x) if needs_grad(x) else _WideSquareNorm.values(x)
 
 
 # Row sums in float32 to twice its digits, for devices without float64: error-free transformations (Dekker 1971; Ogita,
@@ -402,12 +407,9 @@ class _Dot(Function):
     """Row-wise inner product without the temporary of the products."""
 
     @staticmethod
-    def forward(x, y):
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
         return torch.einsum("...d,...d->...", x, y).unsqueeze(-1)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx, grad):
@@ -419,7 +421,7 @@ class _Dot(Function):
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """Euclidean inner product ``(..., 1)`` of ``x`` and ``y`` ``(..., n)``, which broadcast."""
-    if plain(x) or not needs_grad(x, y):
+    if plain(x) or x.numel() <= _FEW or not needs_grad(x, y):
         return (x * y).sum(-1, keepdim=True)
     return _Dot.apply(x, y)
 
@@ -435,6 +437,19 @@ def saturate(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 class _SaturateGradient(Function):
+    @staticmethod
+    def forward(ctx, x, largest):
+        ctx.largest = largest
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clamp(-ctx.largest, ctx.largest), None
+
+
+class _SaturateGradientForward(_SaturateGradient):
+    """With what ``torch.func`` asks for: compilers take no forward derivative, and the context made apart is slow."""
+
     generate_vmap_rule = True
 
     @staticmethod
@@ -444,16 +459,6 @@ class _SaturateGradient(Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.largest = inputs[1]
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad.clamp(-ctx.largest, ctx.largest), None
-
-
-class _SaturateGradientForward(_SaturateGradient):
-    """With a forward derivative, which compilers do not take."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def jvp(ctx, tangent, _):
@@ -473,11 +478,56 @@ def saturate_gradient(x: Tensor, last: bool = False, dtype: torch.dtype | None =
     return (_SaturateGradientForward if forward else _SaturateGradient).apply(x, largest)
 
 
-def safe_sqrt(x: Tensor) -> Tensor:
-    """``sqrt(max(x, 0))`` whose gradient is 0, not infinite, where ``x <= 0``. Shape ``(...)`` to ``(...)``."""
+class _Scalar(Function):
+    """A function of numbers by its values and its backward; second derivatives are those of the plain operations."""
+
+    @staticmethod
+    def forward(ctx, x, values, back, plainly):
+        out = values(x)
+        ctx.back, ctx.plainly = back, plainly
+        ctx.save_for_backward(x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, out = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return backward_of(ctx.plainly, [x], [True], grad)[0], None, None, None
+        return ctx.back(x, out, grad), None, None, None
+
+
+def scalar(x: Tensor, values: Callable, back: Callable, plainly: Callable) -> Tensor:
+    """``values(x)`` with the gradient ``back(x, values(x), grad)``; ``plainly`` is the same in plain operations."""
+    if plain(x):
+        return plainly(x)
+    return _Scalar.apply(x, values, back, plainly) if needs_grad(x) else values(x)
+
+
+def root_slope(q: Tensor, out: Tensor, end: Tensor, series: Sequence[float]) -> Tensor:
+    """Derivative of ``f(sqrt(q)) / sqrt(q)``, which is ``out``, from ``end = f'(sqrt(q))``; its series near 0."""
+    near = series[-1]
+    for coefficient in reversed(series[:-1]):
+        near = coefficient + q * near
+    return torch.where(q < 3e-3, near, (end - out).div_(q).mul_(0.5))
+
+
+def _safe_sqrt(x: Tensor) -> Tensor:
     none = x <= 0  # not x > 0: what is not a number stays so
     root = torch.sqrt(torch.where(none, torch.ones_like(x), x))
     return torch.where(none, torch.zeros_like(x), root)
+
+
+def _root_values(x: Tensor) -> Tensor:
+    return x.clamp(min=0).sqrt_()
+
+
+def _root_back(x: Tensor, out: Tensor, grad: Tensor) -> Tensor:
+    return (grad / (2 * out)).masked_fill_(out == 0, 0)
+
+
+def safe_sqrt(x: Tensor) -> Tensor:
+    """``sqrt(max(x, 0))`` whose gradient is 0, not infinite, where ``x <= 0``. Shape ``(...)`` to ``(...)``."""
+    return scalar(x, _root_values, _root_back, _safe_sqrt)
 
 
 def _asinh(z: Tensor) -> Tensor:
@@ -490,21 +540,14 @@ def _asinh(z: Tensor) -> Tensor:
     return torch.where(z < 0, -large, large)
 
 
-class _Asinh(Function):
-    @staticmethod
-    def forward(z):
-        size = z.abs()
-        root = torch.hypot(size, torch.ones_like(size)).add_(1)
-        return torch.addcmul(size, size, size / root).log1p_().copysign_(z)
+def _asinh_values(z: Tensor) -> Tensor:
+    size = z.abs()
+    root = torch.hypot(size, torch.ones_like(size)).add_(1)
+    return torch.addcmul(size, size, size / root).log1p_().copysign_(z)
 
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(inputs[0])
 
-    @staticmethod
-    def backward(ctx, grad):
-        (z,) = ctx.saved_tensors
-        return grad / torch.hypot(z, torch.ones_like(z))
+def _asinh_back(z: Tensor, out: Tensor, grad: Tensor) -> Tensor:
+    return grad / torch.hypot(z, torch.ones_like(z))
 
 
 def asinh(z: Tensor) -> Tensor:
@@ -512,9 +555,21 @@ def asinh(z: Tensor) -> Tensor:
 
     Uses ``log1p(|z| + z^2 / (1 + sqrt(1 + z^2)))``, several times faster on CPU than ``torch.asinh``.
     """
-    if plain(z):
-        return _asinh(z)
-    return _Asinh.apply(z) if needs_grad(z) else _Asinh.forward(z)
+    return scalar(z, _asinh_values, _asinh_back, _asinh)
+
+
+def _asinh_root_values(q: Tensor) -> Tensor:
+    root = torch.sqrt(q)
+    return torch.addcdiv(root, q, (1 + q).sqrt_().add_(1)).log1p_()
+
+
+def _asinh_root_back(q: Tensor, out: Tensor, grad: Tensor) -> Tensor:
+    return (grad / (torch.sqrt(q) * torch.sqrt(1 + q)).mul_(2)).masked_fill_(q == 0, 0)
+
+
+def asinh_sqrt(q: Tensor) -> Tensor:
+    """``asinh(sqrt(q))`` of ``q >= 0``, with gradient 0 where it is 0."""
+    return scalar(q, _asinh_root_values, _asinh_root_back, lambda q: _asinh(_safe_sqrt(q)))
 
 
 def _arcosh1p(h: Tensor) -> Tensor:
@@ -524,7 +579,12 @@ def _arcosh1p(h: Tensor) -> Tensor:
 
 class _Arcosh1p(Function):
     @staticmethod
-    def forward(h):
+    def forward(ctx, h):
+        ctx.save_for_backward(h)
+        return _Arcosh1p.all_values(h)
+
+    @staticmethod
+    def all_values(h):
         if h.device.type != "cpu" or h.numel() <= 2**15 or not h.is_contiguous():
             return _Arcosh1p.values(h)
         out = torch.empty_like(h)  # in blocks, whose temporaries stay in the cache
@@ -538,10 +598,6 @@ class _Arcosh1p(Function):
         if h.device.type == "cpu" and h.numel() and h.amax().item() < 1e18:
             return torch.log1p((h + 2).mul_(h).sqrt_().add_(h), out=out)
         return torch.log1p((h + 2).sqrt_().mul_(h.sqrt()).add_(h), out=out)  # the square may overflow
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(inputs[0])
 
     @staticmethod
     def backward(ctx, grad):
@@ -560,7 +616,7 @@ def arcosh1p(h: Tensor) -> Tensor:
     """``arcosh(1 + max(h, 0))``, as exact for small ``h`` as for large; where ``h <= 0`` the gradient is 0."""
     if plain(h):
         return _arcosh1p(h)
-    return _Arcosh1p.apply(h) if needs_grad(h) else _Arcosh1p.forward(h)
+    return _Arcosh1p.apply(h) if needs_grad(h) else _Arcosh1p.all_values(h)
 
 
 def distance_from_square(q: Tensor) -> Tensor:
@@ -601,15 +657,26 @@ def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor
     return start * tanhc(safe_sqrt(square) * start / limit)
 
 
-def sinhc_sqrt(q: Tensor) -> Tensor:
-    """``sinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``: smooth in ``q``, so that second derivatives at 0 are right."""
-    if not (plain(q) or needs_grad(q)):  # only derivatives need the series
-        root = torch.sqrt(q + torch.finfo(q.dtype).tiny)
-        return torch.sinh(root).div_(root)
+def _sinhc_sqrt(q: Tensor) -> Tensor:
     small = q < 1e-2
     root = torch.sqrt(torch.where(small, torch.ones_like(q), q))
     series = 1 + q / 6 * (1 + q / 20 * (1 + q / 42 * (1 + q / 72 * (1 + q / 110))))
     return torch.where(small, series, torch.sinh(root) / root)
+
+
+def _sinhc_values(q: Tensor) -> Tensor:
+    root = (q + torch.finfo(q.dtype).tiny).sqrt_()
+    return torch.sinh(root).div_(root)
+
+
+def _sinhc_back(q: Tensor, out: Tensor, grad: Tensor) -> Tensor:
+    cosh = torch.addcmul(torch.ones_like(q), q * out, out).sqrt_()
+    return root_slope(q, out, cosh, (1 / 6, 1 / 60, 1 / 1680, 1 / 90720)).mul_(grad)
+
+
+def sinhc_sqrt(q: Tensor) -> Tensor:
+    """``sinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``: smooth in ``q``, so that second derivatives at 0 are right."""
+    return scalar(q, _sinhc_values, _sinhc_back, _sinhc_sqrt)
 
 
 def _asinhc_series(q: Tensor) -> Tensor:
@@ -617,14 +684,25 @@ def _asinhc_series(q: Tensor) -> Tensor:
     return 1 - q / 6 * (1 - q * 9 / 20 * (1 - q * 25 / 42 * (1 - q * 49 / 72 * tail)))
 
 
-def asinhc_sqrt(q: Tensor) -> Tensor:
-    """``asinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``: smooth in ``q``, so that second derivatives at 0 are right."""
-    if not (plain(q) or needs_grad(q)):  # only derivatives need the series
-        root = torch.sqrt(q + torch.finfo(q.dtype).tiny)
-        return asinh(root).div_(root)
+def _asinhc_sqrt(q: Tensor) -> Tensor:
     small = q < 1e-2
     root = torch.sqrt(torch.where(small, torch.ones_like(q), q))
     return torch.where(small, _asinhc_series(torch.where(small, q, torch.zeros_like(q))), asinh(root) / root)
+
+
+def _asinhc_values(q: Tensor) -> Tensor:
+    q = q + torch.finfo(q.dtype).tiny
+    root = torch.sqrt(q)
+    return torch.addcdiv(root, q, (1 + q).sqrt_().add_(1)).log1p_().div_(root)
+
+
+def _asinhc_back(q: Tensor, out: Tensor, grad: Tensor) -> Tensor:
+    return root_slope(q, out, (1 + q).rsqrt_(), (-1 / 6, 3 / 20, -15 / 112, 35 / 288)).mul_(grad)
+
+
+def asinhc_sqrt(q: Tensor) -> Tensor:
+    """``asinh(sqrt(q)) / sqrt(q)`` of ``q >= 0``: smooth in ``q``, so that second derivatives at 0 are right."""
+    return scalar(q, _asinhc_values, _asinhc_back, _asinhc_sqrt)
 
 
 def log_sinhc_sqrt(q: Tensor) -> Tensor:

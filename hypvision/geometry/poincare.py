@@ -26,6 +26,7 @@ from .lorentz.cones import _unit
 from .lorentz.frame import _bound, _largest, _lift, _lift_scaled, _perpendicular, _times
 from .numerics import (
     asinh,
+    asinh_sqrt,
     asinhc_sqrt,
     distance_from_square,
     dot,
@@ -35,10 +36,12 @@ from .numerics import (
     one_each,
     plain,
     positive,
+    root_slope,
     safe_sqrt,
     same_list,
     saturate,
     saturate_gradient,
+    scalar,
     sinhc_sqrt,
     square_norm,
     stable,
@@ -96,6 +99,8 @@ __all__ = [
 
 # largest sqrt(c) |x| of a point: one spacing of the numbers below 1
 _BOUNDARY = {torch.float32: 1 - 2.0**-23, torch.float64: 1 - 2.0**-52}
+# largest c |x|^2 at which rounding it in float32 does not count more in 1 - c |x|^2: radius 1.76
+_NEAR = 0.5
 # squared length at which tangent vectors are capped
 _LONGEST = {torch.float32: 1e37, torch.float64: 1e307}
 # on devices without float64: largest coordinate of a point, squared length of a vector that is divided by X, and half
@@ -111,15 +116,20 @@ def _root(c):
     return c**0.5
 
 
-def _measure(x: Tensor, c) -> tuple[float | Tensor, Tensor, Tensor]:
-    """Factor that brings the point inside, or 1, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; ``(..., 1)`` in float64.
+def _measure(x: Tensor, c, wide: bool = False) -> tuple[float | Tensor, Tensor, Tensor]:
+    """Factor that brings the point inside, or 1, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; ``(..., 1)``.
 
-    The factor is a constant of differentiation. Where there is nothing wider than the dtype of the points the
-    difference is a compensated one.
+    They are float64; of float32 points float32 where none lies far out, on a CPU, which can look, unless ``wide``. The
+    factor is a constant of differentiation. Where there is nothing wider than the dtype of the points the difference
+    is a compensated one.
     """
     limit = _BOUNDARY[x.dtype] ** 2
     if x.dtype == torch.float32 and has_float64(x):
-        q = wide_square_norm(x) * widen(c)
+        if not wide and _eager(x):
+            q = _times(square_norm(x), c)
+            if _all_below(q, _NEAR):
+                return 1.0, 1 - q, q
+        q = _times(wide_square_norm(x), widen(c))
         if _all_below(q, limit):
             return 1.0, 1 - q, q
         factor = torch.sqrt(limit / q.detach().clamp(min=limit))
@@ -133,14 +143,31 @@ def _measure(x: Tensor, c) -> tuple[float | Tensor, Tensor, Tensor]:
     return factor, gap.clamp(min=1 - limit), q.clamp(max=limit)
 
 
+def _is_near(x: Tensor, gap: Tensor) -> bool:
+    """Whether :func:`_measure` looked and found no point far out: then the numbers are float32."""
+    return gap.dtype == torch.float32 and has_float64(x)
+
+
+def _square(v: Tensor, c, gap: Tensor) -> Tensor:
+    """``c |v|^2`` ``(..., 1)`` in the dtype of the numbers of a point."""
+    if v.dtype == gap.dtype:
+        return _times(square_norm(v), c)
+    return _times(wide_square_norm(v), widen(c))
+
+
+def _eager(x: Tensor) -> bool:
+    """Whether a look at numbers costs nothing: on a CPU, to which nothing is sent ahead."""
+    return x.device.type == "cpu" and not plain(x)
+
+
 def _all_below(q: Tensor, limit: float) -> bool:
-    """Whether a look costs nothing and tells that no number exceeds the limit: the rare case alone pays then."""
-    return q.device.type == "cpu" and not plain(q) and q.numel() > 0 and q.amax().item() <= limit
+    """Whether a look tells that no number exceeds the limit: the rare case alone pays then."""
+    return _eager(q) and q.numel() > 0 and q.amax().item() <= limit
 
 
-def _inside(x: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
+def _inside(x: Tensor, c, wide: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """The point brought inside, ``X`` and ``c |x|^2``."""
-    factor, gap, q = _measure(x, c)
+    factor, gap, q = _measure(x, c, wide)
     return _times(x, factor), gap, q
 
 
@@ -153,14 +180,41 @@ def _bounded(v: Tensor, limit: float | None = None) -> Tensor:
     return v if _all_below(q, limit) else v * torch.sqrt(limit / q.clamp(min=limit)).to(v.dtype)
 
 
-def _tanhc_sqrt(q: Tensor) -> Tensor:
-    """``tanh(sqrt(q)) / sqrt(q)``, smooth in ``q``."""
+def _plain_tanhc_sqrt(q: Tensor) -> Tensor:
     small = q < 1e-3
     root = torch.sqrt(torch.where(small, torch.ones_like(q), q))
     safe = torch.where(small, q, torch.zeros_like(q))
     tail = 1 - safe * 62 / 153 * (1 - safe * 6910 / 17050)
     series = 1 - safe / 3 * (1 - safe * 2 / 5 * (1 - safe * 17 / 42 * tail))
     return torch.where(small, series, torch.tanh(root) / root)
+
+
+def _tanhc_values(q: Tensor) -> Tensor:
+    root = (q + torch.finfo(q.dtype).tiny).sqrt_()
+    return torch.tanh(root).div_(root)
+
+
+def _tanhc_back(q: Tensor, out: Tensor, grad: Tensor) -> Tensor:
+    end = torch.addcmul(torch.ones_like(q), q * out, out, value=-1)
+    return root_slope(q, out, end, (-1 / 3, 4 / 15, -17 / 105, 248 / 2835)).mul_(grad)
+
+
+def _atanhc_values(q: Tensor) -> Tensor:
+    root = (q + torch.finfo(q.dtype).tiny).sqrt_()
+    return torch.atanh(root).div_(root)
+
+
+def _atanhc_back(q: Tensor, out: Tensor, grad: Tensor) -> Tensor:
+    return root_slope(q, out, 1 / (1 - q), (1 / 3, 2 / 5, 3 / 7, 4 / 9)).mul_(grad)
+
+
+def _plain_atanhc_sqrt(q: Tensor) -> Tensor:
+    return asinhc_sqrt(q / (1 - q)) / torch.sqrt(1 - q)
+
+
+def _tanhc_sqrt(q: Tensor) -> Tensor:
+    """``tanh(sqrt(q)) / sqrt(q)``, smooth in ``q``."""
+    return scalar(q, _tanhc_values, _tanhc_back, _plain_tanhc_sqrt)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -181,7 +235,9 @@ def project(x: Tensor, c: Curvature, eps: float | None = None) -> Tensor:
     limit = (1 - eps) ** 2
     if not has_float64(x):
         return x * _bound(x, c, limit)[0]
-    q = wide_square_norm(x) * widen(c)
+    if _eager(x) and _all_below(_times(square_norm(x), c), limit / 2):
+        return x * 1.0
+    q = _times(wide_square_norm(x), widen(c))
     return x * torch.sqrt(limit / q.clamp(min=limit)).to(x.dtype)
 
 
@@ -222,7 +278,10 @@ def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
     most = min(_BOUNDARY[u.dtype], 1 - eps)
     limit = math.atanh(most) ** 2
     square = square_norm(u)
-    over = torch.isinf(square * c)
+    q = _times(square, c)
+    if _all_below(q, limit):
+        return u * _tanhc_sqrt(q)
+    over = torch.isinf(q)
     # not the infinite one: a curvature's gradient would be its product with 0
     q = torch.where(over, limit, torch.where(over, 0.0, square) * c)
     factor = torch.sqrt(limit / q.clamp(min=limit)) * _tanhc_sqrt(q.clamp(max=limit))
@@ -242,6 +301,8 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
 def _logmap0(x: Tensor, c) -> Tensor:
     x, gap, q = _inside(x, c)
+    if _is_near(x, gap):
+        return x * scalar(q, _atanhc_values, _atanhc_back, _plain_atanhc_sqrt)
     # artanh(z) = asinh(z / sqrt(1 - z^2))
     return x * (asinhc_sqrt(q / gap) / torch.sqrt(gap)).to(x.dtype)
 
@@ -267,9 +328,12 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c) -> Tensor:
     """Moebius addition from ``x``, ``y`` and their ``1 - c |.|^2``."""
     both = x + y
-    q = wide_square_norm(both) * widen(c)
-    bottom = x_gap * y_gap + q
+    gaps = x_gap * y_gap
+    q = _square(both, c, gaps)
+    bottom = gaps + q
     out = both * (x_gap / bottom).to(x.dtype) + x * (q / bottom).to(x.dtype)
+    if _is_near(x, gaps):
+        return out
     limit = _BOUNDARY[x.dtype] ** 2
     size = (1 - x_gap * y_gap / bottom).clamp(min=limit)
     factor = torch.sqrt(limit / size).to(x.dtype)
@@ -286,9 +350,9 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     x, x_gap, _ = _inside(x, c)
     y, y_gap, _ = _inside(y, c)
     delta = y - x
-    q = wide_square_norm(delta) * widen(c)
     both = x_gap * y_gap
-    scale = x_gap * asinhc_sqrt(q / both) / torch.sqrt(both) / torch.sqrt(both + q)
+    q = _square(delta, c, both)
+    scale = x_gap * asinhc_sqrt(q / both) / torch.sqrt(both * (both + q))
     return delta * (scale * x_gap).to(x.dtype) - x * (scale * q).to(x.dtype)
 
 
@@ -304,8 +368,9 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """
     x, x_gap, _ = _inside(x, c)
     y, y_gap, _ = _inside(y, c)
-    q = 4 * wide_square_norm(y - x) * widen(c) / (x_gap * y_gap)
-    return (distance_from_square(q) / _root(widen(c))).squeeze(-1).to(x.dtype)
+    both = x_gap * y_gap
+    q = 4 * _square(y - x, c, both) / both
+    return _times(distance_from_square(q), 1 / _root(widen(c))).squeeze(-1).to(x.dtype)
 
 
 @stable("x", "y")
@@ -316,14 +381,15 @@ def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """
     x, x_gap, _ = _inside(x, c)
     y, y_gap, _ = _inside(y, c)
-    return (4 * wide_square_norm(y - x) / (x_gap * y_gap)).squeeze(-1).to(x.dtype)
+    both = x_gap * y_gap
+    return (4 * _square(y - x, 1, both) / both).squeeze(-1).to(x.dtype)
 
 
 @stable("x")
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance from the origin; gradient 0 there."""
     _, gap, q = _measure(x, c)
-    return (2 * asinh(safe_sqrt(q / gap)) / _root(widen(c))).squeeze(-1).to(x.dtype)
+    return (asinh_sqrt(q / gap) * (2 / _root(widen(c)))).squeeze(-1).to(x.dtype)
 
 
 @stable("x", "y", sets=("x", "y"))
@@ -398,8 +464,8 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 def _gyrate(v: Tensor, delta: Tensor, x: Tensor, qx: Tensor, x_gap: Tensor, y_gap: Tensor, scale: Tensor, c) -> Tensor:
     r"""``scale`` times :math:`\mathrm{gyr}[y, -x] v` from ``delta``, ``y - x``: accurate where that is small."""
+    q = _square(delta, c, x_gap)
     c = widen(c)
-    q = wide_square_norm(delta) * c
     along, ahead = dot(x, v).to(q.dtype), dot(delta, v).to(q.dtype)
     share = 2 * scale / (x_gap * y_gap + q)
     across = -c * ((y_gap + q) * along + qx * ahead) * share
@@ -557,7 +623,7 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     0 where ``y`` lies behind ``x`` on its ray, and where the points coincide.
     """
-    x, gap, q = _inside(x, c)
+    x, gap, q = _inside(x, c, wide=True)
     y, _, _ = _inside(y, c)
     # the direction of -x + y, which is that of X delta - c |delta|^2 x
     delta = y - x
@@ -565,7 +631,7 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     length = torch.sqrt(torch.where(away, q, torch.ones_like(q)) / widen(c))
     side = safe_sqrt(square_norm(_perpendicular(delta, x, away))).to(gap.dtype) * gap
     along = dot(delta.to(gap.dtype), x.to(gap.dtype)) / length
-    radial = gap * along - wide_square_norm(delta) * widen(c) * length
+    radial = gap * along - _square(delta, c, gap) * length
     same = (side == 0) & (radial == 0)
     return torch.atan2(side, torch.where(same, torch.ones_like(radial), radial)).squeeze(-1).to(x.dtype)
 

@@ -396,24 +396,24 @@ MISSING: dict[str, tuple[str, ...]] = {
 """What stays missing, and the types of mmdet's and mmseg's configs that need it."""
 
 
-def missing_operators(config: Any, place: str = "model") -> Iterator[tuple[str, str, str]]:
+def missing_operators(config: Any, path: str = "model") -> Iterator[tuple[str, str, str]]:
     """Where a config needs what is :data:`MISSING`: its place in dotted keys, the type there, the operator.
 
     >>> list(missing_operators(dict(neck=dict(type="FPN_CARAFE"))))
     [('model.neck', 'FPN_CARAFE', 'carafe')]
     """
     if isinstance(config, dict):
-        kind = str(config.get("type")).rpartition(".")[2]
+        type_name = str(config.get("type")).rpartition(".")[2]
         for operator, types in MISSING.items():
-            if kind in types:
-                yield place, kind, operator
-        if kind == "RoIAlign" and config.get("pool_mode") == "max":
-            yield place, kind, "roi_align with pool_mode='max'"
+            if type_name in types:
+                yield path, type_name, operator
+        if type_name == "RoIAlign" and config.get("pool_mode") == "max":
+            yield path, type_name, "roi_align with pool_mode='max'"
         for key, part in config.items():
-            yield from missing_operators(part, f"{place}.{key}")
+            yield from missing_operators(part, f"{path}.{key}")
     elif isinstance(config, (list, tuple)):
         for number, part in enumerate(config):
-            yield from missing_operators(part, f"{place}.{number}")
+            yield from missing_operators(part, f"{path}.{number}")
 
 
 class _Extension(ModuleType):

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.dataset import BaseDataset, Compose
-from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.engine.hooks import DatasetHook
 from hypvision.errors import HypvisionError
 from hypvision.images import image_size
 
@@ -177,7 +177,7 @@ RUN_HOOKS.append("CheckSamplesHook")
 
 
 @HOOKS.register_module()
-class CheckSamplesHook(Hook):
+class CheckSamplesHook(DatasetHook):
     """Checks the data of mmseg and mmdet: their classes against the model's before the first batch, then each sample.
 
     Raises:
@@ -185,17 +185,7 @@ class CheckSamplesHook(Hook):
             :class:`CheckedPipeline`.
     """
 
-    def before_train(self, runner: Runner) -> None:
-        self._check(runner, runner.train_dataloader.dataset)
-
-    def before_val(self, runner: Runner) -> None:
-        self._check(runner, runner.val_dataloader.dataset)
-
-    def before_test(self, runner: Runner) -> None:
-        self._check(runner, runner.test_dataloader.dataset)
-
-    @staticmethod
-    def _check(runner: Runner, dataset: Any) -> None:
+    def check(self, runner: Runner, dataset: Any) -> None:
         model = getattr(runner.model, "module", runner.model)  # of DistributedDataParallel
         model = getattr(model, "module", model)  # of test-time augmentation
         for leaf in _leaves(dataset):

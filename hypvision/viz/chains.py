@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 
 from PIL import Image
 from torch import Tensor
@@ -14,11 +15,13 @@ from hypvision.files import replacing
 __all__ = ["draw_levels", "draw_walks"]
 
 
-def draw_walks(image: Image.Image, walks: Mapping[str, Sequence[tuple[str, float, float]]], path: str | Path) -> None:
+def draw_walks(
+    image: Image.Image | str, walks: Mapping[str, Sequence[tuple[str, float, float]]], path: str | Path
+) -> None:
     """Write an image and beside it, for each model, the texts of its walk: higher up the more general.
 
     Args:
-        image: the image.
+        image: the image, or words in its place.
         walks: for each model (text, radius, similarity), from general to specific.
         path: of the file.
 
@@ -31,7 +34,10 @@ def draw_walks(image: Image.Image, walks: Mapping[str, Sequence[tuple[str, float
         1, 1 + len(walks), figsize=(2.4 + 4.2 * len(walks), max(2.4, 0.34 * most + 0.8)),
         width_ratios=[2, *[4] * len(walks)], layout="constrained",
     )  # fmt: skip
-    axes[0].imshow(image)
+    if isinstance(image, str):
+        axes[0].text(0.5, 0.5, "\n".join(wrap(image, 18)), ha="center", va="center")
+    else:
+        axes[0].imshow(image)
     axes[0].axis("off")
     largest = max(radius for walk in walks.values() for _, radius, _ in walk)
     for axis, (name, walk) in zip(axes[1:], walks.items()):

@@ -265,9 +265,9 @@ def test_models_that_take_the_classes_at_run_time(originals, tmp_path):
     dataset = open_training_data("detection", originals["detection"], tmp_path)
     runner = SimpleNamespace(model=SimpleNamespace(bbox_head=SimpleNamespace(num_classes=256)))
     with pytest.raises(HypvisionError, match="has 4 classes, but the .* predicts 256"):
-        CheckSamplesHook._check(runner, dataset)
+        CheckSamplesHook().check(runner, dataset)
     dataset.return_classes = True
-    CheckSamplesHook._check(runner, dataset)
+    CheckSamplesHook().check(runner, dataset)
 
 
 @pytest.mark.parametrize("task", LAYOUTS)
@@ -459,3 +459,11 @@ def test_commands_without_mmengine(tmp_path, capsys, originals):
     ):
         assert message in fails(capsys, *arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]
+
+
+def test_half_of_a_loop_is_told(tmp_path, capsys):
+    """mmengine's own words for it are a ValueError."""
+    (tmp_path / "half.py").write_text("model = dict(type='x')\ntrain_dataloader = dict()\ntest_dataloader = dict()\n")
+    (tmp_path / "a.pth").write_bytes(b"")
+    assert main(["test", str(tmp_path / "half.py"), str(tmp_path / "a.pth"), "--work-dir", str(tmp_path / "out")]) == 2
+    assert "has train_dataloader, but no train_cfg and no optim_wrapper. Add what" in capsys.readouterr().err

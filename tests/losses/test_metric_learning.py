@@ -157,6 +157,10 @@ def test_hyperbolic_distance_is_that_of_the_manifold():
     torch.testing.assert_close(
         hyperbolic_distance(manifold, similarity=True)(x[:, 1:], y[:, 1:]), -manifold.cdist(x, y)
     )
+    centred = hyperbolic_distance(manifold, centred=True)
+    between, within = manifold.cdist(x, y), manifold.cdist(x, x)
+    torch.testing.assert_close(centred(x[:, 1:], y[:, 1:]), between - between.mean())
+    torch.testing.assert_close(centred(x[:, 1:]), within - within.sum() / 12)  # of four points from three others
     # the same points in the ball
     loss = MetricLoss("SupConLoss", ball, distance="hyperbolic")
     torch.testing.assert_close(loss.vectors(ball.from_lorentz(x)), x[:, 1:], atol=1e-4, rtol=1e-4)

@@ -108,7 +108,7 @@ def test_other_data_sets(tmp_path):
 
 
 @pytest.mark.slow
-def test_promptkd_takes_the_teacher_of_its_cell(tmp_path):
+def test_promptkd_takes_the_teacher_of_its_cell(tmp_path, capsys):
     coop(tmp_path)
     out = tmp_path / "results"
     small = ["--datasets", "caltech101", "--seeds", 1, "--root", tmp_path, "--shots", 2, *SMALL]
@@ -121,6 +121,10 @@ def test_promptkd_takes_the_teacher_of_its_cell(tmp_path):
     assert len(cells) == 2 and all(cell["about"]["transductive"] for cell in cells)
     assert {row.note for row in tables(cells)["base2new"]} == {"transductive, own teacher"}
     assert run(*command, "--out", tmp_path / "other") == 2  # no teacher
+    wrong = ["--teacher", teacher, "--teacher-clip", "tiny", "none", "--teacher-host", "depth=9"]
+    assert run(*command, "--out", tmp_path / "third", *wrong) == 2
+    told = capsys.readouterr().err
+    assert "PromptKD's teacher: The text prompts have a depth of 9" in told and "Set depth=" in told
 
 
 def test_pictures_of_a_cell(tmp_path):

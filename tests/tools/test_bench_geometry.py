@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 
 def test_table(tmp_path):
-    text = bench.table({"norm": bench.CASES["norm"]}, repeats=1, limit=0.5, device="cpu")
+    text = bench.case_table(["norm"], repeats=1, limit=0.5, device="cpu")
     lines = text.splitlines()
     assert lines[2].startswith("| batch norm in training") and " ms |" in lines[2]
     assert "hypvision Lorentz" in lines[3] and "(target 2x)" in lines[3]
@@ -20,7 +20,7 @@ def test_table(tmp_path):
 def test_every_case(name):
     with tqdm(disable=True) as bar:
         results = bench.measure(bench.CASES[name], 1, 0.1, "cpu", bar)
-    assert next(iter(results)) == bench.TWIN
+    assert next(iter(results)) == bench.EUCLIDEAN
     assert set(bench.CASES[name].targets) <= set(results)
     for found in results.values():
         assert found.both > 0 and found.peak >= 0 and (found.forward is None) == (name == "adam")

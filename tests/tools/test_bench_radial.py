@@ -32,8 +32,8 @@ def test_what_is_compared_is_equal(tmp_path, capsys):
 
 def test_made_up_texts_are_as_long_as_those_of_the_levels():
     positive, negative = bench.made_up(400)
-    for level, words in enumerate(bench.WORDS_A_LEVEL):
-        assert sum(len(c[level].split()) for c in positive) / 400 == pytest.approx(words, rel=0.1)
+    for level, length in enumerate(bench.TOKENS_A_LEVEL):
+        assert sum(len(c[level].split()) for c in positive) / 400 == pytest.approx(length, rel=0.1)
     assert len({chain[0] for chain in positive}) < 200 and len(negative) == 400
 
 

@@ -9,9 +9,11 @@ the worst moment of ``both`` (of the step, for optimisers), beyond inputs and pa
 from __future__ import annotations
 
 import argparse
+import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -43,7 +45,10 @@ except ImportError:
     hypll = None
 
 EUCLIDEAN = "Euclidean"
-MARKS = ("<!-- geometry:begin -->", "<!-- geometry:end -->")
+# Options of the parts -> where each is written; what is measured in one call stands together
+MARKS = {
+    part: (f"<!-- geometry-{part}:begin -->", f"<!-- geometry-{part}:end -->") for part in ("cases", "ops", "compiled")
+}
 INTRODUCTION = f"""
 ## Geometry, layers, optimisers
 
@@ -51,8 +56,18 @@ Ratios to the Euclidean counterpart, which stands first with its own time: `torc
 `nn.Conv2d`, `nn.BatchNorm2d`, `torch.optim.Adam`. The targets are the project's own. What a library lacks is left out;
 geoopt has no pairwise distances, so that its points are broadcast.
 
-{MARKS[0]}
-{MARKS[1]}
+{MARKS["cases"][0]}
+{MARKS["cases"][1]}
+
+Every operation, row by row, beside the faster of geoopt and HypLL on the same operation:
+
+{MARKS["ops"][0]}
+{MARKS["ops"][1]}
+
+By `torch.compile`, [65536, 64]:
+
+{MARKS["compiled"][0]}
+{MARKS["compiled"][1]}
 """
 
 
@@ -197,8 +212,8 @@ def convolutions(device: str) -> dict[str, Run]:
     return found
 
 
-def norms(device: str) -> dict[str, Run]:
-    x = 0.1 * torch.randn(8, 64, 32, 32, device=device)
+def norms(device: str, batch: int = 8) -> dict[str, Run]:
+    x = 0.1 * torch.randn(batch, 64, 32, 32, device=device)
     found = {
         EUCLIDEAN: _module(nn.BatchNorm2d(64).to(device), _leaf(x)),
         "hypvision Lorentz": _module(LorentzBatchNorm2d(64, Lorentz(1.0)).to(device), _leaf(x)),
@@ -268,6 +283,11 @@ CASES = {
     "norm": Case(
         "batch norm in training, on [8, 64, 32, 32]",
         norms,
+        {"hypvision Lorentz": (None, 2.0)},
+    ),
+    "norm-large": Case(
+        "batch norm in training, on [64, 64, 32, 32]",
+        partial(norms, batch=64),
         {"hypvision Lorentz": (None, 2.0)},
     ),
     "adam": Case(
@@ -353,18 +373,17 @@ def passed(reached: list[bool]) -> str:
     return ("yes" if all(reached) else "no") if reached else ""
 
 
-def op_table(names: list[str], compiled: bool, repeats: int, limit: float, device: str) -> str:
+def op_table(names: list[str], repeats: int, limit: float, device: str) -> str:
     """Every op at every size: ratios of ours to the faster library, beside the targets."""
     lines = ["| op | size | faster library, us | forward | forward and backward | pass |", "|---|---|--:|--:|--:|---|"]
     with tqdm(total=len(names) * len(row_ops.SIZES), desc="ops", unit="case", disable=None) as bar:
         for name in names:
             op = row_ops.OPS[name]
             for size in row_ops.SIZES:
-                found = _op_times(row_ops.contenders(op, size, device), repeats, limit, device)
+                more = 20 if size == row_ops.SMALL else 1  # calls of 100 us scatter
+                found = _op_times(row_ops.contenders(op, size, device), more * repeats, limit, device)
                 targets = row_ops.target(op, size)
                 lines.append(_op_line(name, size, found, targets))
-                if compiled and size == row_ops.LARGE and op.large and op.model == "lorentz":
-                    lines.append(_compiled_line(name, size, found, repeats, limit, device))
                 bar.update()
     return "\n".join(lines)
 
@@ -405,24 +424,35 @@ def _op_line(name: str, size: tuple[int, int], times_of: dict, targets: tuple[fl
     return f"| {name} | {list(size)} | {library}: {base} | {' | '.join(cells)} | {passed(reached)} |"
 
 
-def _compiled_line(name: str, size: tuple[int, int], eager: dict, repeats: int, limit: float, device: str) -> str:
-    """Ours compiled beside geoopt compiled, or eager where the target asks for that."""
-    torch._dynamo.reset()
-    runs = row_ops.contenders(row_ops.OPS[name], size, device)
-    runs = {key: (torch.compile(function, dynamic=False), given) for key, (function, given) in runs.items()}
-    found = _op_times(runs, repeats, limit, device)
-    most, against = row_ops.compiled_target(name)
-    cells, reached = [], []
-    for i in range(2):
-        to_compiled, to_eager = (found["hypvision"][i] / times["geoopt"][i] for times in (found, eager))
-        cells.append(f"{to_compiled:.2f}x, of eager {to_eager:.2f}x (target {most:g}x of {against})")
-        reached.append((to_eager if against.startswith("eager") else to_compiled) <= most)
-    base = " / ".join(f"{1e6 * t:.0f}" for t in found["geoopt"])
-    return f"| {name}, compiled | {list(size)} | geoopt: {base} | {' | '.join(cells)} | {passed(reached)} |"
+def compiled_table(names: list[str], repeats: int, limit: float, device: str) -> str:
+    """Our compiled forms at the largest size: ratios to geoopt's compiled and eager ones, beside the targets."""
+    lines = ["| op, compiled | geoopt compiled, us | forward | forward and backward | pass |", "|---|--:|--:|--:|---|"]
+    for name in tqdm(names, desc="compiled", unit="op", disable=None):
+        eager = row_ops.contenders(row_ops.OPS[name], row_ops.LARGE, device)
+        torch._dynamo.reset()
+        runs = {key: (torch.compile(function, dynamic=False), given) for key, (function, given) in eager.items()}
+        found = _op_times(runs | {"eager": eager["geoopt"]}, repeats, limit, device)
+        targets, cells, reached = row_ops.compiled_targets(name), [], []
+        for i in range(2):
+            ratios = {
+                what: found["hypvision"][i] / found[key][i]
+                for what, key in (("compiled", "geoopt"), ("eager", "eager"))
+            }
+            reached += [ratios[what] <= most for what, most in targets.items()]
+            cells.append(
+                ", ".join(
+                    f"{ratio:.2f}x of {what}" + (f" (target {targets[what]:g}x)" if what in targets else "")
+                    for what, ratio in ratios.items()
+                )
+            )
+        base = " / ".join(f"{1e6 * t:.0f}" for t in found["geoopt"])
+        lines.append(f"| {name} | {base} | {' | '.join(cells)} | {passed(reached)} |")
+    return "\n".join(lines)
 
 
-def table(cases: dict[str, Case], repeats: int, limit: float, device: str) -> str:
-    """Measure the cases and return the Markdown table."""
+def case_table(names: list[str], repeats: int, limit: float, device: str) -> str:
+    """Layers, optimisers and pairwise distances beside their Euclidean counterparts."""
+    cases = {name: CASES[name] for name in names}
     lines = ["| case | | forward | forward and backward, or step | peak MiB | pass |", "|---|---|--:|--:|--:|---|"]
     with tqdm(total=2 * len(cases) * (repeats + 2), desc="benchmark", unit="turn", disable=None) as bar:
         for name, case in cases.items():
@@ -435,7 +465,13 @@ def table(cases: dict[str, Case], repeats: int, limit: float, device: str) -> st
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cases", nargs="*", choices=list(CASES), default=list(CASES), help="default: all")
     parser.add_argument("--ops", nargs="*", choices=list(row_ops.OPS), default=list(row_ops.OPS), help="default: all")
-    parser.add_argument("--compiled", action="store_true", help="ops by torch.compile, too (slow)")
+    parser.add_argument(
+        "--compiled",
+        nargs="*",
+        choices=row_ops.COMPILED,
+        default=row_ops.COMPILED,
+        help="by torch.compile; default: all",
+    )
     parser.add_argument("--repeats", type=int, default=15, help="timed calls of each contender (default: 15)")
     parser.add_argument("--limit", type=float, default=0.5, help="slower calls, in seconds, are timed twice only")
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
@@ -449,21 +485,26 @@ def run(args: argparse.Namespace) -> None:
             raise HypvisionError(f"--{name} must be at least 1, got {value}.")
     set_device(args.device, args.threads)
     missing = [name for name, module in (("geoopt", geoopt), ("hypll", hypll)) if module is None]
-    text = table({name: CASES[name] for name in args.cases}, args.repeats, args.limit, args.device)
-    ops = args.ops if geoopt else []
-    if ops:
-        text += "\n\nEvery op, row by row, beside the faster of geoopt and HypLL on the same op:\n\n"
-        text += op_table(ops, args.compiled, args.repeats, args.limit, args.device)
-    command = "tools/benchmark.py geometry" + ("" if args.cases == list(CASES) else f" --cases {' '.join(args.cases)}")
-    command += "" if args.ops == list(row_ops.OPS) else f" --ops {' '.join(map(repr, args.ops))}"
-    command += f"{' --compiled' if args.compiled else ''} --repeats {args.repeats}"
-    command += f" --device {args.device}" + (f" --threads {torch.get_num_threads()}" if args.device == "cpu" else "")
     libraries = ["hypvision", *(name for name in ("geoopt", "hypll") if name not in missing)]
-    versions = ", ".join(f"{name} {version(name)}" for name in libraries)
-    text = f"`{command}`\n\n{machine(args.device)}; {versions}. Medians, float32.\n\n{text}"
-    if missing:
-        text += f"\n\nNot installed, and left out: {', '.join(missing)}."
-    print(text)
-    if args.write:
-        write_section(args.write, MARKS, text, INTRODUCTION)
-        print(f"\nWritten to {args.write}")
+    facts = f"{machine(args.device)}; " + ", ".join(f"{name} {version(name)}" for name in libraries)
+    facts += f". Medians of {args.repeats}, float32." + (f" Not installed: {', '.join(missing)}." if missing else "")
+    asked = {"cases": args.cases, "ops": args.ops if geoopt else [], "compiled": args.compiled if geoopt else []}
+    every = {"cases": list(CASES), "ops": list(row_ops.OPS), "compiled": row_ops.COMPILED}
+    tables = {"cases": case_table, "ops": op_table, "compiled": compiled_table}
+    for part, names in asked.items():
+        if not names:
+            continue
+        command = ["tools/benchmark.py geometry"]
+        for other in asked:
+            if other != part:
+                command.append(f"--{other}")
+            elif names != every[part]:
+                command.append(f"--{part} {' '.join(shlex.quote(name) for name in names)}")
+        command.append(f"--repeats {args.repeats} --device {args.device}")
+        command += [f"--threads {torch.get_num_threads()}"] if args.device == "cpu" else []
+        lines = tables[part](names, args.repeats, args.limit, args.device)
+        text = f"`{' '.join(command)}`\n\n{facts}\n\n{lines}"
+        print(text, end="\n\n")
+        if args.write:
+            write_section(args.write, MARKS[part], text, INTRODUCTION)
+            print(f"Written to {args.write}")

@@ -48,7 +48,9 @@ def word_embeddings(clip: nn.Module, tokenizer: Callable[[list[str]], Tensor], w
 
 def _check_depth(modality: str, depth: int, blocks: int) -> None:
     if not 1 <= depth <= blocks:
-        raise HypvisionError(f"The {modality} prompts have a depth of {depth}; the tower allows 1 to {blocks}.")
+        raise HypvisionError(
+            f"The {modality} prompts have a depth of {depth}; the tower allows 1 to {blocks}. Set depth={blocks}."
+        )
 
 
 class PromptLearner(nn.Module):

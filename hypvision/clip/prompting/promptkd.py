@@ -103,7 +103,10 @@ class PromptKD(Host):
 
 def _teacher(clip: dict[str, Any], host: dict[str, Any], checkpoint: str | None = None) -> Host:
     options = dict(host)
-    found = build_host(create_clip(**clip), options.pop("name"), **options)
-    if checkpoint is not None:
-        load_learned(found, checkpoint)
+    try:
+        found = build_host(create_clip(**clip), options.pop("name"), **options)
+        if checkpoint is not None:
+            load_learned(found, checkpoint)
+    except HypvisionError as error:
+        raise HypvisionError(f"PromptKD's teacher: {error}") from error
     return found

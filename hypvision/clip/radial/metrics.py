@@ -108,7 +108,7 @@ def chain_metrics(
     texts: Sequence[Sequence[str]],
     embeddings: Tensor,
     images: Sequence[Hashable],
-    pictures: Tensor,
+    embedded_images: Tensor,
     space: Space,
     steps: int = 50,
 ) -> ChainMetrics:
@@ -122,7 +122,7 @@ def chain_metrics(
         texts: n chains of L texts.
         embeddings: of the texts ``(n, L, d)``.
         images: for each chain what tells its image.
-        pictures: embeddings of the distinct images, in the order in which they first appear ``(m, d)``.
+        embedded_images: embeddings of the distinct images, in the order in which they first appear ``(m, d)``.
         space: of the embeddings.
         steps: number of radii.
 
@@ -130,15 +130,15 @@ def chain_metrics(
         ValueError: shapes that do not go together.
     """
     (n, depth), owners = embeddings.shape[:2], list(dict.fromkeys(images))
-    if len(texts) != n or len(images) != n or len(pictures) != len(owners):
+    if len(texts) != n or len(images) != n or len(embedded_images) != len(owners):
         raise ValueError(
             f"chain_metrics: {len(texts)} chains of {len(images)} images, of them {len(owners)} distinct, need as many "
-            f"embeddings of chains and of images, got {tuple(embeddings.shape)} and {tuple(pictures.shape)}."
+            f"embeddings of chains and of images, got {tuple(embeddings.shape)} and {tuple(embedded_images.shape)}."
         )
     radii = space.radius(embeddings)
     order, ends = _shells(radii.flatten(), steps)
     flat = embeddings.flatten(0, 1)[order.to(embeddings.device)]
-    blocks = pictures.split(max(1, _BLOCK // len(order)))
+    blocks = embedded_images.split(max(1, _BLOCK // len(order)))
     places = torch.cat([_ends_of_shells(space.similarity(block, flat), order, ends) for block in blocks])
     number: dict[str, int] = {}
     codes = np.array([number.setdefault(text, len(number)) for chain in texts for text in chain]).reshape(n, depth)

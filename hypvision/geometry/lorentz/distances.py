@@ -40,21 +40,21 @@ def _dist_of(x: Tensor, y: Tensor, c) -> tuple[Tensor]:
 def _dist_back(x: Tensor, y: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
     pair = chord(x[:, 1:], y[:, 1:], c)
     grad, q, root = widen(grad), pair.q, _root(c)
-    safe = torch.where(q == 0, 1.0, q)  # where points coincide the gradient is 0
-    gq = torch.where(q == 0, 0.0, grad / (torch.sqrt(safe) * torch.sqrt(4 + safe) * root))
+    gq = grad / _times(torch.sqrt(q) * torch.sqrt(4 + q), root)
+    gq = gq.masked_fill(q == 0, 0)  # where points coincide the gradient is 0
     gx, gy, by_c = pair.pull(gq, c)
-    by_c = by_c - grad * arcosh1p(q / 2) / (2 * root)
-    return covector(gx, x.dtype), covector(gy, y.dtype), by_c.sum() / c
+    if by_c is not None:
+        by_c = (by_c - grad * arcosh1p(q / 2) / (2 * root)).sum() / c
+    return covector(gx, x.dtype), covector(gy, y.dtype), by_c
 
 
 class _Dist(Function):
     """Distances ``(..., 1)``."""
 
     @staticmethod
-    def forward(x, y, c):
+    def forward(ctx, x, y, c):
+        keep(ctx, x, y, c)
         return in_blocks(_dist_of, (x, y), number(c, x))[0]
-
-    setup_context = staticmethod(keep)
 
     @staticmethod
     def backward(ctx, grad):
@@ -83,7 +83,8 @@ def _sqdist_back(x: Tensor, y: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor,
     pair = chord(x[:, 1:], y[:, 1:], c)
     grad = widen(grad) / c
     gx, gy, _ = pair.pull(grad, c)
-    by_c = -4 * grad * (pair.ds / pair.times) * (pair.ds / pair.ends)  # -(t_y - t_x)^2 / (t_x t_y)
+    _, gap = pair.ahead()
+    by_c = -4 * grad * gap * gap / pair.ends  # -(t_y - t_x)^2 / (t_x t_y)
     return covector(gx, x.dtype), covector(gy, y.dtype), by_c.sum() / c
 
 
@@ -91,10 +92,9 @@ class _Sqdist(Function):
     """Squared Lorentz distances ``(..., 1)``."""
 
     @staticmethod
-    def forward(x, y, c):
+    def forward(ctx, x, y, c):
+        keep(ctx, x, y, c)
         return in_blocks(_sqdist_of, (x, y), number(c, x))[0]
-
-    setup_context = staticmethod(keep)
 
     @staticmethod
     def backward(ctx, grad):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from ..numerics import asinh, dot, has_float64, plain, safe_sqrt, square_norm, widen
+from ..numerics import _FEW, asinh, dot, has_float64, plain, safe_sqrt, square_norm, widen
 
 # sqrt(c) * radius at which points are capped: squares of sinh(radius) must not overflow
 _CAP = {torch.float32: 40.0, torch.float64: 350.0}
@@ -78,17 +78,14 @@ class _Lift(Function):
     """``[time, factor * space]`` written once: a product and a concatenation would write it twice."""
 
     @staticmethod
-    def forward(time, factor, space):
+    def forward(ctx, time, factor, space):
         shape = torch.broadcast_shapes(time.shape[:-1], factor.shape[:-1], space.shape[:-1])
         out = space.new_empty(*shape, space.shape[-1] + 1)
         torch.mul(space.expand(*shape, space.shape[-1]), factor, out=out[..., 1:])
         out[..., :1] = time
+        ctx.shapes = time.shape, factor.shape, space.shape
+        ctx.save_for_backward(factor, out)
         return out
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.shapes = inputs[0].shape, inputs[1].shape, inputs[2].shape
-        ctx.save_for_backward(inputs[1], output)
 
     @staticmethod
     def backward(ctx, grad):
@@ -107,9 +104,8 @@ def _lift(time: Tensor, factor: float | Tensor, space: Tensor) -> Tensor:
     """Vectors ``[time, factor * space]``."""
     if not isinstance(factor, Tensor):
         return _join(time, _times(space, factor))
-    if plain(space):
-        space = space * factor
-        return torch.cat([time.expand(*space.shape[:-1], 1), space], -1)
+    if plain(space) or space.numel() <= _FEW:
+        return _join(time, space * factor)
     return _Lift.apply(time, factor, space)
 
 
@@ -143,17 +139,14 @@ class _Perpendicular(Function):
     """``v - amount * x`` with ``amount = x . v / |x|^2`` in the rows where ``keep`` is 1, computed in float64."""
 
     @staticmethod
-    def forward(v, x, keep):
+    def forward(ctx, v, x, keep):
+        ctx.save_for_backward(v, x, keep)
         out, wide_x = widen(v), widen(x)
         square = torch.einsum("...d,...d->...", wide_x, wide_x).unsqueeze(-1)
         for _ in range(1 if has_float64(v) else 2):
             amount = torch.einsum("...d,...d->...", wide_x, out).unsqueeze(-1) / torch.where(keep, square, 1)
             out = torch.where(keep, torch.addcmul(out, wide_x, amount, value=-1), out)
         return out.to(v.dtype)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx, grad):

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ..numerics import (
+    _FEW,
     backward_of,
     distance_from_square,
     dot,
@@ -66,7 +67,7 @@ def by_rows(function: type[Function], of: Callable, *args) -> Tensor:
     return in_blocks(of, rows, number(c, rows[0]))[0]
 
 
-def keep(ctx, inputs: tuple, output) -> None:
+def keep(ctx, *inputs) -> None:
     """Save the rows and the curvature, the last of the inputs."""
     *rows, c = inputs
     ctx.number = None if isinstance(c, Tensor) else c
@@ -86,50 +87,65 @@ def pulled(ctx, plainly: Callable, back: Callable, grad: Tensor) -> tuple:
 class Chord(NamedTuple):
     """Two rows of points: vectors in the unit of the arguments, numbers ``(N, 1)`` in units of the radius, float64.
 
-    The vectors are float64 and capped where rows of the block lie far out.
+    The vectors are float64 and capped where rows of the block lie far out. ``level`` are float32 points in float64, not
+    far out: differences of their numbers keep the digits of float32.
     """
 
     x: Tensor
     y: Tensor
     d: Tensor
     s: Tensor
-    p: Tensor
     ds: Tensor
     ss: Tensor
-    k: Tensor
-    pp: Tensor
     dd: Tensor
     q: Tensor
     ends: Tensor  # 4 t_x t_y, the root of B^2 + 4 C
+    across: tuple[Tensor, Tensor, Tensor] | None = None  # k, p and |p|^2
+    level: bool = False
 
     def ratio(self) -> tuple[Tensor, Tensor]:
         """The distance, and what it is of its hyperbolic sine, in units of the radius."""
         half = self.q / 2 + (1e-60 if self.q.dtype == torch.float64 else 1e-30)
-        sinh = torch.sqrt(half) * torch.sqrt(half + 2)
+        sinh = torch.sqrt(torch.addcmul(half + half, half, half))  # of float64 numbers, whose squares fit
         distance = torch.log1p(half + sinh)
         return distance, distance / sinh
 
-    @property
-    def times(self) -> Tensor:
-        """``(t_x + t_y)^2``."""
-        return self.ss + 4 + self.q
+    def ahead(self) -> tuple[Tensor, Tensor]:
+        """``t_x + t_y`` and ``t_y - t_x``."""
+        both = torch.sqrt(self.ss + 4 + self.q)
+        return both, self.ds / both
 
-    def time(self, space: Tensor, c) -> Tensor:
-        return torch.sqrt(1 + _sum(space, space, c))
+    def time_x(self, both: Tensor, gap: Tensor, c) -> Tensor:
+        """``t_x``, from :meth:`ahead`."""
+        return (both - gap) / 2 if self.level else torch.sqrt(1 + _sum(self.x, self.x, c))
 
-    def pull(self, gq: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
-        """What the gradient ``gq`` of ``q`` adds to those of ``x``, ``y`` and, times ``c``, of the curvature, by row.
+    def time_y(self, both: Tensor, gap: Tensor, c) -> Tensor:
+        """``t_y``, from :meth:`ahead`."""
+        return (both + gap) / 2 if self.level else torch.sqrt(1 + _sum(self.y, self.y, c))
+
+    def pull(self, gq: Tensor, c) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What the gradient ``gq`` of ``q`` adds to those of ``x``, ``y`` and, times ``c``, of a learned one, by row.
 
         Both vectors are multiples of ``(t_x + t_y)^2 p + (4 + q) k s``.
         """
-        times, four = self.times, 4 + self.q
+        k, p, pp = self.across or _across_sum(self.d, self.s, self.ds, self.ss, c)
+        four = 4 + self.q
+        times = self.ss + four
         b = self.ds / times
-        along = self.p * (times / self.ends).to(self.p.dtype)
-        along.addcmul_(self.s, (four * self.k / self.ends).to(self.p.dtype))
+        along = p * (times / self.ends).to(p.dtype)
+        along.addcmul_(self.s, (four * k / self.ends).to(p.dtype))
         gq = 2 * gq
-        by_c = gq / 2 * (times * self.pp + four * four * self.k * b) / self.ends
-        gx = along * (gq * c * (-1 - b)).to(along.dtype)
-        return gx, along.mul_((gq * c * (1 - b)).to(along.dtype)), by_c
+        by_c = gq / 2 * (times * pp + four * four * k * b) / self.ends if isinstance(c, Tensor) else None
+        gq = _times(gq, c)
+        gx = along * (gq * (-1 - b)).to(along.dtype)
+        return gx, along.mul_((gq * (1 - b)).to(along.dtype)), by_c
+
+
+def _across_sum(d: Tensor, s: Tensor, ds: Tensor, ss: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
+    """``k = d.s / |s|^2``, ``p = d - k s`` and ``|p|^2``."""
+    k = ds / (ss + (1e-60 if ss.dtype == torch.float64 else 1e-30))  # in range where s is 0
+    p = torch.addcmul(d, s, k.to(s.dtype), value=-1)
+    return k, p, _sum(p, p, c)
 
 
 def _sum(u: Tensor, v: Tensor, c) -> Tensor:
@@ -138,7 +154,7 @@ def _sum(u: Tensor, v: Tensor, c) -> Tensor:
         total = widen(torch.linalg.vector_norm(u, dim=-1, keepdim=True)).square()
     else:
         total = widen((u * v).sum(-1, keepdim=True))
-    return total if isinstance(c, float) and c == 1 else total * c
+    return _times(total, c)
 
 
 def near(x: Tensor, y: Tensor, c, limit: float | None = None) -> Chord | None:
@@ -154,9 +170,12 @@ def near(x: Tensor, y: Tensor, c, limit: float | None = None) -> Chord | None:
         return _chord(x.clamp(-most, most), y.clamp(-most, most), c, True)
     if x.device.type != "cpu":
         return None
-    found = _chord(x, y, c, False)
-    # not a number is not near
+    level = x.dtype == torch.float32 and x.numel() <= _FEW
+    if level:  # where a call costs more than its numbers
+        x, y, limit = widen(x), widen(y), None
+    found = _level_chord(x, y, c) if level else _chord(x, y, c, False)
     limit = 2 * (_NEAR[x.dtype] if limit is None else limit)
+    # not a number is not near
     return found if not x.numel() or (found.ss + found.dd).amax().item() <= limit else None
 
 
@@ -178,26 +197,39 @@ def _cut(x: Tensor, c) -> Tensor:
     return x * torch.sqrt(limit / q.clamp(min=limit))
 
 
+def _level_chord(x: Tensor, y: Tensor, c) -> Chord:
+    """The product of squares loses ``|s|^2 / 4`` units of round-off of float64 on one ray: 1e-8 at radius 10."""
+    d, s = y - x, x + y
+    ss, ds, dd = _sum(s, s, c), _sum(d, s, c), _sum(d, d, c)
+    four = ss + 4
+    b, product = (four - dd).mul_(0.5), torch.addcmul(dd * four, ds, ds, value=-1)
+    root = torch.addcmul(product, b, b).sqrt_()
+    return Chord(x, y, d, s, ds, ss, dd, product.div_(b.add_(root)), 2 * root, level=True)
+
+
 def _chord(x: Tensor, y: Tensor, c, careful: bool) -> Chord:
     d, s = y - x, x + y
     ss, ds = _sum(s, s, c), _sum(d, s, c)
-    safe = ss + (1e-60 if ss.dtype == torch.float64 else 1e-30)  # k stays in range where s is 0
-    k = ds / safe
-    p = torch.addcmul(d, s, k.to(s.dtype), value=-1)
+    k, p, pp = _across_sum(d, s, ds, ss, c)
     if careful:
         # Beside a point far out the other's coordinates would be lost in d: the area of the parallelogram then comes
-        # from the shorter vector. A second projection takes out the round-off of the first.
+        # from the shorter vector. A second projection takes out the round-off of the first, but costs compilers, which
+        # fuse the rest into two passes over the rows, a third.
+        compiling, safe = torch.compiler.is_compiling(), ss + (1e-60 if ss.dtype == torch.float64 else 1e-30)
         apart = ds.abs() > 0.95 * (ss + _sum(d, d, c)) / 2
-        if torch.compiler.is_compiling() or x.device.type != "cpu" or apart.any():
-            p = torch.where(apart, torch.where(ds > 0, x * -2, y * 2), p)
-        p = torch.addcmul(p, s, (_sum(p, s, c) / safe).to(s.dtype), value=-1)
-    pp = _sum(p, p, c)
+        if compiling or x.device.type != "cpu" or apart.any():
+            along = torch.where(apart, torch.where(ds > 0, -2 * _sum(x, s, c), 2 * _sum(y, s, c)), ds) / safe
+            p = torch.where(apart, torch.where(ds > 0, x * -2, y * 2), d)
+            p = torch.addcmul(p, s, along.to(s.dtype), value=-1)
+        if not compiling:
+            p = torch.addcmul(p, s, (_sum(p, s, c) / safe).to(s.dtype), value=-1)
+        pp = _sum(p, p, c)
     dd = torch.addcmul(pp, k, ds)
     if not careful:  # b = B / 2 and C
         b, product = torch.sub(ss, dd).mul_(0.5).add_(2), torch.addcmul(dd * 4, pp, ss)
         root = torch.addcmul(product, b, b).sqrt_()
         total = b.abs().add_(root)
-        return Chord(x, y, d, s, p, ds, ss, k, pp, dd, torch.where(b > 0, product / total, total), 2 * root)
+        return Chord(x, y, d, s, ds, ss, dd, torch.where(b > 0, product / total, total), 2 * root, (k, p, pp))
     size = ss + 4 + dd  # squares of the largest do not fit into any dtype
     b, product = (2 + 2 * _sum(x, y, c)) / size, (pp / size) * (ss / size) + 4 * (dd / size) / size
     root = torch.sqrt(product + b * b)
@@ -205,7 +237,7 @@ def _chord(x: Tensor, y: Tensor, c, careful: bool) -> Chord:
     q = torch.where(b > 0, product / total, total) * size
     # a step of the fixed point, which has no such quotients
     q = pp + k * (ds / (ss + 4 + q)) * (4 + q)
-    return Chord(x, y, d, s, p, ds, ss, k, pp, dd, q, 2 * root * size)
+    return Chord(x, y, d, s, ds, ss, dd, q, 2 * root * size, (k, p, pp))
 
 
 class _Pair:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from .._typing import Curvature
-from ..numerics import asinh, asinhc_sqrt, safe_sqrt, saturate_gradient, sinhc_sqrt, stable
-from .frame import _CAP, _LIMIT, _bound, _capped, _lift, _root
+from ..numerics import (
+    _FEW,
+    asinh_sqrt,
+    asinhc_sqrt,
+    backward_of,
+    needs_grad,
+    plain,
+    saturate_gradient,
+    sinhc_sqrt,
+    stable,
+)
+from .frame import _CAP, _LIMIT, _bound, _capped, _lift, _root, _times
 
 __all__ = ["dist0", "expmap0", "from_space", "logmap0", "minkowski_inner", "origin", "projx", "time_from_space"]
 
@@ -84,5 +95,28 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 @stable("x")
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance of points ``(..., n + 1)`` from the origin; gradient 0 there."""
+    if x.device.type == "cpu" and needs_grad(x) and not plain(x) and x.numel() > _FEW:
+        q = _times(_SpaceSquare.apply(x), c)
+        if q.amax().item() <= _LIMIT[x.dtype]:
+            return _times(asinh_sqrt(q), 1 / _root(c)).squeeze(-1)
     _, q = _bound(x[..., 1:], c, _LIMIT[x.dtype])
-    return (asinh(safe_sqrt(q)) / _root(c)).squeeze(-1)
+    return _times(asinh_sqrt(q), 1 / _root(c)).squeeze(-1)
+
+
+class _SpaceSquare(Function):
+    """``|x_s|^2`` of points; the gradient is written once, and not once more around the time coordinate."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.linalg.vector_norm(x[..., 1:], dim=-1, keepdim=True).square_()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return backward_of(lambda x: x[..., 1:].square().sum(-1, keepdim=True), [x], [True], grad)[0]
+        out = torch.empty_like(x)
+        torch.mul(x[..., 1:], 2 * grad, out=out[..., 1:])
+        out[..., 0] = 0
+        return out

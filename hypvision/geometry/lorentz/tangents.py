@@ -59,10 +59,33 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 @blocked
 def _expmap(x: Tensor, u: Tensor, c) -> Tensor:
     if x.dtype == u.dtype == torch.float32 and x.device.type == "cpu" and not plain(x):
-        found = _expmap_near(widen(x[..., 1:]), widen(u[..., 1:]), c)
+        found = _expmap_level(x[..., 1:], u[..., 1:], c)
+        if found is None:
+            found = _expmap_near(widen(x[..., 1:]), widen(u[..., 1:]), c)
         if found is not None:
             return found
     return _expmap_far(x, u, c)
+
+
+# Largest sinh(r)^2 of a point, and squared length of a tangent vector, at which the textbook's sum is right to a few
+# units of round-off: radius 1.5, length 2
+_NEARBY = math.sinh(1.5) ** 2, 4.0
+# Norm of all vectors together at which no product of theirs with such points overflows
+_SHORT = 1e15
+
+
+def _expmap_level(x: Tensor, v: Tensor, c) -> Tensor | None:
+    """``cosh(z) x + sinh(z) / z v`` of space parts in their dtype; None where points or vectors are too long."""
+    qx, qv = _times(square_norm(x), c), _times(square_norm(v), c)
+    if qx.numel() and not (qx.amax().item() <= _NEARBY[0] and qv.amax().item() <= _NEARBY[1]):
+        return None
+    along = _times(dot(x, v), c)
+    time2 = 1 + qx
+    z2 = (qv - along * along / time2).clamp(min=0)
+    stretch = sinhc_sqrt(z2)
+    cosh = torch.sqrt(1 + z2 * stretch * stretch)
+    time = torch.sqrt(time2) * cosh + along * torch.rsqrt(time2) * stretch
+    return _join(_times(time, 1 / _root(c)), torch.addcmul(x * cosh, v, stretch))
 
 
 # Largest sinh(r)^2 of a point, and squared length of a tangent vector, at which float64 needs no other forms: radius 10
@@ -125,47 +148,53 @@ def _logmap_of(x: Tensor, y: Tensor, c) -> tuple[Tensor]:
     pair = chord(x[:, 1:], y[:, 1:], c)
     q = pair.q
     factor = pair.ratio()[1]
-    time = factor * (pair.ds / torch.sqrt(pair.times) - q / 2 * pair.time(pair.x, c)) / _root(c)
-    out = x.new_empty(x.shape)
-    space = torch.addcmul(pair.d, pair.x, (q / -2).to(pair.d.dtype))
-    out[:, 1:] = saturate(space.mul_(factor.to(space.dtype)), x.dtype)
-    out[:, :1] = saturate(time, x.dtype)
-    return (out,)
+    both, gap = pair.ahead()
+    time = _times(factor * (gap - q / 2 * pair.time_x(both, gap, c)), 1 / _root(c))
+    space = torch.addcmul(pair.d, pair.x, (q / -2).to(pair.d.dtype)).mul_(factor.to(pair.d.dtype))
+    return (_vector(time, space, x, pair.level),)
 
 
-def _logmap_back(x: Tensor, y: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor, Tensor]:
+def _vector(time: Tensor, space: Tensor, like: Tensor, level: bool) -> Tensor:
+    """``[time, space]`` in the dtype and shape of ``like``."""
+    if level:
+        return torch.cat([time, space], -1).to(like.dtype)
+    out = like.new_empty(like.shape)
+    out[:, 1:] = saturate(space, like.dtype)
+    out[:, :1] = saturate(time, like.dtype)
+    return out
+
+
+def _logmap_back(x: Tensor, y: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor, Tensor | None]:
     pair = chord(x[:, 1:], y[:, 1:], c)
-    q, root, dtype = pair.q, _root(c), pair.d.dtype
+    q, dtype = pair.q, pair.d.dtype
     grad = grad.to(dtype)
-    g, g_time = grad[:, 1:], widen(grad[:, :1]) / root
-    tx, ty = pair.time(pair.x, c), pair.time(pair.y, c)
+    g, g_time = grad[:, 1:], _times(widen(grad[:, :1]), 1 / _root(c))
+    both, gap = pair.ahead()
+    tx, ty = pair.time_x(both, gap, c), pair.time_y(both, gap, c)
     factor = pair.ratio()[1]
-    slope = _slope(q, factor)
     along = widen((g * pair.x).sum(-1, keepdim=True)) + g_time * tx
-    ahead = widen((g * pair.d).sum(-1, keepdim=True)) + g_time * pair.ds / torch.sqrt(pair.times)
-    gx, gy, by_c = pair.pull(slope * (ahead - q / 2 * along) - factor / 2 * along, c)
+    ahead = widen((g * pair.d).sum(-1, keepdim=True)) + g_time * gap
+    gx, gy, by_c = pair.pull(_slope(q, factor) * (ahead - q / 2 * along) - factor / 2 * along, c)
     back = -factor * (1 + q / 2)
-    gx.addcmul_(g, back.to(dtype)).addcmul_(pair.x, (back * g_time * c / tx).to(dtype))
-    gy.addcmul_(g, factor.to(dtype)).addcmul_(pair.y, (factor * g_time * c / ty).to(dtype))
-    by_c = by_c + g_time * factor / 2 * (1 / tx - 1 / ty + q / (2 * tx))
-    return covector(gx, x.dtype), covector(gy, y.dtype), by_c.sum() / c
+    gx.addcmul_(g, back.to(dtype)).addcmul_(pair.x, _times(back * g_time / tx, c).to(dtype))
+    gy.addcmul_(g, factor.to(dtype)).addcmul_(pair.y, _times(factor * g_time / ty, c).to(dtype))
+    if by_c is not None:
+        by_c = (by_c + g_time * factor / 2 * (1 / tx - 1 / ty + q / (2 * tx))).sum() / c
+    return covector(gx, x.dtype), covector(gy, y.dtype), by_c
 
 
 def _slope(q: Tensor, factor: Tensor) -> Tensor:
-    """Derivative of ``d / sinh(d)``, which is ``factor``, by ``q = 4 sinh(d / 2)^2``."""
-    small = q < 1e-2
-    away = torch.where(small, 1.0, q)
-    slope = (1 / away - factor * (1 / away + 0.5)) / (2 + away / 2)
-    series = -1 / 6 + q * (1 / 15 - q * (3 / 140 - q * (2 / 315 - q * (5 / 2772))))
-    return torch.where(small, series, slope)
+    """Derivative of ``d / sinh(d)``, which is ``factor``, by ``q = 4 sinh(d / 2)^2``, from float64."""
+    inverse = 1 / q
+    slope = (inverse - factor * (inverse + 0.5)) / (2 + q / 2)
+    return torch.where(q < 1e-5, q / 15 - 1 / 6, slope)
 
 
 class _Logmap(Function):
     @staticmethod
-    def forward(x, y, c):
+    def forward(ctx, x, y, c):
+        keep(ctx, x, y, c)
         return in_blocks(_logmap_of, (x, y), number(c, x))[0]
-
-    setup_context = staticmethod(keep)
 
     @staticmethod
     def backward(ctx, grad):
@@ -192,6 +221,13 @@ def _logmap(x: Tensor, y: Tensor, c) -> Tensor:
 @stable("x", "v")
 def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v`` ``(..., n + 1)`` to the tangent space."""
+    if x.device.type == "cpu" and not plain(x) and x.numel():
+        space, vector = x[..., 1:], v[..., 1:]
+        q = _times(square_norm(space), c)
+        if q.amax().item() <= _NEARBY[0] and torch.linalg.vector_norm(v.detach()).item() <= _SHORT:
+            time, before = torch.sqrt(1 + q), v[..., :1]
+            amount = _times(dot(space, vector), c) - _times(time * before, _root(c))
+            return _join(before + _times(time * amount, 1 / _root(c)), torch.addcmul(vector, space, amount))
     space, q = _scaled(x[..., 1:], c)
     space, time = saturate_gradient(space), torch.sqrt(1 + q)
     v = _scaled_tangent(v, 1.0)
@@ -244,19 +280,16 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 
 def _transp_of(x: Tensor, y: Tensor, v: Tensor, c) -> tuple[Tensor]:
-    dtype = x.dtype
     pair = _transp_pair(x, y, c)
     if pair is None:
         return (_transp_wide(x, y, v, c),)
     v, root = v[:, 1:].to(pair.d.dtype), _root(c)
-    tx, times = pair.time(pair.x, c), torch.sqrt(pair.times)
-    along = widen((pair.x * v).sum(-1, keepdim=True))
-    product = widen((pair.d * v).sum(-1, keepdim=True)) - pair.ds / times / tx * along
-    share = product * c / (2 + pair.q / 2)
-    out = x.new_empty(x.shape)
-    out[:, 1:] = saturate(torch.addcmul(v, pair.s, share.to(v.dtype)), dtype)
-    out[:, :1] = saturate(along * (root / tx) + share * times / root, dtype)
-    return (out,)
+    both, gap = pair.ahead()
+    tx = pair.time_x(both, gap, c)
+    along = widen((pair.x * v).sum(-1, keepdim=True)) / tx
+    share = _times(widen((pair.d * v).sum(-1, keepdim=True)) - gap * along, c) / (2 + pair.q / 2)
+    out = torch.addcmul(v, pair.s, share.to(v.dtype))
+    return (_vector(_times(along, root) + _times(share * both, 1 / root), out, x, pair.level),)
 
 
 def _transp_pair(x: Tensor, y: Tensor, c) -> Chord | None:
@@ -277,8 +310,9 @@ def _transp_back(x: Tensor, y: Tensor, v: Tensor, grad: Tensor, c) -> tuple[Tens
         return _transp_far_back(x, y, v, grad, c)
     v, grad = v[:, 1:].to(pair.d.dtype), grad.to(pair.d.dtype)
     g, g_time, root = grad[:, 1:], widen(grad[:, :1]), _root(c)
-    tx, ty, times = pair.time(pair.x, c), pair.time(pair.y, c), torch.sqrt(pair.times)
-    gap, bottom = pair.ds / times, 2 + pair.q / 2  # t_y - t_x, 1 + cosh of the distance
+    times, gap = pair.ahead()
+    tx, ty = pair.time_x(times, gap, c), pair.time_y(times, gap, c)
+    bottom = 2 + pair.q / 2  # 1 + cosh of the distance
     along = widen((pair.x * v).sum(-1, keepdim=True))
     product = widen((pair.d * v).sum(-1, keepdim=True)) - gap / tx * along
     share = product * c / bottom
@@ -295,9 +329,10 @@ def _transp_back(x: Tensor, y: Tensor, v: Tensor, grad: Tensor, c) -> tuple[Tens
     gx.addcmul_(g, narrow(share)).addcmul_(v, narrow(by_v)).addcmul_(pair.x, narrow(by_tx * c / tx))
     gy.addcmul_(g, narrow(share)).addcmul_(v, narrow(by_product)).addcmul_(pair.y, narrow(by_ty * c / ty))
     gv = torch.addcmul(g, pair.d, narrow(by_product)).addcmul_(pair.x, narrow(by_along))
-    by_c = by_c + by_share * share + g_time * (along * root / tx - share * times / root) / 2
-    by_c = by_c + (by_tx * (tx - 1 / tx) + by_ty * (ty - 1 / ty)) / 2
-    return covector(gx, x.dtype), covector(gy, x.dtype), covector(gv, x.dtype), by_c.sum() / c
+    if by_c is not None:
+        by_c = by_c + by_share * share + g_time * (along * root / tx - share * times / root) / 2
+        by_c = (by_c + (by_tx * (tx - 1 / tx) + by_ty * (ty - 1 / ty)) / 2).sum() / c
+    return covector(gx, x.dtype), covector(gy, x.dtype), covector(gv, x.dtype), by_c
 
 
 def _transp_far_back(x: Tensor, y: Tensor, v: Tensor, grad: Tensor, c) -> tuple[Tensor, ...]:
@@ -308,10 +343,9 @@ def _transp_far_back(x: Tensor, y: Tensor, v: Tensor, grad: Tensor, c) -> tuple[
 
 class _Transp(Function):
     @staticmethod
-    def forward(x, y, v, c):
+    def forward(ctx, x, y, v, c):
+        keep(ctx, x, y, v, c)
         return in_blocks(_transp_of, (x, y, v), number(c, x))[0]
-
-    setup_context = staticmethod(keep)
 
     @staticmethod
     def backward(ctx, grad):

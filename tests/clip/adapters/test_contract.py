@@ -1,6 +1,7 @@
 """What every adapter of CLIP does, whatever the method: a new one joins by a row of :data:`METHODS`."""
 
 import copy
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from hypvision.clip import adapters
+from hypvision.clip.adapters.base import _check_base
 from hypvision.clip.towers import encode_dense, encode_text
 from hypvision.errors import HypvisionError
 
@@ -357,6 +359,15 @@ def test_adapters_of_other_models_are_refused(tmp_path):
     for parameter in (other := make()).parameters():
         parameter.data.neg_()
     fails("begin differently", other, half)
+
+
+def test_how_alike_a_base_model_must_be():
+    """As bfloat16 is: one in a hundred, of the mean size, and of each number and of the mean size together."""
+    own = {"text": dict(mean_abs=1.0, sample=[1.0, 0.0])}
+    for mean, first, same in ((1.009, 1.0, True), (1.011, 1.0, False), (1.0, 1.019, True), (1.0, 1.022, False)):
+        base = {"text": dict(mean_abs=mean, sample=[first, 0.0])}
+        with nullcontext() if same else pytest.raises(HypvisionError, match="trained on other weights"):
+            _check_base(own, base, Path("adapter.safetensors"))
 
 
 def test_an_interrupted_save_leaves_the_old_file(tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """HyperCLIP on open_clip models of every kind; what all adapters have in common is in test_contract.py."""
 
 import copy
+import math
+import warnings
 
 import pytest
 import torch
@@ -103,6 +105,8 @@ def test_feature_form_is_the_weight_form_transposed():
     turned = {name: value.mT.contiguous() for name, value in adapters.adapter_state_dict(weight).items()}
     feature.load_state_dict(turned, strict=False)
     assert close(outputs(weight), outputs(feature))
+    x = torch.randn(5, 1, 32)
+    assert feature.transformer.resblocks[0].attn(x, x, x, None, False)[1] is None  # need_weights=False by its place
     sig = adapters.inject(clip_models.siglip(), block=16, form="feature")
     before = outputs(sig)
     disturb(sig)
@@ -127,6 +131,37 @@ def test_the_hyperbolic_form_equals_the_linear_one_until_the_clip(path):
     report = clip_report(near)
     assert report["text"]["clipped_share"] > 0.5 and report["text"]["clip_radius"] < 0.7
     assert not close(outputs(near), flat, 1e-3)
+
+
+@pytest.mark.parametrize("geometry", ["hyperbolic", "euclidean"])
+def test_report_of_the_clip_on_known_rows(geometry):
+    """Norms of the rows of the base model, tower by tower; blocks that double them."""
+    model = clip_models.openai_clip()
+    blocks = {"text": model.transformer.resblocks, "vision": model.visual.transformer.resblocks}
+    rows = {
+        kind: torch.cat([block.attn.in_proj_weight.detach().norm(dim=-1).view(3, -1)[::2].flatten() for block in tower])
+        for kind, tower in blocks.items()
+    }  # of q and v
+    middle = {kind: 2 * float(lengths.median()) for kind, lengths in rows.items()}
+    curvature = {kind: (3.80020 / middle[kind]) ** 2 for kind in rows}  # half of the doubled rows are beyond the radius
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapters.inject(clip_models.openai_clip(), block=16)  # rows far inside of the radius are nothing to warn of
+        warnings.simplefilter("ignore")
+        adapters.inject(
+            model, block=16, projections="qv", geometry=geometry, c_text=curvature["text"], c_vision=curvature["vision"]
+        )
+    with torch.no_grad():
+        for parameter in adapters.trainable_parameters(model):
+            parameter.mul_(2)
+    report = clip_report(model)
+    assert set(report) == {"text", "vision"}
+    for kind, found in report.items():
+        assert found["largest_row"] == pytest.approx(float(rows[kind].max()), rel=1e-6)
+        assert found["largest_mapped_row"] == pytest.approx(2 * float(rows[kind].max()), rel=1e-6)
+        flat = geometry == "euclidean"
+        assert found["clip_radius"] == (math.inf if flat else pytest.approx(middle[kind], rel=1e-5))
+        assert found["clipped_share"] == (0 if flat else pytest.approx(0.5, abs=0.01))
 
 
 def test_only_the_blocks_train_and_get_finite_gradients():
@@ -200,6 +235,9 @@ def test_official_options():
     assert layers.layers("vision", 24) == (*range(11), 23) and layers.layers("vision", 12) == tuple(range(12))
     assert layers.layers("text", 12) == tuple(range(12)) and layers.layers("vision", 4) == (0, 1, 2, 3)
     assert HyperCLIPConfig(text_layers=2, vision_layers=[3, 0]).layers("vision", 4) == (0, 3)
+    assert HyperCLIPConfig(text_layers=2).layers("text", 4) == (2,) and HyperCLIPConfig(
+        text_layers=[2]
+    ).text_layers == (2,)
     assert HyperCLIPConfig(official_text_curvature=True).curvature("text") == 1.0
 
     from hypvision.clip.towers import encode_dense

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import pytest
 import torch
 
@@ -61,6 +62,14 @@ def test_radii_of_the_clips_are_the_published_ones():
             assert torch.allclose(long, torch.full_like(long, 3.80020 / c**0.5), atol=2e-5)
             short = function(far, 0.01 * torch.eye(8, dtype=torch.double)[None], c).norm(dim=-1)
             assert torch.allclose(short, torch.full_like(short, 0.061030 / c**0.5), atol=1e-6)
+
+
+def test_artanh_over_its_argument_to_the_last_digits():
+    """On both sides of the change from the series to the function."""
+    z = torch.tensor([0.0, 1e-3, 9.999e-3, 1.0001e-2, 0.5], dtype=torch.double)
+    with mpmath.workdps(40):
+        expected = [1.0, *(float(mpmath.atanh(mpmath.mpf(v)) / mpmath.mpf(v)) for v in z.tolist()[1:])]
+    torch.testing.assert_close(layer._atanhc(z), torch.tensor(expected, dtype=torch.double), rtol=5e-16, atol=0)
 
 
 def test_away_from_the_clip_it_is_linear_and_beyond_it_is_not():
@@ -159,6 +168,23 @@ def test_module():
         maps(block=128)
     with pytest.raises(HypvisionError, match="A block of 0 does not divide"):
         maps(block=0)
+
+
+@pytest.mark.parametrize("mobius", [True, False])
+@pytest.mark.parametrize("fused", [True, False])
+def test_module_computes_what_its_options_say(mobius, fused):
+    """Where rows are clipped, so that the product of the paper and the plain one differ."""
+    config = HyperCLIPConfig(block=8, mobius=mobius, fused=fused)
+    module, packed = BlockMaps(32, config, 1.0).double(), rows(96, 32, scale=0.5)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+        found = module(packed)
+        for other in (True, False):
+            expected = torch.cat([map_rows(w, s, 1.0, other) for w, s in zip(packed.chunk(3), module.parameters())])
+            assert torch.allclose(found, expected, rtol=1e-9) == (other == mobius)
+        step = torch.cat([map_rows_reference(w, s, 1.0, mobius) for w, s in zip(packed.chunk(3), module.parameters())])
+        assert torch.equal(found, step) != fused
 
 
 def test_what_is_kept_and_what_is_not():

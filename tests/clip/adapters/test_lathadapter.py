@@ -179,6 +179,16 @@ def test_number_and_start_of_attributes():
     assert torch.equal(own.attributes, before)  # random ones stay
 
 
+@pytest.mark.parametrize(
+    ("name", "least"),
+    dict(attributes=0, classes=1, dim=0, beta=0, sigma=0, neighbours=2, draws=1, least=1).items(),
+)
+def test_least_values_are_taken_and_smaller_ones_not(name, least):
+    assert getattr(LatHAdapterConfig(**{name: least}), name) == least
+    with pytest.raises(HypvisionError, match=f"{name} must be at least {least}, got {least - 1}"):
+        LatHAdapterConfig(**{name: least - 1})
+
+
 def test_mistakes_are_explained():
     for match, options in (
         ("degree is 'sum'; use one of abs, relu, clamp", dict(degree="sum")),

@@ -248,6 +248,10 @@ def test_state_dicts_hold_what_was_learned(tmp_path):
         assert not found.missing_keys and not found.unexpected_keys
     with pytest.raises(HypvisionError, match="does not fit the few-shot method"):
         load_learned(make("maple"), tmp_path / "a.pth")
+    torch.save(make("promptsrc").state_dict(), tmp_path / "b.pth")
+    wider = build_host(bundle(width=96, head_width=32), "promptsrc", **PROMPTED["promptsrc"])
+    with pytest.raises(HypvisionError, match="does not fit the few-shot method .PromptSRC.* Give the CLIP model"):
+        load_learned(wider, tmp_path / "b.pth")
 
 
 # Invariants -----------------------------------------------------------------------------------------------------------

@@ -92,8 +92,8 @@ CHAINS, IMAGES = [("a", "b c", "d"), ("a", "e", "f"), ("a", "e", "g")], ["x/1.jp
 def test_embeddings_of_any_model(tmp_path):
     texts, images = torch.randn(3, 3, 5), torch.randn(2, 5)
     save_file(dict(texts=texts, images=images, root=torch.zeros(5)), tmp_path / "a.safetensors")
-    found, folder, space = read_embeddings(tmp_path / "a.safetensors")
-    measured = measure_chains(CHAINS, IMAGES, found, folder, space, 7)
+    found, images, space = read_embeddings(tmp_path / "a.safetensors")
+    measured = measure_chains(CHAINS, IMAGES, found, images, space, 7)
     assert len(measured.metrics.precision) == 2 and -1 <= measured.values["d_corr"] <= 1
     assert measure_chains(CHAINS, IMAGES, found, None, space).values == {"d_corr": measured.values["d_corr"]}
     save_file(dict(texts=texts, c=torch.tensor(0.5)), tmp_path / "b.safetensors")

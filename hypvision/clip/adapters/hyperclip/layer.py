@@ -82,10 +82,10 @@ def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
 
 def _atanhc(z: Tensor) -> Tensor:
     """artanh(z) / z for 0 <= z < 1."""
-    small = z < 1e-2  # the next term of the series is below 1e-16
+    small = z < 1e-2  # the next term of the series is below 1e-16: z^8 / 9
     large = torch.where(small, 0.5, z)
     q = z.square()
-    return torch.where(small, 1 + q * (1 / 3 + q * (1 / 5 + q * (1 / 7 + q / 9))), torch.atanh(large) / large)
+    return torch.where(small, 1 + q * (1 / 3 + q * (1 / 5 + q / 7)), torch.atanh(large) / large)
 
 
 def _norm(x: Tensor, tiny: float) -> Tensor:

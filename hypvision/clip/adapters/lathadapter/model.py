@@ -144,8 +144,8 @@ class LatentHierarchy(nn.Module):
         # Where each image has its own classes, the attributes lie below each of these sets.
         above = [self.ball.cdist(attributes, own) for own in (classes if classes.dim() == 3 else classes[None])]
 
-        def loss(dist: Tensor, rows: Tensor, own: Tensor | None) -> Tensor:
-            return lca_triplet_loss(dist, rows, config.tau, config.sigma, own, generator, config.lca_score)
+        def loss(dist: Tensor, rows: Tensor, gumbel: Tensor | None) -> Tensor:
+            return lca_triplet_loss(dist, rows, config.tau, config.sigma, gumbel, generator, config.lca_score)
 
         return dict(
             loss_va=loss(below, of_images, noise[0]),
