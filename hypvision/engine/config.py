@@ -288,11 +288,19 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
 
 
 def leave_out_pretrained(model: Any) -> None:
-    """Change the ``model`` of a config so that building it fetches no weights: a checkpoint replaces them all."""
+    """Change the ``model`` of a config so that building it fetches no weights: a checkpoint replaces them all.
+
+    A class with ``checkpoint_is_partial = True`` stays as it is: its checkpoints lack what is frozen.
+    """
+    from mmengine.registry import MODELS
+
     if isinstance(model, (list, tuple)):
         for part in model:
             leave_out_pretrained(part)
     if not isinstance(model, dict):
+        return
+    kind = model.get("type")
+    if isinstance(kind, str) and getattr(MODELS.module_dict.get(kind), "checkpoint_is_partial", False):
         return
     if isinstance(model.get("clip"), dict):
         model["clip"]["load_weights"] = False

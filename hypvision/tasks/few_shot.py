@@ -64,6 +64,8 @@ class FewShotCLIP(BaseModel):
         HypvisionError: unknown method or options, or a model that does not fit.
     """
 
+    checkpoint_is_partial = True
+
     def __init__(
         self,
         clip: dict[str, Any] | CLIPBundle,

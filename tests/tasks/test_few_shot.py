@@ -24,10 +24,15 @@ IMAGES = torch.randint(0, 255, (4, 3, 64, 64), dtype=torch.uint8)
 LABELS = torch.tensor([0, 1, 2, 0])
 
 
+def loaded(load_weights=True, **options):
+    """The tiny CLIP; without its weights another one."""
+    return bundle(seed=1 if load_weights else 9)
+
+
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     """The tiny CLIP in place of the models that are asked for by name."""
-    monkeypatch.setattr("hypvision.tasks.few_shot.create_clip", lambda **options: bundle())
+    monkeypatch.setattr("hypvision.tasks.few_shot.create_clip", loaded)
     monkeypatch.setattr("hypvision.clip.prompting.promptkd.create_clip", lambda **options: bundle(seed=5))
 
 
