@@ -17,7 +17,7 @@ class BuildWithData(build_py):
             return
         zoo, configs = Path("model_zoo"), Path("configs")
         self._copy(zoo, "_model_zoo", [zoo / "index.yml", *sorted(zoo.glob("*/*.safetensors"))])
-        self._copy(configs, "_configs", sorted(configs.rglob("*.py")))
+        self._copy(configs, "_configs", sorted([*configs.rglob("*.py"), *configs.rglob("*.csv")]))
 
     def _copy(self, source, name, files):
         target = Path(self.build_lib, "hypvision", name)

@@ -1,25 +1,90 @@
 #!/usr/bin/env python
-"""What a language model of configs/helm has learned: ``python tools/helm_study.py FOLDER --text test.txt``.
+"""Trainings of configs/helm side by side, and what a model has learned.
 
-FOLDER is what ``hypvision lm-save`` wrote. Prints the curvatures of experts; how far out the points of words lie, by
-how often the text has the word; how the rotary code makes attention fall with the distance; and with ``--items`` the
-accuracy on a jsonl of ``{context, choices, label}``, by the likelihood of a choice and by that of a character of it.
+    python tools/helm_study.py runs work_dirs/helm-d-s0 work_dirs/llama-s0 ... --figure curves.png
+    python tools/helm_study.py model FOLDER --text test.txt --items blimp.jsonl --figure decay.png
+
+``runs`` reads the logs of trainings, whose folders are called NAME-sSEED: held-out bits a byte after each validation,
+mean and spread over the seeds, tokens a second, curvatures at the end. ``model`` takes what ``hypvision lm-save`` has
+written: the curvatures of experts; how far out the points of words lie, by how often the text has the word; how the
+rotary code makes logits fall with the distance; the accuracy on a jsonl of ``{context, choices, label}``, by the
+likelihood of a choice and by that of a character of it.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from argparse import ArgumentParser, Namespace
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from hypvision.errors import guard
+from hypvision.errors import HypvisionError, guard, require
+from hypvision.files import replacing
+from hypvision.helm.rows import turn
 from hypvision.tasks.language_models import load_folder
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Of a training its ``curve`` (bits a byte by the step), the seconds of its fastest step, and its curvatures."""
+    lines = [line for path in sorted(folder.glob("*/vis_data/scalars.json")) for line in path.read_text().splitlines()]
+    records = [json.loads(line) for line in lines]
+    curve = {record["step"]: record["bits_per_byte"] for record in records if "bits_per_byte" in record}
+    if not curve:
+        raise HypvisionError(f"'{folder}' has no log of a language model with a validation. Give its work_dir.")
+    last = next(record for record in reversed(records) if "loss" in record)
+    return dict(
+        curve=curve,
+        seconds=min(record["time"] for record in records if "time" in record and "loss" in record),
+        curvatures={name.rpartition("/")[2]: value for name, value in last.items() if "expert_c" in name},
+    )
+
+
+def runs(args: Namespace) -> None:
+    """The table of trainings, and their curves."""
+    found = defaultdict(list)
+    for folder in args.folders:
+        found[re.sub(r"-s\d+$", "", folder.name)].append(read_run(folder))
+    steps = sorted({step for group in found.values() for run in group for step in run["curve"]})
+    print("| config | seeds | " + " | ".join(map(str, steps)) + " | tokens a second |")
+    print("|---|--:|" + "--:|" * (len(steps) + 1))
+    for name, group in found.items():
+        cells = [_spread([run["curve"][step] for run in group if step in run["curve"]]) for step in steps]
+        rate = args.tokens / min(run["seconds"] for run in group)
+        print(f"| `{name}` | {len(group)} | " + " | ".join(cells) + f" | {rate:,.0f} |")
+    for name, group in found.items():
+        for run in group:
+            if run["curvatures"]:
+                print(f"{name}: c =", {key: round(value, 3) for key, value in run["curvatures"].items()})
+    if args.figure:
+        pyplot = require("matplotlib.pyplot", "viz")
+        figure, axis = pyplot.subplots(figsize=(5.4, 3.6))
+        for number, (name, group) in enumerate(found.items()):
+            for i, run in enumerate(group):
+                style = dict(color=f"C{number}", linewidth=1, label=name if i == 0 else None)
+                axis.plot(run["curve"].keys(), run["curve"].values(), **style)
+        axis.set(xlabel="steps", ylabel="held-out bits a byte")
+        axis.legend(fontsize=7, frameon=False)
+        _write(figure, args.figure)
+
+
+def _spread(values: list[float]) -> str:
+    if not values:
+        return ""
+    mean = f"{statistics.mean(values):.3f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
+
+
+def _write(figure, path: Path) -> None:
+    figure.tight_layout()
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=110)
 
 
 @torch.inference_mode()
@@ -48,18 +113,17 @@ def norms_by_rarity(model, tokenizer, text: str, pieces: int = 300, length: int 
 
 
 @torch.inference_mode()
-def rotary_decay(model, distances=(0, 1, 2, 4, 8, 16, 32, 64)) -> tuple[list[float], float]:
-    """Mean logit of a random query and the key that equals it, by distance; and how far logits of equal distances at
-    different places differ."""
+def rotary_decay(model, distances: int = 128) -> tuple[list[float], float]:
+    """Mean logit of a random query and the key that equals it, by their distance; and how far logits of equal distances
+    at different places differ."""
     attention = model.model.layers[0].attn
     d, generator = attention.d, torch.Generator().manual_seed(0)
     x = torch.randn(256, d, generator=generator)
-    from hypvision.helm.rows import turn
 
     def at(position: int) -> torch.Tensor:
         return turn(x, *attention.rotary(position, 1, x.device))
 
-    means = [float((at(0) * at(m)).sum(-1).mean() / d) for m in distances]
+    means = [float((at(0) * at(m)).sum(-1).mean() / d) for m in range(distances)]
     spread = max(float(((at(m) * at(m + 7)).sum(-1) - (at(0) * at(7)).sum(-1)).abs().max()) for m in (1, 50, 100))
     return means, spread
 
@@ -86,25 +150,46 @@ def accuracy(model, tokenizer, path: Path, limit: int) -> tuple[float, float, in
     return right[0] / len(items), right[1] / len(items), len(items)
 
 
-def run(args: Namespace) -> None:
+def model(args: Namespace) -> None:
+    """What a model has learned."""
     torch.set_num_threads(1)
-    model, tokenizer = load_folder(args.folder)
-    curvatures = {name: p.item() for name, p in model.named_parameters() if name.endswith(".c")}
+    network, tokenizer = load_folder(args.folder)
+    curvatures = {name: p.item() for name, p in network.named_parameters() if name.endswith(".c")}
     print("curvatures:", {name: round(value, 3) for name, value in curvatures.items()})
     if args.text:
-        for what, norm, count in norms_by_rarity(model, tokenizer, args.text.read_text()):
+        for what, norm, count in norms_by_rarity(network, tokenizer, args.text.read_text()):
             print(f"words that the text has {what}: norm {norm:.3f} over {count}")
-    means, spread = rotary_decay(model)
-    print("rotary code, distances 0 1 2 4 8 16 32 64:", [round(m, 3) for m in means], f"relative to {spread:.1e}")
+    means, spread = rotary_decay(network)
+    kept = {m: round(means[m], 3) for m in (0, 1, 2, 4, 8, 16, 32, 64)}
+    print("rotary code, logits by distance:", kept, f"relative to {spread:.1e}")
+    if args.figure:
+        pyplot = require("matplotlib.pyplot", "viz")
+        figure, axis = pyplot.subplots(figsize=(5.4, 3.0))
+        axis.plot(range(len(means)), means, color="C0", linewidth=1)
+        axis.set(xlabel="distance in tokens", ylabel="mean product of a vector and itself")
+        _write(figure, args.figure)
     for path in args.items:
-        plain, length, count = accuracy(model, tokenizer, path, args.limit)
+        plain, length, count = accuracy(network, tokenizer, path, args.limit)
         print(f"{path.name}: {plain:.3f}, by length {length:.3f}, {count} items")
 
 
-if __name__ == "__main__":
+def main() -> int:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder")
-    parser.add_argument("--text", type=Path)
-    parser.add_argument("--items", type=Path, nargs="*", default=[])
-    parser.add_argument("--limit", type=int, default=300)
-    sys.exit(guard(run, parser.parse_args()))
+    commands = parser.add_subparsers(required=True)
+    of_runs = commands.add_parser("runs", help="trainings side by side")
+    of_runs.add_argument("folders", nargs="+", type=Path, metavar="WORK_DIR", help="called NAME-sSEED")
+    of_runs.add_argument("--tokens", type=int, default=1024, metavar="N", help="of a step (default: 1024)")
+    of_model = commands.add_parser("model", help="what a model has learned")
+    of_model.add_argument("folder", metavar="FOLDER", help="as hypvision lm-save writes it")
+    of_model.add_argument("--text", type=Path)
+    of_model.add_argument("--items", type=Path, nargs="*", default=[])
+    of_model.add_argument("--limit", type=int, default=300, metavar="N", help="items of a file (default: 300)")
+    for command, function in ((of_runs, runs), (of_model, model)):
+        command.add_argument("--figure", type=Path, metavar="FILE", help="draw it there")
+        command.set_defaults(function=function)
+    args = parser.parse_args()
+    return guard(args.function, args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

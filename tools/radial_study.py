@@ -38,7 +38,7 @@ from hypvision.errors import guard
 from hypvision.files import write_text
 from hypvision.viz.chains import draw_levels, draw_walks
 
-CONFIG = Path(__file__).parents[1] / "configs/hierarcaps/radial-clip-emoji_200i.py"
+CONFIG = Path(__file__).parents[1] / "configs/hierarcaps/radial-clip-emoji_100i.py"
 LOSSES = {
     "radial embeddings": {"model.loss.type": "RadialLoss"},
     "entailment cones": {"model.loss.type": "EntailmentConeLoss", "model.loss.margin": 0.1},

@@ -1,8 +1,8 @@
 """One tensor of a large checkpoint: found by the table of its shards, and read without the others.
 
 A checkpoint is a file, a folder as transformers writes it, or ``USER/REPO`` on the hub, of which then only the table
-and one shard are fetched. safetensors come first: of them the one tensor is read; a ``.bin`` shard is read as a whole,
-by the reader of all checkpoints.
+and one shard are fetched. safetensors come first. Of either kind only the numbers of the one tensor are read; what
+PyTorch writes is mapped into memory by the reader of all checkpoints.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from hypvision.checkpoints.read import network_weights, read_file
+from hypvision.checkpoints.read import read_file, stored_weights
 from hypvision.checkpoints.sources import fetch_from_hub
 from hypvision.checkpoints.storage import check_format
 from hypvision.errors import HypvisionError
@@ -79,7 +79,7 @@ def _table(path: Path) -> dict[str, str]:
 
 def _from_file(path: Path, choose: Callable[[Iterable[str]], str]) -> tuple[str, Tensor]:
     if path.suffix != ".safetensors":
-        weights = network_weights(read_file(path), part=None)
+        weights = stored_weights(read_file(path, mapped=True))
         name = choose(weights)
         return name, _of(weights, name, path)
     check_format(path)

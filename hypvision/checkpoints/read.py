@@ -30,7 +30,15 @@ from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import check_format, format_problem, unpack
 from hypvision.errors import HypvisionError
 
-__all__ = ["LogHistory", "allow_training_files", "network_weights", "read", "read_file", "read_weights"]
+__all__ = [
+    "LogHistory",
+    "allow_training_files",
+    "network_weights",
+    "read",
+    "read_file",
+    "read_weights",
+    "stored_weights",
+]
 
 # Stand-ins for what trainings pickle
 
@@ -149,13 +157,13 @@ def allow_training_files() -> None:
     torch.serialization.add_safe_globals(_ALLOWED)
 
 
-def _unpickle(path: Path, device: Any) -> Any:
+def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
     with _allow_list:
         before = torch.serialization.get_safe_globals()  # what other code lets through does not count here
         torch.serialization.clear_safe_globals()
         try:
             torch.serialization.add_safe_globals(_ALLOWED)
-            return torch.load(path, map_location=device, weights_only=True)
+            return torch.load(path, map_location=device, weights_only=True, mmap=mapped and zipfile.is_zipfile(path))
         finally:
             torch.serialization.clear_safe_globals()
             torch.serialization.add_safe_globals(before)
@@ -178,12 +186,13 @@ def read(source: str | Path, device: Any = "cpu") -> dict[str, Any]:
     return read_file(fetch(source), device)
 
 
-def read_file(path: str | Path, device: Any = "cpu") -> dict[str, Any]:
+def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False) -> dict[str, Any]:
     """What a checkpoint file holds, without running any code in it.
 
     Args:
         path: safetensors, or ``.pth``, ``.pt``, ... as PyTorch writes them.
         device: where the tensors go, as for :func:`torch.load`.
+        mapped: leave the numbers of what PyTorch wrote in the file until they are used, if they stay on the CPU.
 
     Returns:
         What the file holds: dense tensors and plain values; for safetensors the flat state dict, in float32 (see
@@ -207,7 +216,7 @@ def read_file(path: str | Path, device: Any = "cpu") -> dict[str, Any]:
             place = device if isinstance(device, (str, torch.device)) else "cpu"
             return unpack(load_file(path, device=str(place)))
         _check_archive(path)
-        content = _unpickle(path, device)
+        content = _unpickle(path, device, mapped)
     except HypvisionError:
         raise
     except PermissionError as error:
@@ -362,6 +371,17 @@ def network_weights(checkpoint: Mapping[str, Any], part: re.Pattern[str] | None 
     Raises:
         HypvisionError: a name that is no text, or a tensor that is not dense.
     """
+    weights = stored_weights(checkpoint)
+    inside = {match[1]: value for name, value in weights.items() if part and (match := part.fullmatch(name))}
+    return current_names(unpack(inside or weights))
+
+
+def stored_weights(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The weights in a checkpoint as they are stored, without the prefixes of wrappers.
+
+    Raises:
+        HypvisionError: as :func:`network_weights`.
+    """
     for wrapper in _WRAPPERS:
         if isinstance(checkpoint.get(wrapper), Mapping):
             checkpoint = checkpoint[wrapper]
@@ -376,5 +396,4 @@ def network_weights(checkpoint: Mapping[str, Any], part: re.Pattern[str] | None 
         while name.startswith(("module.", "_orig_mod.")):
             name = name.removeprefix("module.").removeprefix("_orig_mod.")
         weights[name] = value
-    inside = {match[1]: value for name, value in weights.items() if part and (match := part.fullmatch(name))}
-    return current_names(unpack(inside or weights))
+    return weights

@@ -25,8 +25,9 @@ def add_scaling_arguments(parser: Parser) -> None:
     )
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=text)
     text = (
-        "run: quick, fig1, fig3 to fig8; heads: checkpoints (a file, a folder, USER/REPO on the hub), or paper for its "
-        "27 models; tokens: text files, or .npy files of ids; fit: csv files with family, dataset, m and loss"
+        "run: quick, fig1, fig3 to fig8; heads: checkpoints (a file, a folder, USER/REPO on the hub), csv tables of "
+        "them (family, model, head, m), or paper for its 27; tokens: text files, or .npy files of ids; fit: csv files "
+        "with family, dataset, m and loss"
     )
     parser.add_argument("subjects", nargs="+", metavar="WHAT", help=text)
     text = "folder of results, which a second run takes up (default: scaling)"
@@ -125,23 +126,25 @@ def _names(folder: Path, name: str, figures: list[Path]) -> str:
 
 
 def _run_heads(args: Namespace) -> None:
-    from hypvision.scaling.language_models import MODELS
+    from hypvision.scaling.language_models import paper_models, read_models
     from hypvision.scaling.sweep import write_table
 
-    wanted = [
-        name for subject in args.subjects for name in ([m.name for m in MODELS] if subject == "paper" else [subject])
-    ]
+    tensors: dict[str, str | None] = {}
+    for subject in args.subjects:
+        if subject == "paper" or subject.endswith(".csv"):
+            table = paper_models() if subject == "paper" else read_models(subject)
+            tensors |= {model.name: model.head for model in table}
+        else:
+            tensors[subject] = {model.name: model.head for model in paper_models()}.get(subject)
     path = Path(args.out, "heads.csv")
     rows = {row["model"]: row for row in (_read_csv(path) if path.exists() else [])}
-    todo = list(dict.fromkeys(wanted))
-    tensors = {model.name: model.head for model in MODELS}
-    cells = [Cell(name, measure_head, (name, args.tensor or tensors.get(name))) for name in todo]
+    cells = [Cell(name, measure_head, (name, args.tensor or tensor)) for name, tensor in tensors.items()]
     options = submit_options(args)
     outcome = run_cells(cells, finished=rows.__contains__, folder=Path(args.out, "jobs"), unit="model", **options)
     rows.update(outcome.results)
     if rows:
         write_table(path, list(rows.values()))
-    for name in todo:
+    for name in tensors:
         if name in rows:
             row = {key: float(value) for key, value in rows[name].items() if key not in ("model", "tensor")}
             print(

@@ -10,6 +10,7 @@ from typing import Any
 from mmengine.registry import DATASETS
 from torch.utils.data import Dataset
 
+from hypvision.clip.radial.measure import find_image_files, read_middle
 from hypvision.data.chains import Chain, emoji_chains, read_chains, shape_chains, with_negatives
 from hypvision.errors import HypvisionError
 
@@ -26,6 +27,9 @@ class TextChains(Dataset):
         root, split: of ``"emoji"``; the split of ``"shapes"``, too.
         length: chains of ``"shapes"``.
         seed: of negatives that are drawn from siblings, where the file has none.
+        images: folder of an image for each chain, see :func:`hypvision.clip.radial.measure.find_image_files`; for a
+            tuning of the image tower.
+        size: side of these images.
         levels: of the chains that are taken, from 0, such as ``(0, 1, 3)``; None: all.
         share: first and last chain as shares of all: ``(0.95, 1.0)`` are the last 5 %, for validation.
 
@@ -40,6 +44,8 @@ class TextChains(Dataset):
         split: str = "train",
         length: int = 1000,
         seed: int = 0,
+        images: str | Path | None = None,
+        size: int = 224,
         levels: Sequence[int] | None = None,
         share: tuple[float, float] = (0.0, 1.0),
     ):
@@ -66,6 +72,13 @@ class TextChains(Dataset):
         if not self.chains:
             raise HypvisionError(f"share={tuple(share)} leaves none of the {len(chains)} chains of '{source}'.")
         self.metainfo = dict(classes=())
+        self.size, self.files = size, []
+        if images is not None:
+            if not all(chain.image for chain in self.chains):
+                raise HypvisionError(f"The chains '{source}' name no images (id or image_url): leave out images=.")
+            owners = [chain.image for chain in self.chains]
+            files = find_image_files(owners, images)
+            self.files = [files[owner] for owner in owners]
 
     @property
     def texts(self) -> list[str]:
@@ -77,6 +90,10 @@ class TextChains(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """``positive``, ``negative``: lists of texts, one a level. PyTorch's collation turns those of a batch into a
-        list of levels."""
+        list of levels. With images: ``inputs`` uint8 (3, size, size) and ``image``, its path."""
         chain = self.chains[index]
-        return dict(positive=list(chain.texts), negative=list(chain.negatives))
+        found: dict[str, Any] = dict(positive=list(chain.texts), negative=list(chain.negatives))
+        if self.files:
+            path = self.files[index]
+            found |= dict(inputs=read_middle(path, self.size, self.size), image=str(path))
+        return found

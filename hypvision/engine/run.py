@@ -62,6 +62,8 @@ def _build_runner(config: Config, console: ConsoleHook | None) -> Runner:
     if number := next(_RUNS):
         # mmengine keeps log and message hub by this name and the second: two short runs of a process would share them.
         config.experiment_name = f"{config.get('experiment_name') or Path(config.filename or 'run').stem}-{number}"
+    if config.get("runner_type") == "ShardedRunner":
+        import hypvision.engine.sharded  # noqa: F401 - registers it; not all trainings should import so much
     runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
     model = getattr(runner.model, "module", runner.model)
     check_channels(getattr(model, "module", model))

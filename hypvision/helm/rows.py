@@ -362,7 +362,8 @@ class _Dots(Function):
     def forward(ctx, pairs, *rows):
         ctx.save_for_backward(*rows)
         ctx.pairs = pairs
-        return torch.stack([(rows[i] * rows[j]).sum(-1) for i, j in pairs], -1)
+        found = [_length(rows[i]).square_() if i == j else (rows[i] * rows[j]).sum(-1, keepdim=True) for i, j in pairs]
+        return torch.cat(found, -1)
 
     @staticmethod
     @once_differentiable
@@ -371,7 +372,8 @@ class _Dots(Function):
         found: list = [None] * len(rows)
         for k, (i, j) in enumerate(ctx.pairs):
             g = grad[:, k : k + 1]
-            for target, source in ((i, j), (j, i)):
+            for target, source in ((i, j), (j, i)) if i != j else ((i, i),):
+                g = 2 * g if i == j else g
                 if found[target] is None:
                     found[target] = rows[source] * g
                 else:

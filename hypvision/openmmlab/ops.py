@@ -391,6 +391,7 @@ MISSING: dict[str, tuple[str, ...]] = {
     "carafe": ("carafe", "FPN_CARAFE", "CARAFE"),
     "psamask": ("PSAHead",),
     "masked_im2col": ("GARPNHead", "GARetinaHead"),  # when they predict
+    "modulated_deform_conv_forward": ("DyHead",),  # with the offsets of another map, which torchvision refuses
     "sync_bn": ("MMSyncBN",),
 }
 """What stays missing, and the types of mmdet's and mmseg's configs that need it."""

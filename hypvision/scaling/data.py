@@ -95,12 +95,15 @@ def stream(*words: object) -> torch.Generator:
 class Batch(NamedTuple):
     """A sparse batch, its triplets ordered by sample and then by feature.
 
+    Samples without a feature, more than a third at density 1, are all the same to the model: they are only counted.
+
     Attributes:
-        rows, columns: ``(K,)`` int64, the sample and the feature of a triplet.
+        rows, columns: ``(K,)`` int64, the sample, among the ``S`` that have features, and the feature of a triplet.
         values: ``(K,)``.
-        row_offsets: ``(B + 1,)``, where the triplets of each sample begin.
+        row_offsets: ``(S + 1,)``, where the triplets of each sample begin.
         by_column: ``(K,)``, the order of the triplets by feature.
         column_offsets: ``(n + 1,)``, where those of each feature begin in that order.
+        empty: number of samples without a feature.
     """
 
     rows: Tensor
@@ -109,11 +112,17 @@ class Batch(NamedTuple):
     row_offsets: Tensor
     by_column: Tensor
     column_offsets: Tensor
+    empty: int
+
+    @property
+    def occupied(self) -> int:
+        """Number of samples with features, ``S``."""
+        return len(self.row_offsets) - 1
 
     @property
     def size(self) -> int:
         """Number of samples, ``B``."""
-        return len(self.row_offsets) - 1
+        return self.occupied + self.empty
 
     @property
     def features(self) -> int:
@@ -122,25 +131,28 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
         """The same on another device, its values in another type."""
-        moved = Batch(*(part.to(device, non_blocking=True) for part in self))
+        moved = Batch(*(part.to(device, non_blocking=True) for part in self[:-1]), self.empty)
         return moved._replace(values=moved.values.to(dtype))
 
     def dense(self) -> Tensor:
-        """The matrix ``x``, ``(B, n)``."""
+        """The matrix ``x``, ``(B, n)``, with the empty samples last."""
         x = self.values.new_zeros(self.size, self.features)
         x[self.rows, self.columns] = self.values
         return x
 
 
-def _batch(rows: Tensor, columns: Tensor, values: Tensor, size: int, features: int) -> Batch:
+def _batch(samples: Tensor, columns: Tensor, values: Tensor, size: int, features: int) -> Batch:
+    counts = torch.bincount(samples, minlength=size)
+    has = counts > 0
+    rows = (has.cumsum(0) - 1)[samples]
     by_column = torch.argsort(columns, stable=True)
-    ends = [torch.bincount(index, minlength=count).cumsum(0) for index, count in ((rows, size), (columns, features))]
-    row_offsets, column_offsets = (torch.cat([end.new_zeros(1), end]) for end in ends)
-    return Batch(rows, columns, values, row_offsets, by_column, column_offsets)
+    ends = [count.cumsum(0) for count in (counts[has], torch.bincount(columns, minlength=features))]
+    row_offsets, column_offsets = (torch.cat([columns.new_zeros(1), end]) for end in ends)
+    return Batch(rows, columns, values, row_offsets, by_column, column_offsets, size - len(row_offsets) + 1)
 
 
 def sparse(x: Tensor) -> Batch:
-    """The triplets of a dense batch ``(B, n)``."""
+    """The triplets of a dense batch ``(B, n)``, whose samples keep their order but for the empty ones."""
     rows, columns = x.nonzero(as_tuple=True)
     return _batch(rows, columns, x[rows, columns], *x.shape)
 

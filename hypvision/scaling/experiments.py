@@ -45,9 +45,9 @@ _TINY = Settings(
     batch=512,
     steps=4000,
     warmup=400,
-    shortened="n 200 (paper: 1000), batch 512 (2048), steps 4000 (20000), m 8 to 40 (10 to 100)",
+    shortened="n 200 (paper: 1000), batch 512 (2048), steps 4000 (20000), m 5 to 40 (10 to 100)",
 )
-_TINY_WIDTHS = (8, 12, 18, 27, 40)
+_TINY_WIDTHS = (5, 8, 12, 18, 27, 40)
 
 
 class Experiment(NamedTuple):
@@ -107,7 +107,7 @@ def experiment(name: str, gpu: bool = False, tiny: bool = False) -> Experiment:
     settings, widths, middle, large = (_TINY, _TINY_WIDTHS, 18, 27) if tiny else (_SMALL, WIDTHS, 39, 63)
     points = _grid(ALPHAS, DECAYS, widths)
     if name == "quick":
-        points = _grid([1.0], [DECAYS[0], DECAYS[6]], widths)
+        points = _grid([1.0], [DECAYS[0], DECAYS[6]], widths[1:])
     elif name == "fig3":
         points = list(dict.fromkeys(_grid([1.0], DECAYS, widths) + _grid(ALPHAS, DECAYS, [middle])))
     elif name == "fig6":
@@ -164,8 +164,8 @@ def narrowed(
 
 
 def groups(points: Sequence[Point], gpu: bool = False) -> dict[str, list[Point]]:
-    """Points by what is trained together: those of the same batches, on a CPU also of the same decay."""
+    """Points by what is trained together: those of the same batches, on a CPU also of the same width."""
     found: dict[str, list[Point]] = {}
     for point in points:
-        found.setdefault(point.data if gpu else f"{point.data}-g{point.decay:+.4f}", []).append(point)
+        found.setdefault(point.data if gpu else f"{point.data}-m{point.m}", []).append(point)
     return found

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,13 +20,14 @@ from torch import Tensor
 from hypvision.errors import HypvisionError
 from hypvision.scaling.fits import JointFit, joint_fit
 from hypvision.scaling.measures import norms, overlaps
+from hypvision.shipped import config_folder
 
-__all__ = ["HEADS", "MODELS", "LanguageModel", "frequency_exponent", "head_name", "head_statistics", "loss_fit",
-           "read_losses", "token_counts"]  # fmt: skip
+__all__ = ["HEADS", "LanguageModel", "frequency_exponent", "head_name", "head_statistics", "loss_fit", "paper_models",
+           "read_losses", "read_models", "token_counts"]  # fmt: skip
 
 
 class LanguageModel(NamedTuple):
-    """One of the paper's 27 models: its family, name on the hub, the tensor of its head, and its width."""
+    """A row of a table of models: family, name on the hub or place of the checkpoint, tensor of the head, width."""
 
     family: str
     name: str
@@ -33,35 +35,28 @@ class LanguageModel(NamedTuple):
     width: int
 
 
-def _models() -> list[LanguageModel]:
+def read_models(path: str | Path) -> list[LanguageModel]:
+    """A csv table of models, with the columns ``family``, ``model``, ``head`` and ``m``.
+
+    Raises:
+        HypvisionError: a column is missing, or a width is none.
+    """
     found = []
-    sizes = dict(
-        zip(
-            ["125m", "350m", "1.3b", "2.7b", "6.7b", "13b", "30b", "66b"],
-            (768, 1024, 2048, 2560, 4096, 5120, 7168, 9216),
-        )
-    )
-    for size, width in sizes.items():
-        head = "lm_head.weight" if size == "66b" else "model.decoder.embed_tokens.weight"
-        found.append(LanguageModel("OPT", f"facebook/opt-{size}", head, width))
-    sizes = dict(zip(["0.5", "1.5", "3", "7", "14", "32", "72"], (896, 1536, 2048, 3584, 5120, 5120, 8192)))
-    for size, width in sizes.items():
-        head = "model.embed_tokens.weight" if float(size) <= 3 else "lm_head.weight"
-        found.append(LanguageModel("Qwen2.5", f"Qwen/Qwen2.5-{size}B", head, width))
-    for size, width in {"": 768, "-medium": 1024, "-large": 1280, "-xl": 1600}.items():
-        found.append(LanguageModel("GPT-2", f"openai-community/gpt2{size}", "wte.weight", width))
-    sizes = dict(
-        zip(
-            ["70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b", "12b"], (512, 768, 1024, 2048, 2048, 2560, 4096, 5120)
-        )
-    )
-    for size, width in sizes.items():
-        found.append(LanguageModel("Pythia", f"EleutherAI/pythia-{size}", "embed_out.weight", width))
+    for number, row in _rows(path, ("family", "model", "head", "m")):
+        if not row["m"].isdecimal():
+            raise HypvisionError(f"'{path}', line {number}: the width m is '{row['m']}'. Give a whole number.")
+        found.append(LanguageModel(row["family"], row["model"], row["head"], int(row["m"])))
     return found
 
 
-# OPT-350M is 1024 wide, but its head is a matrix of width 512: the one counts for its loss, the other for overlaps.
-MODELS: tuple[LanguageModel, ...] = tuple(_models())
+@cache
+def paper_models() -> tuple[LanguageModel, ...]:
+    """The paper's 27 models, from the shipped table.
+
+    OPT-350M is 1024 wide, but its head is a matrix of width 512: the one counts for its loss, the other for overlaps.
+    """
+    return tuple(read_models(config_folder() / "scaling" / "language_models.csv"))
+
 
 # Names that heads have in checkpoints, the untied ones first.
 HEADS = (
@@ -86,11 +81,10 @@ def head_name(names: Iterable[str], wanted: str | None = None) -> str:
         HypvisionError: it is not there, or none of :data:`HEADS` is.
     """
     names = list(names)
-    if wanted is not None and wanted in names:
-        return wanted
-    found = [name for name in HEADS if name in names]
-    if wanted is None and found:
-        return found[0]
+    choice = HEADS if wanted is None else (wanted, wanted.removeprefix("model."))  # some files lack the prefix
+    for name in choice:
+        if name in names:
+            return name
     likely = [name for name in names if "emb" in name or "head" in name or "wte" in name][:6] or names[:6]
     what = f"'{wanted}'" if wanted else f"none of {', '.join(HEADS)}"
     raise HypvisionError(f"The checkpoint has {what}. It has: {', '.join(likely)}. Name the tensor with --tensor.")
@@ -170,30 +164,39 @@ def frequency_exponent(counts: Tensor, ranks: int = 1000) -> float:
 def read_losses(path: str | Path) -> list[Mapping[str, str]]:
     """The rows of a csv of losses, with the columns ``family``, ``dataset``, ``m`` and ``loss``.
 
-    ``model`` may stand for ``family`` and ``m``, if it is one of :data:`MODELS`.
+    ``model`` may stand for ``family`` and ``m``, if it is one of :func:`paper_models`.
 
     Raises:
         HypvisionError: a column is missing, or a number is none.
     """
-    known = {model.name: model for model in MODELS}
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise HypvisionError(f"'{path}' is no csv file: {error}.") from error
+    known = {model.name: {"family": model.family, "m": str(model.width)} for model in paper_models()}
     found = []
-    for number, row in enumerate(rows, start=2):
-        if (model := known.get(row.get("model") or "")) is not None:
-            row = {"family": model.family, "m": str(model.width)} | {k: v for k, v in row.items() if v}
-        missing = [name for name in ("family", "dataset", "m", "loss") if not row.get(name)]
-        if missing:
-            raise HypvisionError(f"'{path}', line {number}: there is no {' and no '.join(missing)}.")
+    for number, row in _rows(path, ("family", "dataset", "m", "loss"), lambda row: known.get(row.get("model") or "")):
         try:
             float(row["m"]), float(row["loss"])
         except ValueError as error:
             raise HypvisionError(f"'{path}', line {number}: {error}.") from error
         found.append(row)
     return found
+
+
+def _rows(
+    path: str | Path,
+    columns: Sequence[str],
+    known: Callable[[Mapping[str, str]], Mapping[str, str] | None] = lambda row: None,
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Number and content of the lines of a csv file with a header, what a line lacks taken from what is known of it."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise HypvisionError(f"'{path}' is no csv file: {error}.") from error
+    for number, row in enumerate(rows, start=2):
+        row = {**(known(row) or {}), **{name: value for name, value in row.items() if value}}
+        missing = [name for name in columns if not row.get(name)]
+        if missing:
+            raise HypvisionError(f"'{path}', line {number}: there is no {' and no '.join(missing)}.")
+        yield number, row
 
 
 def loss_fit(rows: Sequence[Mapping[str, str]]) -> JointFit:

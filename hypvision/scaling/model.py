@@ -10,6 +10,7 @@ with ``n x m`` two of the three take four times as long at m = 10.
 
 With ``x`` sparse neither ``x`` nor ``y - x`` is needed as a matrix. Where ``x`` is 0 the gradient with respect to ``z``
 is ``y`` itself, up to the factor ``2/(B n)``; at the about ``B`` active entries it is ``y - x`` if ``y > 0``, else 0.
+Samples without a feature all give ``y = relu(b)``, so they cost one vector however many they are.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hypvision.scaling.data import Batch
 
 __all__ = ["check_width", "dense_loss", "initial", "joined", "loss", "loss_and_gradient", "parts"]
 
-_CACHE_BYTES = 2**20  # of y at a time on a CPU: it is written and read four times
+_CACHE_BYTES = 2**19  # of y at a time on a CPU, where half of a core's cache is for the rest
 
 
 def check_width(m: int, n: int) -> None:
@@ -64,10 +65,12 @@ def dense_loss(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def loss(parameters: Tensor, batch: Batch, chunk: int | None = None) -> Tensor:
     """Mean squared errors of the models on a batch, float64 ``(G,)``."""
-    sums = parameters.new_zeros(len(parameters), dtype=torch.float64)
-    hidden = _hidden(parameters, batch)
-    for _, y, missed in _outputs(parameters, hidden, batch, chunk):
-        sums += _squares(y) + missed
+    features = parameters.transpose(1, 2).contiguous()
+    hidden = _hidden(features, batch)
+    active, sums = _active_errors(features, hidden, batch)
+    for _, error in _errors(parameters, hidden, batch, active, chunk):
+        sums += _squares(error)
+    sums += batch.empty * _squares(_idle(parameters))
     return sums / (batch.size * batch.features)
 
 
@@ -82,54 +85,65 @@ def loss_and_gradient(parameters: Tensor, batch: Batch, chunk: int | None = None
     Returns:
         Mean squared errors, float64 ``(G,)``, and their gradients ``(G, M, n)``.
     """
-    models, rows, n = parameters.shape
-    sums = parameters.new_zeros(models, dtype=torch.float64)
+    features = parameters.transpose(1, 2).contiguous()
+    hidden = _hidden(features, batch)
+    active, sums = _active_errors(features, hidden, batch)
     gradient = torch.zeros_like(parameters)
-    hidden = _hidden(parameters, batch)
-    backward = torch.empty_like(hidden)  # of the hidden units
-    for part, y, missed in _outputs(parameters, hidden, batch, chunk):
-        sums += _squares(y) + missed
-        gradient.baddbmm_(hidden[:, part].transpose(1, 2), y)
-        backward[:, part] = torch.bmm(parameters, y.transpose(1, 2)).transpose(1, 2)
-    back = _weighted_sums(backward, batch.rows[batch.by_column], batch.values[batch.by_column], batch.column_offsets)
+    backward = torch.empty_like(hidden.transpose(1, 2), memory_format=torch.contiguous_format)  # of the hidden units
+    for part, error in _errors(parameters, hidden, batch, active, chunk):
+        sums += _squares(error)
+        gradient.baddbmm_(hidden[:, part].transpose(1, 2), error)
+        backward[..., part] = torch.bmm(parameters, error.transpose(1, 2))
+    idle = _idle(parameters)
+    sums += batch.empty * _squares(idle)
+    gradient[:, -1].add_(idle, alpha=batch.empty)
+    order = batch.by_column
+    back = _weighted_sums(backward.transpose(1, 2), batch.rows[order], batch.values[order], batch.column_offsets)
     gradient[:, :-1] += back.transpose(1, 2)[:, :-1]
-    count = batch.size * n
+    count = batch.size * batch.features
     return sums / count, gradient.mul_(2 / count)
 
 
-def _hidden(parameters: Tensor, batch: Batch) -> Tensor:
-    """``(G, B, M)``, the last unit 1."""
-    rows = parameters.transpose(1, 2).contiguous()
-    hidden = _weighted_sums(rows, batch.columns, batch.values, batch.row_offsets)
+def _hidden(features: Tensor, batch: Batch) -> Tensor:
+    """``(G, S, M)`` of samples with features, the last unit 1; ``features`` are the parameters as ``(G, n, M)``."""
+    hidden = _weighted_sums(features, batch.columns, batch.values, batch.row_offsets)
     hidden[..., -1] = 1
     return hidden
 
 
-def _outputs(
-    parameters: Tensor, hidden: Tensor, batch: Batch, chunk: int | None
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Slices of the batch; ``y - x`` there, and 0 where ``y`` is; the squares of ``x`` where ``y`` is 0, ``(G,)``.
+def _idle(parameters: Tensor) -> Tensor:
+    """What a sample without features gives, ``(G, n)``: output, error and gradient with respect to ``z`` in one."""
+    return parameters[:, -1].relu()
 
-    The second is the gradient with respect to ``z``, up to a factor, and the sum of its squares lacks just the third.
+
+def _active_errors(features: Tensor, hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """``y - x`` at the active entries, ``(G, K)``, and 0 where ``y`` is; the squares of ``x`` there, ``(G,)``."""
+    z = (hidden[:, batch.rows] * features[:, batch.columns]).sum(-1)
+    on = z > 0
+    missed = torch.where(on, 0, batch.values.double().square()).sum(1)
+    return torch.where(on, z - batch.values, 0), missed
+
+
+def _errors(
+    parameters: Tensor, hidden: Tensor, batch: Batch, active: Tensor, chunk: int | None
+) -> Iterator[tuple[slice, Tensor]]:
+    """Slices of the samples with features; ``y - x`` there, ``(G, chunk, n)``, and 0 where ``y`` is.
+
+    The second is the gradient with respect to ``z``, up to a factor.
     """
     models, _, n = parameters.shape
     if chunk is None:
-        size = max(1, _CACHE_BYTES // (n * parameters.element_size()))
-        chunk = batch.size if parameters.is_cuda else size
-    starts, bounds = range(0, batch.size, chunk), [0, len(batch.rows)]
+        size = max(1, _CACHE_BYTES // (models * n * parameters.element_size()))
+        chunk = max(1, batch.occupied) if parameters.is_cuda else size
+    starts, bounds = range(0, batch.occupied, chunk), [0, len(batch.rows)]
     if len(starts) > 1:  # not on a GPU, which would have to wait for the numbers
-        bounds = batch.row_offsets[torch.tensor([*starts, batch.size])].tolist()
+        bounds = batch.row_offsets[torch.tensor([*starts, batch.occupied])].tolist()
+    place = batch.rows % chunk * n + batch.columns
     for i, start in enumerate(starts):
-        part = slice(start, min(start + chunk, batch.size))
-        y = torch.bmm(hidden[:, part], parameters).relu_()
-        active = slice(bounds[i], bounds[i + 1])
-        flat = (batch.rows[active] - start) * n + batch.columns[active]
-        values = batch.values[active]
-        entries = y.view(models, -1)
-        before = entries.index_select(1, flat)
-        on = before > 0
-        entries.index_copy_(1, flat, torch.where(on, before - values, 0))
-        yield part, y, torch.where(on, 0, values.double().square()).sum(1)
+        part, entries = slice(start, min(start + chunk, batch.occupied)), slice(bounds[i], bounds[i + 1])
+        error = torch.bmm(hidden[:, part], parameters).relu_()
+        error.view(models, -1).index_copy_(1, place[entries], active[:, entries])
+        yield part, error
 
 
 def _squares(y: Tensor) -> Tensor:

@@ -5,8 +5,9 @@ batch of a step on the frequencies and the replicate, through generators named a
 frequencies see the same batches, and what becomes of a point depends neither on those that are trained beside it nor on
 how often the training was cut and resumed. (On one machine: sums of another order round differently.)
 
-On a CPU the models are trained one after the other on each batch, by chunks that stay in its cache. On a GPU they are
-one batched program, together wherever padding less than doubles a model.
+On a CPU the models are trained one after the other on each batch, by chunks that stay in its cache; small ones of the
+same width together, because calls would take longer than the arithmetic. On a GPU they are one batched program,
+together wherever padding less than doubles a model.
 
 A folder of results has ``settings.json``, what all points share; ``points/KEY.json``, the measures of a finished point;
 ``points/KEY.pt``, its weights, or where its training stands.
@@ -38,6 +39,7 @@ __all__ = ["Point", "Settings", "banks_of", "finished", "open_results", "read_ro
 
 _CHECK_STEPS = 200  # between looks at whether the losses are still numbers
 _SAVE_SECONDS = 120
+_BANK_NUMBERS = 50_000  # parameters of models that a CPU trains together
 
 
 @dataclass(frozen=True)
@@ -231,17 +233,28 @@ class _Bank:
         return self.parameters, self.optimizer.first, self.optimizer.second
 
 
-def banks_of(points: Sequence[Point], device: str) -> list[list[Point]]:
-    """Which points are trained as one tensor: one each on a CPU; on a GPU all that padding less than doubles."""
-    if not str(device).startswith("cuda"):
-        return [[point] for point in points]
+def banks_of(points: Sequence[Point], device: str, n: int) -> list[list[Point]]:
+    """Which points, of ``n`` features, are trained as one tensor.
+
+    On a CPU those of the same width, as many as fit into its cache; on a GPU all that padding less than doubles.
+    """
+    gpu = str(device).startswith("cuda")
     banks: list[list[Point]] = []
     for point in sorted(points, key=lambda point: -point.m):
-        if banks and 2 * point.m > banks[-1][0].m:
+        if banks and (2 * point.m > banks[-1][0].m if gpu else _fits(banks[-1], point, n)):
             banks[-1].append(point)
         else:
             banks.append([point])
     return banks
+
+
+def _banks(points: Sequence[Point], device: str, settings: Settings) -> list[list[Point]]:
+    """One each if every point has batches of its own."""
+    return [[point] for point in points] if settings.independent else banks_of(points, device, settings.n)
+
+
+def _fits(bank: Sequence[Point], point: Point, n: int) -> bool:
+    return bank[0].m == point.m and (len(bank) + 1) * (point.m + 1) * n <= _BANK_NUMBERS
 
 
 @torch.no_grad()
@@ -279,7 +292,7 @@ def train(
         return
     states = {point: _read_state(place, point, settings) for point in left}
     trained = []
-    for group in banks_of(left, device) if banks is None else banks:
+    for group in _banks(left, device, settings) if banks is None else banks:
         by_step: dict[int, list[Point]] = {}
         for point in group:
             if point in states:

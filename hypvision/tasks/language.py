@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hypvision.data.language import PackedText
 from hypvision.engine.param_groups import ParamGroups
+from hypvision.engine.sharded import whole_tensor
 from hypvision.helm import Helm, preset
 from hypvision.helm.experts import MixtureOfCurvatures
 from hypvision.helm.head import token_losses
@@ -60,6 +61,10 @@ class LanguageModel(BaseModel):
         self.decoder.embed.requires_grad_(not freeze_embedding)
         self.decoder.gradient_checkpointing = checkpointing
         self.loads: list[Tensor] = []
+
+    def blocks(self) -> nn.ModuleList:
+        """What a :class:`~hypvision.engine.sharded.ShardedRunner` gathers at a time."""
+        return self.decoder.layers
 
     def forward(self, input_ids: Tensor, sequence_id: Tensor, mode: str = "tensor") -> Any:
         """mmengine's modes; tokens and numbers of documents ``(B, L)``.
@@ -115,7 +120,7 @@ class ExpertLoadHook(Hook):
             runner.message_hub.update_scalar(f"train/expert_share/{i}", (load.max() / load.sum()).item())
             for j, expert in enumerate(layer.experts):
                 if hasattr(expert, "c"):
-                    runner.message_hub.update_scalar(f"train/expert_c/{i}.{j}", expert.c.item())
+                    runner.message_hub.update_scalar(f"train/expert_c/{i}.{j}", whole_tensor(expert.c).item())
 
 
 def released_decay(name: str, mixed: bool) -> bool:

@@ -25,9 +25,9 @@ from torch.nn import functional as F
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.open_vocabulary import set_tuning
 from hypvision.clip.radial.metrics import kendall_tau
-from hypvision.clip.radial.reference import FrozenTexts, frozen_texts
+from hypvision.clip.radial.reference import FrozenTexts, frozen_images, frozen_texts
 from hypvision.clip.radial.texts import distinct, embed_texts
-from hypvision.clip.towers import encode_packed, find_towers
+from hypvision.clip.towers import encode_image, encode_packed, find_towers
 from hypvision.data.text_chains import TextChains
 from hypvision.errors import HypvisionError
 from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples
@@ -35,6 +35,8 @@ from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, Radi
 __all__ = ["ChainOrder", "FrozenTextsHook", "RadialTuning", "TextChains"]
 
 _LOSSES = dict(RadialLoss=RadialLoss, EntailmentConeLoss=EntailmentConeLoss, MERUEntailmentLoss=MERUEntailmentLoss)
+_TUNED = dict(text="text", image="image", both="full")  # as set_tuning has it
+_GIVE_IMAGES = "Set train_dataloader.dataset.images to their folder, or model.tune='text'."
 _ROOTS = ("text", "frozen", "parameter")
 
 
@@ -44,7 +46,11 @@ class RadialTuning(BaseModel):
     :func:`hypvision.clip.radial.weights.merge_tower`.
 
     Args:
-        clip: arguments of :func:`hypvision.clip.models.create_clip`, or what it returns. The image tower is left out.
+        clip: arguments of :func:`hypvision.clip.models.create_clip`, or what it returns.
+        tune: ``"text"``: the text tower, as published; the image tower is left out. ``"image"``, ``"both"``: the image
+            tower (alone). Then the image of a chain is one level more, below the last text, and the image of the next
+            chain of the batch its negative; it is held to what it was as texts are. This is our reading of how others
+            train both towers; the data must give images.
         loss: ``dict(type=...)`` of :class:`~hypvision.losses.RadialLoss`, :class:`~hypvision.losses.EntailmentConeLoss`
             or :class:`~hypvision.losses.MERUEntailmentLoss`, with its arguments.
         root: ``"text"``: the embedding of the empty text, which learns with the tower (the official code's);
@@ -61,6 +67,7 @@ class RadialTuning(BaseModel):
         self,
         clip: dict[str, Any] | CLIPBundle,
         loss: dict[str, Any] | None = None,
+        tune: str = "text",
         root: str = "text",
         pairs: str | Sequence[tuple[int, int]] = "next",
         data_preprocessor: dict | None = None,
@@ -69,6 +76,8 @@ class RadialTuning(BaseModel):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         if root not in _ROOTS:
             raise HypvisionError(f"There is no root '{root}'. Use {', '.join(_ROOTS)}.")
+        if tune not in _TUNED:
+            raise HypvisionError(f"There is no tune='{tune}'. Use {', '.join(_TUNED)}.")
         options = dict(loss or {})
         name = options.pop("type", "RadialLoss")
         if name not in _LOSSES:
@@ -77,13 +86,15 @@ class RadialTuning(BaseModel):
         self.clip, self.tokenizer = bundle.model, bundle.tokenizer
         if not any(tower.modality == "text" for tower in find_towers(self.clip)):
             raise HypvisionError(f"The model ({type(self.clip).__name__}) has no text transformer to be tuned.")
-        set_tuning(self.clip, "text")
-        for unused in ("visual", "logit_scale", "logit_bias"):
+        set_tuning(self.clip, _TUNED[tune])
+        self.bundle, self.with_images = bundle, tune != "text"
+        for unused in ("logit_scale", "logit_bias", *(() if self.with_images else ("visual",))):
             if hasattr(self.clip, unused):
                 delattr(self.clip, unused)
         self.loss = _LOSSES[name](**options)
         self.root_kind, self.pairs = root, pairs
         self.reference: FrozenTexts | None = None
+        self.image_reference: FrozenTexts | None = None
         if root != "text":
             start = embed_texts(self.clip, self.tokenizer, [""])[0].clone()
             if root == "parameter":
@@ -101,10 +112,22 @@ class RadialTuning(BaseModel):
             return embeddings, F.normalize(self.root, dim=-1)
         return embeddings[: len(texts)], embeddings[-1 if own else list(texts).index("")]
 
+    def encode_images(self, inputs: Tensor) -> Tensor:
+        """Unit embeddings ``(b, d)`` of images."""
+        mean, std = (torch.tensor(value).to(inputs.device)[:, None, None] for value in self.bundle[2:])
+        found = encode_image(self.clip, (inputs - mean) / std)
+        return F.normalize(found.to(torch.promote_types(found.dtype, torch.float32)), dim=-1)
+
     def forward(
-        self, positive: Sequence[Sequence[str]], negative: Sequence[Sequence[str]], mode: str = "tensor"
+        self,
+        positive: Sequence[Sequence[str]],
+        negative: Sequence[Sequence[str]],
+        inputs: Tensor | None = None,
+        image: Sequence[str] = (),
+        mode: str = "tensor",
     ) -> Any:
-        """mmengine's modes; ``positive`` and ``negative``: L levels of b texts.
+        """mmengine's modes; ``positive`` and ``negative``: L levels of b texts; ``inputs``: uint8 (b, 3, H, W), and
+        ``image``: their names, where the image tower trains.
 
         Returns:
             ``"tensor"``: unit embeddings (2 L, b, d), positives first; ``"loss"``: the parts of the loss;
@@ -134,6 +157,18 @@ class RadialTuning(BaseModel):
         except ValueError as error:
             raise HypvisionError(f"The pairs of the tuning do not fit its chains. {error}") from error
         counts = rows.bincount().to(embeddings.device)
+        if self.with_images:
+            if inputs is None:
+                raise HypvisionError(f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}")
+            last, number = rows[(levels - 1) * chains : levels * chains].to(triples), torch.arange(chains).to(triples)
+            images = torch.stack([last, len(texts) + number, len(texts) + (number + 1) % chains], 1)
+            triples = torch.cat([triples, images[last != last.roll(-1)]])
+            embeddings, counts = (
+                torch.cat([embeddings, self.encode_images(inputs)]),
+                F.pad(counts, (0, chains), value=1),
+            )
+            if reference is not None:
+                reference = torch.cat([reference, self.image_reference[image].to(reference)])
         return self.loss(embeddings, triples, root, reference, counts)
 
 
@@ -154,7 +189,12 @@ class FrozenTextsHook(Hook):
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         if runner._train_loop is None or not model.loss.prior:
             return
-        texts = runner.train_dataloader.dataset.texts
+        data = runner.train_dataloader.dataset
+        if model.with_images:
+            if not data.files:
+                raise HypvisionError(f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}")
+            model.image_reference = frozen_images(model.bundle, data.files, self.folder, self.dtype)
+        texts = data.texts
         model.reference = frozen_texts(model.clip, model.tokenizer, texts, self.folder, self.dtype)
         runner.logger.info(f"Frozen embeddings of {len(texts)} texts: {model.reference.path}")
 

@@ -46,6 +46,19 @@ def test_quick(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [("--jobs", 2), ("--submit", "local", "--jobs", 2)], ids=["processes", "submitit"])
+def test_processes_and_submitit_give_the_same(tmp_path, capsys, way):
+    if "--submit" in way:
+        pytest.importorskip("submitit")
+    for name, more in (("one", ()), ("many", way)):
+        status, out, err = call(capsys, "run", "quick", "--out", tmp_path / name, *SHORT, *more)
+        assert status == 0 and "10 of 10 points" in out, err
+    for one, other in zip(rows(tmp_path / "one" / "quick.csv"), rows(tmp_path / "many" / "quick.csv")):
+        assert float(one["loss"]) == pytest.approx(float(other["loss"]), rel=1e-4)
+    assert (tmp_path / "many" / "jobs").exists() == ("--submit" in way)
+
+
 def test_every_figure_is_drawn_of_a_few_points(tmp_path, capsys):
     few = ("--decays", -1, -0.7778, -0.556, 0.556, "--widths", 8, 18, 27, *SHORT, "--tiny", "--out", tmp_path)
     for name, more in {"fig3": ("--alphas", 1), "fig4": ("--alphas", 1, 1.5), "fig5": ("--alphas", 1, 1.5),
@@ -122,6 +135,10 @@ def test_heads_in_every_kind_of_checkpoint(tmp_path, capsys):
     unit = torch.nn.functional.normalize(head.double(), dim=1)
     expected = (unit @ unit.T)[torch.triu_indices(50, 50, 1).unbind()].square().mean().item()
     assert [float(row["overlap_mean"]) for row in found] == pytest.approx([expected] * 3, rel=1e-5)
+
+    (tmp_path / "some.csv").write_text(f"family,model,head,m\nmine,{tmp_path / 'sharded'},lm_head.weight,8\n")
+    status, said, err = call(capsys, "heads", tmp_path / "some.csv", "--out", tmp_path / "c")
+    assert status == 0 and said.count("50 tokens in 8 dimensions") == 1, err
 
     status, said, err = call(capsys, "heads", tmp_path / "odd.safetensors", tmp_path / "bin", "--out", tmp_path / "b")
     assert status == 2 and "Name the tensor with --tensor" in err and "50 tokens" in said  # the other was measured

@@ -89,6 +89,9 @@ def test_auto_classes_and_half_precision(model, tmp_path):
     for dtype in (torch.bfloat16, torch.float16):
         with torch.autocast("cpu", dtype=dtype):
             assert (model(ids).logits - expected).abs().mean() < 0.05 * spread
+        cast = again.to(dtype)  # .bfloat16() and .half()
+        assert (cast(ids).logits - expected).abs().mean() < 0.05 * spread
+        again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
 def test_half_precision_keeps_centroids():
@@ -156,6 +159,11 @@ def test_mistakes_are_sentences():
     model.model(tokens(2, 4), cache=cache)
     with pytest.raises(HypvisionError, match="The cache is of a batch of 2"):
         model.model(tokens(1, 1), cache=cache)
+    stock = model(tokens(3, 4), use_cache=True).past_key_values
+    with pytest.raises(HypvisionError, match="The cache is of a batch of 3"):
+        model(tokens(2, 1), past_key_values=stock)
+    with pytest.raises(HypvisionError, match="tokenizer that the model was trained with"):
+        model.generate(tokens(1, 4) + 259, max_new_tokens=2, do_sample=False, pad_token_id=0)
     with pytest.raises(HypvisionError, match="more than the context of 256"):
         model.generate(tokens(1, 250), max_new_tokens=20, do_sample=False, pad_token_id=0)
     with pytest.raises(HypvisionError, match="inputs_embeds"):

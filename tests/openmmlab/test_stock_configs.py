@@ -24,7 +24,7 @@ BACKBONE = dict(
 DETECTION = (
     "atss/atss_r50_fpn_1x_coco.py", "cascade_rcnn/cascade-mask-rcnn_r50_fpn_1x_coco.py",
     "conditional_detr/conditional-detr_r50_8xb2-50e_coco.py", "deformable_detr/deformable-detr_r50_16xb2-50e_coco.py",
-    "detr/detr_r50_8xb2-150e_coco.py", "dino/dino-4scale_r50_8xb2-12e_coco.py", "dyhead/atss_r50_fpn_dyhead_1x_coco.py",
+    "detr/detr_r50_8xb2-150e_coco.py", "dino/dino-4scale_r50_8xb2-12e_coco.py",
     "faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py", "fcos/fcos_r50-caffe_fpn_gn-head_1x_coco.py",
     "foveabox/fovea_r50_fpn_4xb4-1x_coco.py", "gfl/gfl_r50_fpn_1x_coco.py",
     "mask2former/mask2former_r50_8xb2-lsj-50e_coco.py",
@@ -44,6 +44,7 @@ SEGMENTATION = (
 REFUSED = {
     "carafe/faster-rcnn_r50_fpn-carafe_1x_coco.py": "carafe",
     "carafe/mask-rcnn_r50_fpn-carafe_1x_coco.py": "carafe",
+    "dyhead/atss_r50_fpn_dyhead_1x_coco.py": "modulated_deform_conv_forward",
     "guided_anchoring/ga-retinanet_r50-caffe_fpn_1x_coco.py": "masked_im2col",
     "guided_anchoring/ga-faster-rcnn_r50-caffe_fpn_1x_coco.py": "masked_im2col",
     "psanet/psanet_r50-d8_4xb4-80k_ade20k-512x512.py": "psamask",
@@ -83,8 +84,10 @@ def with_our_backbone(name):
     neck = config.model.get("neck")
     for first in neck[:1] if isinstance(neck, list) else [neck] if neck else []:
         first["in_channels"] = [16] * len(levels)
-    for key in ("decode_head", "auxiliary_head", "panoptic_head"):
+    for key in ("decode_head", "auxiliary_head", "panoptic_head") if not neck else ():
         narrow(config.model.get(key))
+    if "num_queries" in config.model:
+        config.model.num_queries = 50  # of a small image
     config.model.pop("pretrained", None)  # of the other backbone
     config.model.data_preprocessor.pop("size", None)
     if config.model.data_preprocessor.get("batch_augments"):

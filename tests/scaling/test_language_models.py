@@ -5,17 +5,18 @@ import torch
 
 from hypvision.errors import HypvisionError
 from hypvision.scaling.language_models import (
-    MODELS,
     frequency_exponent,
     head_name,
     head_statistics,
+    paper_models,
+    read_models,
     token_counts,
 )
 
 
 def test_the_table_has_the_papers_models():
-    assert len(MODELS) == 27 and len({model.name for model in MODELS}) == 27
-    table = {model.name: (model.family, model.head, model.width) for model in MODELS}
+    table = {model.name: (model.family, model.head, model.width) for model in paper_models()}
+    assert len(table) == len(paper_models()) == 27
     assert table["facebook/opt-66b"] == ("OPT", "lm_head.weight", 9216)
     assert table["facebook/opt-350m"] == ("OPT", "model.decoder.embed_tokens.weight", 1024)
     assert table["Qwen/Qwen2.5-3B"] == ("Qwen2.5", "model.embed_tokens.weight", 2048)
@@ -24,10 +25,19 @@ def test_the_table_has_the_papers_models():
     assert table["EleutherAI/pythia-12b"] == ("Pythia", "embed_out.weight", 5120)
 
 
+def test_mistakes_in_tables_of_models_are_named(tmp_path):
+    path = tmp_path / "models.csv"
+    for line, said in (("a,b,c,wide", "line 2: the width m is 'wide'"), ("a,b,,3", "line 2: there is no head")):
+        path.write_text("family,model,head,m\n" + line)
+        with pytest.raises(HypvisionError, match=said):
+            read_models(path)
+
+
 def test_names_of_heads():
     assert head_name(["model.embed_tokens.weight", "lm_head.weight"]) == "lm_head.weight"
     assert head_name(["decoder.embed_tokens.weight", "x"]) == "decoder.embed_tokens.weight"
     assert head_name(["x"], "x") == "x"
+    assert head_name(["decoder.x", "lm_head.weight"], "model.decoder.x") == "decoder.x"
     with pytest.raises(HypvisionError, match="'y'. It has: x"):
         head_name(["x"], "y")
     with pytest.raises(HypvisionError, match="none of lm_head.weight.*It has: my.embedding"):

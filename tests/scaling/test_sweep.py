@@ -73,7 +73,7 @@ def test_a_training_that_was_cut_goes_on(tmp_path, one_by_one, monkeypatch):
         sweep._Bank, "step", lambda self, batch: (seen.append(self.optimizer.steps), whole(self, batch))
     )
     rows = run(tmp_path, dtype=torch.float64)
-    assert min(seen) == 20 and seen.count(20) == 4 and seen.count(40) == 6
+    assert min(seen) == 20 and seen.count(20) == 3 and seen.count(40) == 5  # by the tensor, not by the point
     assert_same(tmp_path, rows, one_by_one)
     seen.clear()
     run(tmp_path)
@@ -93,6 +93,8 @@ def test_what_is_recorded(one_by_one):
 def test_points_share_batches_unless_they_are_to_be_independent(tmp_path, one_by_one):
     alone = replace(SETTINGS, independent=True)
     rows = run(tmp_path, settings=alone, dtype=torch.float64)
+    by_itself = run(tmp_path / "one", POINTS[3:4], settings=alone, dtype=torch.float64)
+    assert by_itself[0]["loss"] == pytest.approx(rows[3]["loss"], rel=1e-6)
     first = [weights_of(tmp_path, point, alone)[2][0] for point in POINTS]
     shared = [weights_of(one_by_one[0], point, SETTINGS)[2][0] for point in POINTS]
     assert shared[0] == shared[3] and first[0] != first[3]  # the same first weights, on other batches
@@ -127,15 +129,16 @@ def test_mistakes_are_named(tmp_path):
 
 def test_a_loss_that_is_no_number_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Settings, "peaks", lambda self, m: (1e30, 1e30))
-    with pytest.raises(HypvisionError, match=r"power-a1.0000-s0.0000-r0-g-1.0000-m3 gave NaN or infinity at step \d"):
+    with pytest.raises(HypvisionError, match=r"power-a1.0000-s0.0000-r0-g-1.0000-m8 gave NaN or infinity at step \d"):
         run(tmp_path)
     assert not finished(tmp_path, POINTS[:1]) and not list(tmp_path.glob("points/*"))
 
 
 def test_banks():
-    widths = [[point.m for point in bank] for bank in banks_of(_of_widths(10, 15, 25, 39, 63, 100), "cuda")]
+    widths = [[point.m for point in bank] for bank in banks_of(_of_widths(10, 15, 25, 39, 63, 100), "cuda", 1000)]
     assert widths == [[100, 63], [39, 25], [15, 10]]
-    assert banks_of(POINTS, "cpu") == [[point] for point in POINTS]
+    assert sorted(map(len, banks_of(POINTS, "cpu", 40))) == [2, 2, 2]  # two decays of each width
+    assert sorted(map(len, banks_of(POINTS, "cpu", 5000))) == [1, 1, 1, 1, 2]  # wider ones have no room together
 
 
 def _of_widths(*widths):
@@ -163,7 +166,7 @@ def test_parts_of_a_grid():
     assert len(chosen.points) == 4 and {point.decay for point in chosen.points} == {-0.5556, 0.3333}
     assert chosen.settings.steps == 2000 and chosen.settings.warmup == 200
     assert chosen.settings.shortened == "steps 2000 (paper: 20000)"
-    assert len(groups(chosen.points)) == 4 and len(groups(chosen.points, gpu=True)) == 2
+    assert len(groups(chosen.points)) == 2 and len(groups(chosen.points, gpu=True)) == 2
     with pytest.raises(HypvisionError, match="No point of this figure has decay 0.4. There are: -1, "):
         narrowed(experiment("fig4"), decays=[0.4])
     for name, said in (("fig2", "a drawing"), ("fig8", "language models"), ("fig44", "Did you mean fig4")):

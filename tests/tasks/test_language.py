@@ -4,6 +4,7 @@ import json
 import math
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,68 +12,19 @@ import yaml
 
 pytest.importorskip("mmengine")
 from helpers.engine import ROOT
+from helpers.language import make_text, small
 
 from hypvision.cli import main
-from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
-from hypvision.tasks.language_models import load_folder
+from hypvision.tasks.language_models import _few_threads, load_folder
 
 CONFIGS = sorted(path.name for path in (ROOT / "configs/helm").glob("*.py"))
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """Sentences in the layout of the novels."""
-    folder = tmp_path_factory.mktemp("text")
-    words = [
-        "the",
-        "sea",
-        "a",
-        "grey",
-        "ship",
-        "far",
-        "away",
-        "it",
-        "was",
-        "cold",
-        "and",
-        "the",
-        "men",
-        "sang",
-        "of",
-        "home",
-    ]
-    for name, count in (("train", 900), ("valid", 120), ("test", 120)):
-        text = " ".join(words[i * i % 7 * 2 % len(words)] for i in range(count))
-        (folder / f"{name}.txt").write_text(text)
-    return folder
-
-
-def small(name, text, folder, **options):
-    """A config of few steps; the published ones become small and read bytes."""
-    options = {
-        "data_root": str(text), "train_cfg.max_iters": 6, "train_cfg.val_interval": 3,
-        "default_hooks.checkpoint.interval": 3, "default_hooks.logger.interval": 1, "param_scheduler": [], **options,
-    }  # fmt: skip
-    config = load_config(ROOT / "configs/helm" / name, options)
-    for phase in ("train", "val", "test"):
-        loader = config[f"{phase}_dataloader"]
-        loader.update(batch_size=2, num_workers=0, persistent_workers=False)
-        loader.dataset.update(
-            source=str(text / f"{dict(train='train', val='valid', test='test')[phase]}.txt"), tokenizer="byte",
-            length=32, cache=str(folder / "tokens"), limit=7,
-        )  # fmt: skip
-    if "wikipedia" in name:
-        config.model.update(
-            vocab_size=259, dim=42, n_layers=2, n_heads=2, inter_dim=84, mice_inter_dim=42, kv_lora_rank=9,
-            qk_nope_head_dim=8, qk_rope_head_dim=9, v_head_dim=9, max_seq_len=64,
-        )  # fmt: skip
-        config.optim_wrapper.update(type="OptimWrapper", accumulative_counts=2)
-        config.optim_wrapper.pop("dtype")
-    config.vis_backends = [dict(type="LocalVisBackend")]
-    config.visualizer.vis_backends = config.vis_backends
-    return config
+    return make_text(tmp_path_factory.mktemp("text"))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -172,6 +124,33 @@ def _harness(folder, tmp_path, capsys):
         )
 
 
+def test_points_learn_unless_they_are_frozen():
+    """The published script of HELM-D leaves them out of every optimiser, by an oversight (defect 2)."""
+    from mmengine.registry import MODELS, DefaultScope
+
+    from hypvision.engine.config import parse_options
+    from hypvision.tasks.language import LanguageParamGroups
+
+    for word in ("False", "True"):
+        frozen = parse_options([f"model.freeze_embedding={word}"])["model.freeze_embedding"]
+        assert frozen == (word == "True")  # as published, "False" would be true
+        with DefaultScope.overwrite_default_scope("mmengine"):
+            model = MODELS.build(dict(type="LanguageModel", preset="helm_d_tiny", freeze_embedding=frozen))
+            wrapper = LanguageParamGroups(dict(optimizer=dict(type="RiemannianAdamW", lr=1e-3)))(model)
+        before = model.decoder.embed.weight.detach().clone()
+        ids = torch.arange(24).view(2, 12)
+        wrapper.update_params(model(ids, torch.zeros_like(ids), mode="loss")["loss_tokens"])
+        assert torch.equal(before, model.decoder.embed.weight) == frozen
+
+
+def test_small_models_generate_on_one_thread():
+    before = torch.get_num_threads()
+    for count, threads in ((10_000, 1), (100_000_000, before)):
+        with _few_threads(SimpleNamespace(num_parameters=lambda count=count: count)):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == before
+
+
 def test_parameter_groups():
     from mmengine.registry import MODELS, DefaultScope
 
@@ -210,6 +189,10 @@ def test_mistakes_are_sentences(text, tmp_path):
     config = small("helm-d-tiny_books.py", text, tmp_path)
     config.model.preset = "helm_d_small"
     with pytest.raises(HypvisionError, match="There is no preset 'helm_d_small'"):
+        train(config, tmp_path / "run")
+    config = small("helm-d-tiny_books.py", text, tmp_path)
+    config.model.vocab_size = 100  # of another tokenizer
+    with pytest.raises(HypvisionError, match="but the model knows 100, from 0. Take the tokenizer"):
         train(config, tmp_path / "run")
 
 

@@ -136,6 +136,8 @@ def test_validation_measures_the_order():
 def test_mistakes_are_told(clip, tmp_path):
     with pytest.raises(HypvisionError, match="no root 'origin'"):
         RadialTuning(clip, root="origin")
+    with pytest.raises(HypvisionError, match="no tune='all'. Use text, image, both"):
+        RadialTuning(clip, tune="all")
     with pytest.raises(HypvisionError, match=r"4 levels have no pair \(2, 4\)"):
         RadialTuning(clip, dict(prior=0), pairs=[(2, 4)])(**batch(), mode="loss")
     with pytest.raises(HypvisionError, match="no loss on chains"):
@@ -148,6 +150,56 @@ def test_mistakes_are_told(clip, tmp_path):
         TextChains(tmp_path / "b.csv", share=(0.5, 0.5))
     with pytest.raises(HypvisionError, match="at least two of 0 to 3"):
         TextChains(tmp_path / "b.csv", levels=(2, 4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tune", ["image", "both"])
+def test_the_image_tower_may_train(tmp_path, monkeypatch, tune):
+    monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
+    root = make_emoji(tmp_path / "emoji", styles=("noto",))
+    (path,) = CONFIGS.glob("radial-clip-emoji_*i.py")
+    torch.manual_seed(0)
+    start = tmp_path / "start.pth"
+    torch.save(create_clip("emoji-s16").model.state_dict(), start)
+    options = {
+        "data_root": str(root),
+        "model.clip.pretrained": str(start),
+        "train_cfg.max_iters": 2,
+        "model.tune": tune,
+    }
+    options |= {"train_cfg.val_interval": 2, "default_hooks.checkpoint.interval": 2}
+    with pytest.raises(HypvisionError, match="data gives no images. Set train_dataloader.dataset.images"):
+        train(load_config(path, options), tmp_path / "none")
+    options |= {"train_dataloader.dataset.images": str(root / "images/noto"), "train_dataloader.dataset.size": 64}
+    model = train(load_config(path, options), tmp_path / "work").model
+    before, after = create_clip("emoji-s16", start), create_clip("emoji-s16", start)
+    merge_tower(after.model, tmp_path / "work/iter_2.pth")
+    moved = {
+        name for name, value in after.model.state_dict().items() if not value.equal(before.model.state_dict()[name])
+    }
+    assert any(name.startswith("visual.") for name in moved)
+    assert any(name.startswith("transformer.") for name in moved) == (tune == "both")
+    assert all(
+        value.equal(model.state_dict()[f"clip.{name}"]) for name, value in tower_weights(after.model, True).items()
+    )
+    save_tower(after.model, tmp_path / "delta.safetensors", base=before.model, images=True)
+    merge_tower(before.model, tmp_path / "delta.safetensors")
+    assert torch.allclose(before.model.visual.proj, after.model.visual.proj, atol=1e-6)
+
+
+def test_images_are_a_level_more(clip, tmp_path):
+    """Against chains with one text more, whose embeddings are those of the images."""
+    model = RadialTuning(clip, dict(prior=0, hard=0), tune="both")
+    inputs = torch.randint(0, 256, (len(CHAINS), 3, 64, 64), dtype=torch.uint8)
+    given = batch()
+    found = model(**given, inputs=inputs, mode="loss")["loss_entail"]
+    texts = model(**given, mode="tensor")
+    images, root = model.encode_images(inputs), model.encode([""])[1]
+    levels = [(texts[i], texts[i + 1], texts[4 + i]) for i in range(3)] + [(texts[3], images, images.roll(-1, 0))]
+    p, n = (torch.stack([reference.angle(level[0], level[k], root) for level in levels]).mean() for k in (1, 2))
+    assert found.item() == pytest.approx((p - n).item(), abs=1e-5)
+    with pytest.raises(HypvisionError, match="data gives no images"):
+        model(**given, mode="loss")
 
 
 def test_levels_may_be_left_out():

@@ -37,6 +37,7 @@ __all__ = [
     "measure_clip",
     "measure_hyperlex",
     "measure_tree",
+    "read_middle",
     "read_embeddings",
 ]
 
@@ -88,6 +89,15 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
     return found
 
 
+def read_middle(path: str | Path, height: int, width: int) -> Tensor:
+    """An image, uint8 ``(3, height, width)``: made as small as covers that, and the middle cut out."""
+    image = open_image(path)
+    scale = max(width / image.width, height / image.height)
+    image = image.resize((max(width, round(scale * image.width)), max(height, round(scale * image.height))), 3)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return torch.from_numpy(np.array(image.crop((left, top, left + width, top + height)))).permute(2, 0, 1)
+
+
 @torch.no_grad()
 def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64) -> Tensor:
     """Unit embeddings ``(m, d)`` of images: the shorter side resized to that of the model, the middle cut out.
@@ -101,14 +111,7 @@ def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64)
     height, width = (side, side) if isinstance(side, int) else side
     parts = []
     for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=len(paths) <= batch):
-        pixels = []
-        for path in paths[start : start + batch]:
-            image = open_image(path)
-            scale = max(width / image.width, height / image.height)
-            image = image.resize((max(width, round(scale * image.width)), max(height, round(scale * image.height))), 3)
-            left, top = (image.width - width) // 2, (image.height - height) // 2
-            pixels.append(np.asarray(image.crop((left, top, left + width, top + height))))
-        inputs = torch.from_numpy(np.stack(pixels)).to(device).permute(0, 3, 1, 2)
+        inputs = torch.stack([read_middle(path, height, width) for path in paths[start : start + batch]]).to(device)
         parts.append(F.normalize(encode_image(clip.model, (inputs - mean) / std).float(), dim=-1))
     found = torch.cat(parts)
     bad = (~found.isfinite().all(-1)).nonzero().flatten()

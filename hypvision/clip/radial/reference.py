@@ -1,10 +1,11 @@
-"""What a frozen CLIP makes of texts, computed once and kept on disk by content, so that tuning runs one network."""
+"""What a frozen CLIP makes of texts and images, computed once and kept on disk by content: tuning runs one network."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,12 +13,14 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from hypvision.checkpoints.sources import home
+from hypvision.clip.models import CLIPBundle
+from hypvision.clip.radial.measure import embed_images
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.radial.weights import content_hash, tower_weights
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 
-__all__ = ["FrozenTexts", "frozen_texts"]
+__all__ = ["FrozenTexts", "frozen_images", "frozen_texts"]
 
 
 class FrozenTexts:
@@ -73,13 +76,36 @@ def frozen_texts(
     key.update(tokenizer(once[:: max(1, len(once) // 16)]).numpy().tobytes())
     key.update("\0".join(once).encode())
     folder = home() / "text-features" if folder is None else Path(folder).expanduser()
+    return _kept(folder, key, once, lambda: embed_texts(model, tokenizer, once, progress=True).cpu().to(dtype))
+
+
+def frozen_images(
+    clip: CLIPBundle,
+    paths: Sequence[str | Path],
+    folder: str | Path | None = None,
+    dtype: torch.dtype = torch.float16,
+) -> FrozenTexts:
+    """The same of images; their names are their paths, what is kept goes by what is in the files.
+
+    Raises:
+        HypvisionError: see :func:`~hypvision.clip.radial.measure.embed_images`.
+    """
+    once = sorted({str(path) for path in paths})
+    key = hashlib.sha256(f"{content_hash(tower_weights(clip.model, images=True))} {dtype}\n".encode())
+    for path in once:
+        key.update(hashlib.sha256(Path(path).read_bytes()).digest())
+    folder = home() / "image-features" if folder is None else Path(folder).expanduser()
+    return _kept(folder, key, once, lambda: embed_images(clip, once).cpu().to(dtype))
+
+
+def _kept(folder: Path, key: Any, names: list[str], compute: Callable[[], Tensor]) -> FrozenTexts:
     path = folder / f"{key.hexdigest()[:32]}.safetensors"
     found = _read(path)
-    if found is None or len(found) != len(once):
-        found = embed_texts(model, tokenizer, once, progress=True).cpu().to(dtype)
+    if found is None or len(found) != len(names):
+        found = compute()
         with replacing(path) as temporary:
             temporary.write_bytes(to_bytes({"texts": found}))
-    return FrozenTexts(once, found, path)
+    return FrozenTexts(names, found, path)
 
 
 def _read(path: Path) -> Tensor | None:

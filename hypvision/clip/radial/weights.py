@@ -25,10 +25,10 @@ _TRAINING = re.compile(r"clip\.(.+)")
 _ROOT = "radial_root"
 
 
-def tower_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The text tower's entries of the state dict of an open_clip model."""
+def tower_weights(model: nn.Module, images: bool = False) -> dict[str, Tensor]:
+    """The text tower's entries of the state dict of an open_clip model; ``images``: those of the image tower, too."""
     return {name: value for name, value in model.state_dict().items()
-            if not name.startswith(("visual.", "logit_"))}  # fmt: skip
+            if not name.startswith("logit_") and (images or not name.startswith("visual."))}  # fmt: skip
 
 
 def content_hash(weights: dict[str, Tensor]) -> str:
@@ -47,6 +47,7 @@ def save_tower(
     base: nn.Module | None = None,
     root: Tensor | None = None,
     storage: str = "float32",
+    images: bool = False,
 ) -> Path:
     """Write the text tower of a tuned model, moved into place when complete.
 
@@ -56,6 +57,7 @@ def save_tower(
         base: the model that it was tuned from: only what differs is written, as differences. Without it: the tower.
         root: a learned root ``(d,)``.
         storage: see :mod:`hypvision.checkpoints.storage`; differences are small, and ``"bfloat16"`` halves the file.
+        images: the image tower, too.
 
     Raises:
         HypvisionError: another suffix, a base of another architecture, or the place is not writable.
@@ -63,12 +65,12 @@ def save_tower(
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
         raise HypvisionError(f"A tuned text tower is written as .safetensors, got '{path}'.")
-    weights, about = tower_weights(model), dict(kind="tower")
+    weights, about = tower_weights(model, images), dict(kind="tower")
     if base is not None:
-        before = tower_weights(base)
+        before = tower_weights(base, images)
         if {k: v.shape for k, v in before.items()} != {k: v.shape for k, v in weights.items()}:
             raise HypvisionError("The base model is of another architecture than the tuned one.")
-        about = dict(kind="delta", base=content_hash(before))
+        about = dict(kind="delta", base=content_hash(before), images=images)
         weights = {
             name: value.detach().float() - before[name].float()
             for name, value in weights.items()
@@ -103,8 +105,8 @@ def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tens
     saved = content.get("state_dict", content)
     root = saved.get(_ROOT, saved.get("root"))
     weights = {name: value for name, value in weights.items()
-               if name not in (_ROOT, "root") and not name.startswith(("visual.", "logit_"))}  # fmt: skip
-    own = tower_weights(model)
+               if name not in (_ROOT, "root") and not name.startswith("logit_")}  # fmt: skip
+    own = tower_weights(model, about.get("images", any(name.startswith("visual.") for name in weights)))
     found = compare(own, weights)
     delta = about.get("kind") == "delta"
     if found.mismatched or found.unexpected or (found.missing and not delta):

@@ -107,8 +107,13 @@ def test_feature_form_is_the_weight_form_transposed():
     assert close(outputs(weight), outputs(feature))
     x = torch.randn(5, 1, 32)
     assert feature.transformer.resblocks[0].attn(x, x, x, None, False)[1] is None  # need_weights=False by its place
-    sig = adapters.inject(clip_models.siglip(), block=16, form="feature")
+    sig = clip_models.siglip()
+    with torch.no_grad():
+        for name, bias in sig.named_parameters():
+            if name.endswith("qkv.bias"):
+                bias.normal_()
     before = outputs(sig)
+    assert close(outputs(adapters.inject(sig, block=16, form="feature")), before)
     disturb(sig)
     assert not close(outputs(sig), before, 1e-3)
     with pytest.raises(HypvisionError, match="cannot be merged"):
@@ -233,6 +238,7 @@ def test_autocast_trains():
 def test_official_options():
     layers = HyperCLIPConfig(official_twelve_layers=True)
     assert layers.layers("vision", 24) == (*range(11), 23) and layers.layers("vision", 12) == tuple(range(12))
+    assert layers.layers("text", 24) == HyperCLIPConfig().layers("vision", 24) == tuple(range(24))
     assert layers.layers("text", 12) == tuple(range(12)) and layers.layers("vision", 4) == (0, 1, 2, 3)
     assert HyperCLIPConfig(text_layers=2, vision_layers=[3, 0]).layers("vision", 4) == (0, 3)
     assert HyperCLIPConfig(text_layers=2).layers("text", 4) == (2,) and HyperCLIPConfig(

@@ -1,0 +1,145 @@
+"""Trainings of models that are too large for one GPU: fully sharded data parallelism under mmengine's Runner.
+
+A config that says ``runner_type = "ShardedRunner"`` trains on several processes with weights, gradients and states of
+the optimiser cut among them (PyTorch's ``fully_shard``). Its checkpoints are those of any other training: they go on in
+one process, or in another number of them, and ``hypvision test`` reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mmengine.device import get_device
+from mmengine.dist import broadcast
+from mmengine.hooks import Hook
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+
+from hypvision.optim import unsharded_parameters
+
+__all__ = ["ShardedRunner", "whole_tensor"]
+
+
+def whole_tensor(value: Any) -> Any:
+    """What a tensor of a sharded model is in whole, for which all processes must ask; other things as they are."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _cut(value: Tensor, like: DTensor) -> DTensor:
+    """What every process has in whole, cut as the parameter ``like``."""
+    value = value.to(like.device)
+    return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def _states(optimizer: Optimizer, state: dict[int, dict[str, Any]]) -> Iterator[tuple[DTensor, dict, str, Tensor]]:
+    """Of a ``state`` by the numbers of parameters the tensors that go row by row with a sharded parameter."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for number, entry in state.items():
+        parameter = parameters[number]
+        for name, value in entry.items():
+            if isinstance(parameter, DTensor) and isinstance(value, Tensor) and value.dim():
+                yield parameter, entry, name, value
+
+
+def _gathered(optimizer: Optimizer, content: dict[str, Any]) -> dict[str, Any]:
+    """The state dict of an optimiser with whole tensors."""
+    state = {number: dict(entry) for number, entry in content["state"].items()}
+    for parameter, entry, name, value in _states(optimizer, state):
+        if not isinstance(value, DTensor):  # points are updated row by row, in the rows that a process has
+            whole = value.new_empty(parameter.shape[0], *value.shape[1:], device="meta")
+            value = DTensor.from_local(
+                value, parameter.device_mesh, parameter.placements, shape=whole.shape, stride=whole.stride()
+            )
+        entry[name] = value.full_tensor().cpu()
+    return {**content, "state": state}
+
+
+class _CutHook(Hook):
+    """What a checkpoint holds in whole is cut as the model and its optimiser are."""
+
+    priority = "LOWEST"  # after the hooks that rename weights
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        own, given = runner.model.state_dict(), checkpoint.get("state_dict", checkpoint)
+        for name, value in own.items():
+            if isinstance(value, DTensor) and name in given:
+                given[name] = _cut(given[name], value)
+        if not runner._resume or "optimizer" not in checkpoint:  # the weights alone are wanted
+            return
+        optimizer = runner.optim_wrapper.optimizer
+        points = {
+            p for group in optimizer.param_groups for p in group["params"] if getattr(p, "manifold", None) is not None
+        }
+        for parameter, entry, name, value in _states(optimizer, checkpoint["optimizer"]["state"]):
+            cut = _cut(value, parameter)
+            entry[name] = cut.to_local() if parameter in points else cut
+
+
+@contextmanager
+def _saying(owner: Any, state: dict[str, Any]) -> Iterator[None]:
+    """While this lasts the ``state_dict()`` of an object is ``state``."""
+    owner.state_dict = lambda: state
+    try:
+        yield
+    finally:
+        del owner.state_dict
+
+
+@RUNNERS.register_module()
+class ShardedRunner(Runner):
+    """mmengine's Runner with a sharded model; the Runner itself where there is one process.
+
+    The modules that the model's ``blocks()`` gives, if it has that, are gathered one at a time in forward and backward.
+    ``model_wrapper_cfg`` is not looked at.
+    """
+
+    def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
+        """Shard ``model``; all processes begin with the weights of the first."""
+        if not self.distributed:
+            return super().wrap_model(model_wrapper_cfg, model)
+        if hasattr(model, "init_weights"):
+            model.init_weights()
+        model = model.to(get_device())
+        for tensor in model.state_dict().values():
+            broadcast(tensor)
+        ignored = unsharded_parameters(model)
+        for block in model.blocks() if hasattr(model, "blocks") else ():
+            fully_shard(block, ignored_params=ignored)
+        return fully_shard(model, ignored_params=ignored)
+
+    def _init_model_weights(self) -> None:
+        if not self.distributed:  # else it has happened before the weights were cut
+            super()._init_model_weights()
+
+    def register_hooks(self, default_hooks: dict | None = None, custom_hooks: list | None = None) -> None:
+        """The hooks of the config, and the one that cuts checkpoints."""
+        super().register_hooks(default_hooks, custom_hooks)
+        if self.distributed:
+            self.register_hook(_CutHook())
+
+    def build_optim_wrapper(self, optim_wrapper: Any) -> Any:
+        """As the Runner does; the norm of cut gradients, which the wrapper writes into the log, is that of all."""
+        wrapper = super().build_optim_wrapper(optim_wrapper)
+        if self.distributed and hasattr(wrapper, "clip_func"):
+            clip = wrapper.clip_func
+            wrapper.clip_func = lambda *args, **options: whole_tensor(clip(*args, **options))
+        return wrapper
+
+    def save_checkpoint(self, *args: Any, save_optimizer: bool = True, **options: Any) -> None:
+        """Write a checkpoint of the whole model; all processes gather, the first one writes."""
+        if not self.distributed:
+            super().save_checkpoint(*args, save_optimizer=save_optimizer, **options)
+            return
+        weights = self.model.state_dict()
+        for name, value in weights.items():
+            weights[name] = whole_tensor(value)
+        wrapper = self.optim_wrapper
+        states = _gathered(wrapper.optimizer, wrapper.state_dict()) if save_optimizer else {}
+        with _saying(self.model, weights), _saying(wrapper, states):
+            super().save_checkpoint(*args, save_optimizer=save_optimizer, **options)
