@@ -68,7 +68,7 @@ def test_every_figure_is_drawn_of_a_few_points(tmp_path, capsys):
         assert status == 0 and (tmp_path / f"{name}.png").exists() and "held:" in out, err
     few = ("--decays", -0.556, "--densities", 0, 1, *SHORT, "--tiny", "--out", tmp_path)
     status, out, _ = call(capsys, "run", "fig7", *few)
-    assert status == 0 and "10 of 10 points" in out and "does not depend on the density" in out
+    assert status == 0 and "12 of 12 points" in out and "does not depend on the density" in out
 
 
 def test_figure_1(tmp_path, capsys, monkeypatch):
