@@ -30,6 +30,8 @@ def add_chains_arguments(parser: Parser) -> None:
     parser.add_argument("--hyperlex", metavar="FILE", help="HyperLex's hyperlex-all.txt: rank correlations, too")
     parser.add_argument("--tree", metavar="FILE", help="json of ancestors, or BREEDS' folder: retrieval, too")
     parser.add_argument("--tree-images", metavar="DIR", help="class folders for --tree")
+    parser.add_argument("--template", default="{}", metavar="TEXT", help="sentence around the names of --hyperlex and "
+                        "--tree, such as 'a photo of a {}.' (default: the bare name)")  # fmt: skip
     text = "folder of chains.json and images (default: chains)"
     parser.add_output("--out", what="folder", default="chains", metavar="DIR", help=text)
     add_device_argument(parser)
@@ -45,6 +47,8 @@ def run_chains(args: Namespace) -> None:
 
     if bool(args.tree) != bool(args.tree_images):
         raise HypvisionError("--tree and --tree-images go together: the tree of labels and its class folders.")
+    if args.template.count("{}") != 1 or set(args.template.replace("{}", "")) & set("{}"):
+        raise HypvisionError(f"--template '{args.template}' must have one {{}}, where the name goes.")
     chains = read_chains(args.chains)
     texts, images = [chain.texts for chain in chains], [chain.image for chain in chains]
     out, found = Path(args.out), {}
@@ -81,6 +85,7 @@ def _measure(args: Namespace, texts, images, files) -> dict:
     from hypvision.clip.radial.retrieval import read_tree
     from hypvision.clip.radial.weights import merge_tower
     from hypvision.clip.segmentation.segment import clip_options
+    from hypvision.errors import HypvisionError
 
     clip = create_clip(**clip_options(args.clip))
     clip.model.to(device_of(args))
@@ -88,11 +93,15 @@ def _measure(args: Namespace, texts, images, files) -> dict:
     for name in ("before", "after") if args.tuned else ("model",):
         if name == "after":
             root = merge_tower(clip.model, args.tuned)
-        found[name] = measured = measure_clip(clip, texts, images, files, root, args.steps)
+        try:
+            found[name] = measured = measure_clip(clip, texts, images, files, root, args.steps)
+        except HypvisionError as error:
+            source = args.tuned if name == "after" else args.clip
+            raise HypvisionError(f"'{source}' and '{args.chains}': {error}") from error
         if args.hyperlex:
-            measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space)
+            measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space, args.template)
         if args.tree:
-            measured.values |= measure_tree(clip, args.tree_images, read_tree(args.tree))
+            measured.values |= measure_tree(clip, args.tree_images, read_tree(args.tree), args.template)
         walks[name] = _walks(args, clip, measured, texts)
     _show(args, walks)
     return found
@@ -128,7 +137,8 @@ def _show(args: Namespace, walks: dict) -> None:
         print(image_path)
         for name, found in walks.items():
             for step in found[number]:
-                print(f"  {name:6}  threshold {step.threshold:.3f}  similarity {step.similarity:.3f}  {step.text}")
+                numbers = f"threshold {step.threshold:.3f}  radius {step.radius:.3f}  similarity {step.similarity:.3f}"
+                print(f"  {name:6}  {numbers}  {step.text}")
         path = below(args.out, f"{number:02d}_{Path(image_path).stem}.png")
         drawn = {name: [step[:3] for step in found[number]] for name, found in walks.items()}
         draw_walks(open_image(image_path), drawn, path)
