@@ -53,13 +53,14 @@ def run_chains(args: Namespace) -> None:
     texts, images = [chain.texts for chain in chains], [chain.image for chain in chains]
     out, found = Path(args.out), {}
     if args.embeddings:
-        if given := [name for name in ("tuned", "images", "show", "hyperlex", "tree") if getattr(args, name)]:
+        if given := [name for name in ("tuned", "images", "candidates", "hyperlex", "tree") if getattr(args, name)]:
             raise HypvisionError(f"--{given[0]} needs a CLIP, which --embeddings stands in for. Leave one out.")
         embedded, embedded_images, space = read_embeddings(args.embeddings)
         try:
             found["embeddings"] = measure_chains(texts, images, embedded, embedded_images, space, args.steps)
         except HypvisionError as error:
             raise HypvisionError(f"'{args.embeddings}' and '{args.chains}': {error}") from error
+        _show(args, {"embeddings": _walks_of_embeddings(args, found["embeddings"], texts, images)})
     else:
         files = None
         if args.images:
@@ -102,28 +103,51 @@ def _measure(args: Namespace, texts, images, files) -> dict:
             measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space, args.template)
         if args.tree:
             measured.values |= measure_tree(clip, args.tree_images, read_tree(args.tree), args.template)
-        walks[name] = _walks(args, clip, measured, texts)
+        walks[name] = _walks_of_clip(args, clip, measured.space, texts)
     _show(args, walks)
     return found
 
 
-def _walks(args: Namespace, clip, measured, texts) -> list:
-    """The walk of each image of ``--show``."""
+def _walks_of_clip(args: Namespace, clip, space, texts) -> list:
+    """The walk of each image of ``--show`` through the candidates' texts."""
     from hypvision.clip.radial.measure import embed_images
-    from hypvision.clip.radial.spaces import Sphere
     from hypvision.clip.radial.texts import embed_texts
-    from hypvision.clip.radial.traversal import hierarcaps_traversal, meru_traversal
     from hypvision.data.chains import read_chains
 
     if not args.show:
         return []
     chains = [chain.texts for chain in read_chains(args.candidates)] if args.candidates else texts
     words = list(dict.fromkeys(text for chain in chains for text in chain))
-    candidates = embed_texts(clip.model, clip.tokenizer, words)
-    space, walk = Sphere(measured.space.root, "cosine"), hierarcaps_traversal
-    if args.traversal == "meru":
-        walk = meru_traversal
-    found = [walk(image, candidates, words, space, args.steps) for image in embed_images(clip, args.show)]
+    return _walks(args, embed_images(clip, args.show), embed_texts(clip.model, clip.tokenizer, words), words, space)
+
+
+def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
+    """The walk of each image of ``--show``, which is one of the chains, through their texts."""
+    from hypvision.errors import HypvisionError
+
+    if not args.show:
+        return []
+    if measured.images is None:
+        raise HypvisionError(f"'{args.embeddings}' has no images, so --show has none to draw.")
+    rows = {Path(str(image)).stem: row for row, image in enumerate(dict.fromkeys(images))}
+    if missing := [path for path in args.show if Path(path).stem not in rows]:
+        raise HypvisionError(f"The image '{missing[0]}' has no chain in '{args.chains}'.")
+    shown = measured.images[[rows[Path(path).stem] for path in args.show]]
+    place: dict[str, int] = {}
+    for number, text in enumerate(text for chain in texts for text in chain):
+        place.setdefault(text, number)
+    return _walks(args, shown, measured.texts.flatten(0, 1)[list(place.values())], list(place), measured.space)
+
+
+def _walks(args: Namespace, images, candidates, words, space) -> list:
+    """The walk of each embedding of an image, from general to specific."""
+    from hypvision.clip.radial.spaces import Sphere
+    from hypvision.clip.radial.traversal import hierarcaps_traversal, meru_traversal
+
+    if isinstance(space, Sphere):
+        space = Sphere(space.root, "cosine")
+    walk = meru_traversal if args.traversal == "meru" else hierarcaps_traversal
+    found = [walk(image, candidates, words, space, args.steps) for image in images]
     return [steps[::-1] for steps in found] if args.traversal == "meru" else found
 
 

@@ -57,11 +57,17 @@ def test_texts_alone_and_the_other_walk(folder, tmp_path, capsys):
 
 def test_embeddings_of_a_file(folder, tmp_path, capsys):
     n = len(read_chains(folder / "chains.csv"))
-    tensors = dict(texts=torch.randn(n, 4, 6), images=torch.randn(n, 6), root=torch.zeros(6))
+    root = torch.nn.functional.normalize(torch.ones(6), dim=0)
+    tensors = dict(texts=torch.randn(n, 4, 6) / 9 + 0.2, images=torch.randn(n, 6), root=root)
     save_file(tensors, tmp_path / "e.safetensors")
     words = ["chains", str(folder / "chains.csv"), "--embeddings", str(tmp_path / "e.safetensors")]
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     assert "embeddings" in capsys.readouterr().out
+    pictures, out = folder / "emoji/images/noto", str(tmp_path / "shown")
+    assert main([*words, "--out", out, "--show", str(pictures / "test-1-2.png")]) == 0
+    assert "  radius 0." in capsys.readouterr().out and (tmp_path / "shown/00_test-1-2.png").is_file()
+    assert main([*words, "--out", out, "--show", str(pictures / "train-1-2.png")]) == 2
+    assert f"train-1-2.png' has no chain in '{folder / 'chains.csv'}'" in capsys.readouterr().err
     assert main([*words, "--out", str(tmp_path / "out"), "--images", str(folder)]) == 2
     assert "--images needs a CLIP" in capsys.readouterr().err
     for name, key, message in (
