@@ -248,7 +248,7 @@ def test_every_tag_with_weights_is_in_the_index():
 def test_cards_hold_what_the_record_says(record):
     card = model_card(record, front_matter=True)
     front = yaml.safe_load(card.split("---")[1])
-    assert front["license"] == "apache-2.0" and "hypvision" in front["tags"]
+    assert front["license"] == record.licence.lower() and "hypvision" in front["tags"]
     assert (front["library_name"] == "timm") == (record.task == "classification")
     for part in (record.training, record.data, record.intended_use, record.file.sha256, *record.limits):
         assert part in card
