@@ -249,25 +249,32 @@ def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
         HypvisionError: no such file, one without these, widths that differ, or points of no such hyperboloid.
     """
     found: dict[str, Any] = read_file(path)
-    texts = found.get("texts")
-    if not isinstance(texts, Tensor) or texts.dim() != 3 or not ({"root", "c"} & set(found)):
+    dims = dict(texts=3, images=2, root=1)
+    parts = {name: found[name] for name in dims if name in found}
+    fit = all(isinstance(x, Tensor) and x.dim() == dims[name] and not x.is_complex() for name, x in parts.items())
+    if (
+        not fit
+        or "texts" not in parts
+        or len({x.shape[-1] for x in parts.values()}) > 1
+        or not {"root", "c"} & set(found)
+    ):
+        shapes = ", ".join(f"{name} {tuple(getattr(x, 'shape', ()))}" for name, x in found.items()) or "nothing"
         raise HypvisionError(
-            f"'{path}' has {', '.join(found) or 'nothing'}. Expected: texts (n, L, d), images (m, d), root (d,) or c."
+            f"'{path}' has {shapes}. Expected: texts (n, L, d), images (m, d), root (d,) of the same d, or c."
         )
-    parts = {name: found[name] for name in ("texts", "images", "root") if name in found}
-    parts = {name: value.to(torch.promote_types(value.dtype, torch.float32)) for name, value in parts.items()}
-    if len({value.shape[-1:] for value in parts.values()}) > 1 or parts["texts"].dim() != 3:
-        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in parts.items())
-        raise HypvisionError(f"'{path}' has {shapes}. Expected: texts (n, L, d), images (m, d), root (d,), one d.")
+    parts = {name: x.to(torch.promote_types(x.dtype, torch.float32)) for name, x in parts.items()}
     if "root" in parts:
         return parts["texts"], parts.get("images"), Sphere(parts["root"])
-    c = float(found["c"])
+    c = torch.as_tensor(found["c"]).flatten().tolist() if isinstance(found["c"], (Tensor, int, float)) else []
     for name, x in parts.items():
         time, rest = x[..., 0].double(), x[..., 1:].double()
-        expected = (1 / c + rest.square().sum(-1)).sqrt() if c > 0 else time.new_full((), torch.nan)
-        if ((time - expected).abs() > 1e-2 * expected).any() or not c > 0:
+        if (
+            len(c) != 1
+            or not c[0] > 0
+            or ((time - (1 / c[0] + rest.square().sum(-1)).sqrt()).abs() > 0.01 * time).any()
+        ):
             raise HypvisionError(
-                f"The {name} of '{path}' are no points of a hyperboloid with c = {c:g}. Expected: c > 0, and as first "
-                "coordinate the time, sqrt(1 / c + |x|²) of the others x."
+                f"The {name} of '{path}' are no points of a hyperboloid with c = {found['c']}. Expected: c > 0, and as "
+                "first coordinate the time, sqrt(1 / c + |x|²) of the others x."
             )
-    return parts["texts"], parts.get("images"), Hyperboloid(c)
+    return parts["texts"], parts.get("images"), Hyperboloid(c[0])
