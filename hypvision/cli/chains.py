@@ -49,6 +49,8 @@ def run_chains(args: Namespace) -> None:
         raise HypvisionError("--tree and --tree-images go together: the tree of labels and its class folders.")
     if args.template.count("{}") != 1 or set(args.template.replace("{}", "")) & set("{}"):
         raise HypvisionError(f"--template '{args.template}' must have one {{}}, where the name goes.")
+    if args.candidates and not args.show:
+        raise HypvisionError("--candidates are what --show IMAGE chooses from: give both.")
     chains = read_chains(args.chains)
     texts, images = [chain.texts for chain in chains], [chain.image for chain in chains]
     out, found = Path(args.out), {}
