@@ -30,6 +30,8 @@ def add_chains_arguments(parser: Parser) -> None:
     parser.add_argument("--hyperlex", metavar="FILE", help="HyperLex's hyperlex-all.txt: rank correlations, too")
     parser.add_argument("--tree", metavar="FILE", help="json of ancestors, or BREEDS' folder: retrieval, too")
     parser.add_argument("--tree-images", metavar="DIR", help="class folders for --tree")
+    parser.add_argument("--template", default="{}", metavar="TEXT", help="sentence around the names of --hyperlex and "
+                        "--tree, such as 'a photo of a {}.' (default: the bare name)")  # fmt: skip
     text = "folder of chains.json and images (default: chains)"
     parser.add_output("--out", what="folder", default="chains", metavar="DIR", help=text)
     add_device_argument(parser)
@@ -45,17 +47,22 @@ def run_chains(args: Namespace) -> None:
 
     if bool(args.tree) != bool(args.tree_images):
         raise HypvisionError("--tree and --tree-images go together: the tree of labels and its class folders.")
+    if args.template.count("{}") != 1 or set(args.template.replace("{}", "")) & set("{}"):
+        raise HypvisionError(f"--template '{args.template}' must have one {{}}, where the name goes.")
+    if args.candidates and not args.show:
+        raise HypvisionError("--candidates are what --show IMAGE chooses from: give both.")
     chains = read_chains(args.chains)
     texts, images = [chain.texts for chain in chains], [chain.image for chain in chains]
     out, found = Path(args.out), {}
     if args.embeddings:
-        if given := [name for name in ("tuned", "images", "show", "hyperlex", "tree") if getattr(args, name)]:
+        if given := [name for name in ("tuned", "images", "candidates", "hyperlex", "tree") if getattr(args, name)]:
             raise HypvisionError(f"--{given[0]} needs a CLIP, which --embeddings stands in for. Leave one out.")
         embedded, embedded_images, space = read_embeddings(args.embeddings)
         try:
             found["embeddings"] = measure_chains(texts, images, embedded, embedded_images, space, args.steps)
         except HypvisionError as error:
             raise HypvisionError(f"'{args.embeddings}' and '{args.chains}': {error}") from error
+        _show(args, {"embeddings": _walks_of_embeddings(args, found["embeddings"], texts, images)})
     else:
         files = None
         if args.images:
@@ -81,6 +88,7 @@ def _measure(args: Namespace, texts, images, files) -> dict:
     from hypvision.clip.radial.retrieval import read_tree
     from hypvision.clip.radial.weights import merge_tower
     from hypvision.clip.segmentation.segment import clip_options
+    from hypvision.errors import HypvisionError
 
     clip = create_clip(**clip_options(args.clip))
     clip.model.to(device_of(args))
@@ -88,33 +96,60 @@ def _measure(args: Namespace, texts, images, files) -> dict:
     for name in ("before", "after") if args.tuned else ("model",):
         if name == "after":
             root = merge_tower(clip.model, args.tuned)
-        found[name] = measured = measure_clip(clip, texts, images, files, root, args.steps)
+        try:
+            found[name] = measured = measure_clip(clip, texts, images, files, root, args.steps)
+        except HypvisionError as error:
+            source = args.tuned if name == "after" else args.clip
+            raise HypvisionError(f"'{source}' and '{args.chains}': {error}") from error
         if args.hyperlex:
-            measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space)
+            measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space, args.template)
         if args.tree:
-            measured.values |= measure_tree(clip, args.tree_images, read_tree(args.tree))
-        walks[name] = _walks(args, clip, measured, texts)
+            measured.values |= measure_tree(clip, args.tree_images, read_tree(args.tree), args.template)
+        walks[name] = _walks_of_clip(args, clip, measured.space, texts)
     _show(args, walks)
     return found
 
 
-def _walks(args: Namespace, clip, measured, texts) -> list:
-    """The walk of each image of ``--show``."""
+def _walks_of_clip(args: Namespace, clip, space, texts) -> list:
+    """The walk of each image of ``--show`` through the candidates' texts."""
     from hypvision.clip.radial.measure import embed_images
-    from hypvision.clip.radial.spaces import Sphere
     from hypvision.clip.radial.texts import embed_texts
-    from hypvision.clip.radial.traversal import hierarcaps_traversal, meru_traversal
     from hypvision.data.chains import read_chains
 
     if not args.show:
         return []
     chains = [chain.texts for chain in read_chains(args.candidates)] if args.candidates else texts
     words = list(dict.fromkeys(text for chain in chains for text in chain))
-    candidates = embed_texts(clip.model, clip.tokenizer, words)
-    space, walk = Sphere(measured.space.root, "cosine"), hierarcaps_traversal
-    if args.traversal == "meru":
-        walk = meru_traversal
-    found = [walk(image, candidates, words, space, args.steps) for image in embed_images(clip, args.show)]
+    return _walks(args, embed_images(clip, args.show), embed_texts(clip.model, clip.tokenizer, words), words, space)
+
+
+def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
+    """The walk of each image of ``--show``, which is one of the chains, through their texts."""
+    from hypvision.errors import HypvisionError
+
+    if not args.show:
+        return []
+    if measured.images is None:
+        raise HypvisionError(f"'{args.embeddings}' has no images, so --show has none to draw.")
+    rows = {Path(str(image)).stem: row for row, image in enumerate(dict.fromkeys(images))}
+    if missing := [path for path in args.show if Path(path).stem not in rows]:
+        raise HypvisionError(f"The image '{missing[0]}' has no chain in '{args.chains}'.")
+    shown = measured.images[[rows[Path(path).stem] for path in args.show]]
+    place: dict[str, int] = {}
+    for number, text in enumerate(text for chain in texts for text in chain):
+        place.setdefault(text, number)
+    return _walks(args, shown, measured.texts.flatten(0, 1)[list(place.values())], list(place), measured.space)
+
+
+def _walks(args: Namespace, images, candidates, words, space) -> list:
+    """The walk of each embedding of an image, from general to specific."""
+    from hypvision.clip.radial.spaces import Sphere
+    from hypvision.clip.radial.traversal import hierarcaps_traversal, meru_traversal
+
+    if isinstance(space, Sphere):
+        space = Sphere(space.root, "cosine")
+    walk = meru_traversal if args.traversal == "meru" else hierarcaps_traversal
+    found = [walk(image, candidates, words, space, args.steps) for image in images]
     return [steps[::-1] for steps in found] if args.traversal == "meru" else found
 
 
@@ -128,7 +163,8 @@ def _show(args: Namespace, walks: dict) -> None:
         print(image_path)
         for name, found in walks.items():
             for step in found[number]:
-                print(f"  {name:6}  threshold {step.threshold:.3f}  similarity {step.similarity:.3f}  {step.text}")
+                numbers = f"threshold {step.threshold:.3f}  radius {step.radius:.3f}  similarity {step.similarity:.3f}"
+                print(f"  {name:6}  {numbers}  {step.text}")
         path = below(args.out, f"{number:02d}_{Path(image_path).stem}.png")
         drawn = {name: [step[:3] for step in found[number]] for name, found in walks.items()}
         draw_walks(open_image(image_path), drawn, path)

@@ -1,6 +1,7 @@
 """``hypvision chains`` and ``make-chains`` from their arguments to their files."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ def test_before_and_after(folder, tmp_path, capsys):
     before, after = report["models"]["before"], report["models"]["after"]
     assert set(before) == set(after) and {"precision", "recall", "d_corr", "level2_R@1"} <= set(before)
     assert before != after and f"{before['recall']:10.4f}  {after['recall']:10.4f}" in text
-    assert "before  threshold" in text and "after   threshold" in text
+    assert "before  threshold" in text and "after   threshold" in text and "  radius 0." in text
     assert (tmp_path / "out/00_test-0-1.png").is_file() and (tmp_path / "out/radii.png").is_file()
 
 
@@ -56,11 +57,17 @@ def test_texts_alone_and_the_other_walk(folder, tmp_path, capsys):
 
 def test_embeddings_of_a_file(folder, tmp_path, capsys):
     n = len(read_chains(folder / "chains.csv"))
-    tensors = dict(texts=torch.randn(n, 4, 6), images=torch.randn(n, 6), root=torch.zeros(6))
+    root = torch.nn.functional.normalize(torch.ones(6), dim=0)
+    tensors = dict(texts=torch.randn(n, 4, 6) / 9 + 0.2, images=torch.randn(n, 6), root=root)
     save_file(tensors, tmp_path / "e.safetensors")
     words = ["chains", str(folder / "chains.csv"), "--embeddings", str(tmp_path / "e.safetensors")]
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     assert "embeddings" in capsys.readouterr().out
+    pictures, out = folder / "emoji/images/noto", str(tmp_path / "shown")
+    assert main([*words, "--out", out, "--show", str(pictures / "test-1-2.png")]) == 0
+    assert "  radius 0." in capsys.readouterr().out and (tmp_path / "shown/00_test-1-2.png").is_file()
+    assert main([*words, "--out", out, "--show", str(pictures / "train-1-2.png")]) == 2
+    assert f"train-1-2.png' has no chain in '{folder / 'chains.csv'}'" in capsys.readouterr().err
     assert main([*words, "--out", str(tmp_path / "out"), "--images", str(folder)]) == 2
     assert "--images needs a CLIP" in capsys.readouterr().err
     for name, key, message in (
@@ -72,6 +79,26 @@ def test_embeddings_of_a_file(folder, tmp_path, capsys):
         assert main([*given, "--out", str(tmp_path / "out")]) == 2
         told = capsys.readouterr().err
         assert message in told and f"{name}.safetensors' and '{folder / 'chains.csv'}'" in told
+
+
+def test_hyperlex_and_a_tree(folder, tmp_path):
+    """A tree of classes alone: its R@1 is zero-shot recognition, and follows the template."""
+    lines = ["WORD1 WORD2 POS TYPE AVG_SCORE", "cat animal N h 6", "animal cat N h 1", "dog animal N h 5"]
+    (tmp_path / "hyperlex.txt").write_text("\n".join(lines))
+    tree = {"mammal": [], "bird": [], "fruit": []}
+    (tmp_path / "tree.json").write_text(json.dumps(tree))
+    for name in tree:
+        (tmp_path / "images" / name).mkdir(parents=True)
+        shutil.copy(folder / "emoji/images/noto/test-0-1.png", tmp_path / "images" / name)
+    words = ["chains", str(folder / "chains.csv"), "--clip", f"emoji-s16:{folder / 'clip.pt'}"]
+    words += ["--hyperlex", str(tmp_path / "hyperlex.txt"), "--tree", str(tmp_path / "tree.json")]
+    words += ["--tree-images", str(tmp_path / "images")]
+    found = []
+    for template in ("{}", "a photo of a {}."):
+        assert main([*words, "--template", template, "--out", str(tmp_path / "out")]) == 0
+        found.append(json.loads((tmp_path / "out/chains.json").read_text())["models"]["model"])
+        assert found[-1]["tree_R@1"] == pytest.approx(1 / 3)  # one image in all three classes
+    assert found[0]["d_corr"] == found[1]["d_corr"] and -1 <= found[1]["rho_all"] <= 1
 
 
 def test_own_captions(tmp_path, capsys):
@@ -89,6 +116,9 @@ def test_own_captions(tmp_path, capsys):
 
 def test_mistakes_are_told(folder, tmp_path, capsys):
     clip = ["--clip", f"emoji-s16:{folder / 'clip.pt'}", "--out", str(tmp_path / "out")]
+    weights = torch.load(folder / "clip.pt", weights_only=True)
+    weights["text_projection"].fill_(3e38)  # finite, but no embedding is
+    torch.save(weights, tmp_path / "large.pt")
     write_chains(tmp_path / "bare.csv", [Chain(("a", "b"), ("c", "d")), Chain(("c", "d"), ("a", "b"))])
     for words, message in (
         ([str(tmp_path / "none.csv"), *clip], "There are no chains"),
@@ -97,6 +127,13 @@ def test_mistakes_are_told(folder, tmp_path, capsys):
         ([str(folder / "chains.csv"), *clip, "--images", str(tmp_path)], "images of the chains have no image"),
         ([str(folder / "chains.csv"), *clip, "--tuned", str(tmp_path / "none.pth")], "There is no checkpoint"),
         ([str(folder / "chains.csv"), *clip, "--steps", "0"], "at least 1"),
+        ([str(folder / "chains.csv"), *clip, "--candidates", "x.csv"], "give both"),
+        ([str(folder / "chains.csv"), *clip, "--template", "a photo"], "must have one {}"),
+        ([str(folder / "chains.csv"), *clip, "--template", "{0} {}"], "must have one {}"),
+        (
+            [str(folder / "chains.csv"), *clip, "--clip", f"emoji-s16:{tmp_path / 'large.pt'}"],
+            f"large.pt' and '{folder / 'chains.csv'}': The embedding of",
+        ),
     ):
         assert main(["chains", *words]) == 2
         assert message in capsys.readouterr().err

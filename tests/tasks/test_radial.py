@@ -92,8 +92,6 @@ def test_only_the_text_tower_is_there_and_moves(clip, prepared):
         total.backward()
         optimizer.step()
     assert total.item() < first - 0.5
-    before = embed_texts(create_clip("emoji-s16").model, model.tokenizer, ["a ring"])
-    assert before.isfinite().all()
 
 
 @pytest.mark.parametrize("kind", ["text", "frozen", "parameter"])
@@ -102,8 +100,11 @@ def test_roots(prepared, kind):
     start = embed_texts(model.clip, model.tokenizer, [""])[0]
     embeddings, root = model.encode(["a ring", "a very long text about a ring"])
     assert torch.allclose(root, start, atol=1e-6) and embeddings.shape == (2, 128)
-    root[0].backward(retain_graph=True) if root.requires_grad else None
     assert root.requires_grad == (kind != "frozen")
+    if root.requires_grad:  # the tower learns by the empty text, or the vector by itself
+        root[0].backward(retain_graph=True)
+        learning = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+        assert ("clip.text_projection" in learning) == (kind == "text") and ("root" in learning) == (kind != "text")
     with torch.no_grad():
         model.clip.text_projection.add_(0.1 * torch.randn_like(model.clip.text_projection))
     moved = model.encode(["a ring"])[1]

@@ -169,7 +169,8 @@ def measure_chains(
         raise HypvisionError(f"The embedding of the image '{order[row]}' (row {row + 1} of images) is not finite.")
     found.metrics = chain_metrics(chains, texts, list(images), embedded_images, space, steps)
     found.values = found.metrics.summary()
-    owners = [list(images).index(image) for image in order]
+    number = {image: row for row, image in enumerate(order)}
+    owners = [number[image] for image in images]
     found.values |= level_accuracy(chains, owners, space.similarity(embedded_images, texts.flatten(0, 1)))
     return found
 
@@ -189,9 +190,14 @@ def measure_clip(
         chains, images, steps: see there.
         image_files: of the images, by what tells them; or None.
         root: ``(d,)``; default: the embedding of the empty text.
+
+    Raises:
+        HypvisionError: a model without a text tower, or embeddings that are not finite; names the row.
     """
     every, rows = distinct([text for chain in chains for text in chain])
-    embedded = embed_texts(clip.model, clip.tokenizer, ["", *every], progress=True)
+    last = [(text, row, level) for row, chain in enumerate(chains, 1) for level, text in enumerate(chain, 1)][::-1]
+    where = {text: f" (row {row}, level {level})" for text, row, level in last}  # where each is first
+    embedded = embed_texts(clip.model, clip.tokenizer, ["", *every], progress=True, where=where)
     space = Sphere(embedded[0] if root is None else F.normalize(root.to(embedded), dim=-1))
     texts = embedded[1:][rows].unflatten(0, (len(chains), -1))
     found = None if image_files is None else embed_images(clip, [image_files[image] for image in dict.fromkeys(images)])
@@ -237,16 +243,38 @@ def measure_tree(clip: CLIPBundle, folder: str | Path, tree: LabelTree, template
 
 def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
     """Embeddings of any model from a file: ``texts`` (n, L, d), ``images`` (m, d) if there are any, and ``root`` (d,)
-    for unit vectors, or ``c`` for points of a hyperboloid, time first.
+    for unit vectors, or ``c`` for points of a hyperboloid, time first. In float32 at least.
 
     Raises:
-        HypvisionError: no such file, or one without these.
+        HypvisionError: no such file, one without these, widths that differ, or points of no such hyperboloid.
     """
     found: dict[str, Any] = read_file(path)
-    texts = found.get("texts")
-    if not isinstance(texts, Tensor) or texts.dim() != 3 or not ({"root", "c"} & set(found)):
+    dims = dict(texts=3, images=2, root=1)
+    parts = {name: found[name] for name in dims if name in found}
+    fit = all(isinstance(x, Tensor) and x.dim() == dims[name] and not x.is_complex() for name, x in parts.items())
+    if (
+        not fit
+        or "texts" not in parts
+        or len({x.shape[-1] for x in parts.values()}) > 1
+        or not {"root", "c"} & set(found)
+    ):
+        shapes = ", ".join(f"{name} {tuple(getattr(x, 'shape', ()))}" for name, x in found.items()) or "nothing"
         raise HypvisionError(
-            f"'{path}' has {', '.join(found) or 'nothing'}. Expected: texts (n, L, d), images (m, d), root (d,) or c."
+            f"'{path}' has {shapes}. Expected: texts (n, L, d), images (m, d), root (d,) of the same d, or c."
         )
-    space: Space = Sphere(found["root"]) if "root" in found else Hyperboloid(float(found["c"]))
-    return texts, found.get("images"), space
+    parts = {name: x.to(torch.promote_types(x.dtype, torch.float32)) for name, x in parts.items()}
+    if "root" in parts:
+        return parts["texts"], parts.get("images"), Sphere(parts["root"])
+    c = torch.as_tensor(found["c"]).flatten().tolist() if isinstance(found["c"], (Tensor, int, float)) else []
+    for name, x in parts.items():
+        time, rest = x[..., 0].double(), x[..., 1:].double()
+        if (
+            len(c) != 1
+            or not c[0] > 0
+            or ((time - (1 / c[0] + rest.square().sum(-1)).sqrt()).abs() > 0.01 * time).any()
+        ):
+            raise HypvisionError(
+                f"The {name} of '{path}' are no points of a hyperboloid with c = {found['c']}. Expected: c > 0, and as "
+                "first coordinate the time, sqrt(1 / c + |x|²) of the others x."
+            )
+    return parts["texts"], parts.get("images"), Hyperboloid(c[0])

@@ -177,29 +177,28 @@ def recall_at(similarity: Tensor, matches: Tensor, ks: Sequence[int] = (1, 5)) -
 def level_accuracy(
     texts: Sequence[Sequence[str]], owners: Sequence[int], similarity: Tensor, ks: Sequence[int] = (1, 5)
 ) -> dict[str, float]:
-    """Retrieval at each level of chains: whether an image's most similar text of that level is its own
-    (``level2_R@1``: zero-shot recognition with the texts as names), and whether the most similar image of a most
-    specific text is its own (``text_to_image_R@1``).
+    """Retrieval at each level of chains: whether an image's most similar text of that level is one of its own
+    (``level2_R@1``: zero-shot recognition with the texts as names), and whether the image most similar to the most
+    specific text of a chain is its own (``text_to_image_R@1``).
 
     Args:
         texts: n chains of L texts.
-        owners: for each image the number of its chain ``(m,)``.
+        owners: for each chain the number of its image ``(n,)``; an image may have several.
         similarity: images by texts, chain after chain ``(m, n L)``.
         ks: of R@k.
     """
     n, depth = len(texts), len(texts[0])
-    similarity, chain = similarity.unflatten(1, (n, depth)), torch.as_tensor(owners)
+    similarity, owner = similarity.unflatten(1, (n, depth)), torch.as_tensor(owners)
     found: dict[str, float] = {}
     for level in range(depth):
         number: dict[str, int] = {}
         codes = torch.tensor([number.setdefault(row[level], len(number)) for row in texts])
         first = torch.tensor([int((codes == code).nonzero()[0]) for code in range(len(number))])
-        own = codes[chain][:, None] == torch.arange(len(number))
+        own = torch.zeros(len(similarity), len(number), dtype=torch.bool)
+        own[owner, codes] = True
         for k, value in recall_at(similarity[:, first, level], own.to(similarity.device), ks).items():
             found[f"level{level + 1}_R@{k}"] = value
-    last = [row[-1] for row in texts]
-    shown = sorted(set(chain.tolist()))
-    own = torch.tensor([[last[int(owner)] == last[row] for owner in chain] for row in shown])
-    for k, value in recall_at(similarity[:, shown, -1].T, own.to(similarity.device), ks).items():
+    matches = own.T[codes].to(similarity.device)  # of the last level: chains by images
+    for k, value in recall_at(similarity[:, :, -1].T, matches, ks).items():
         found[f"text_to_image_R@{k}"] = value
     return found

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -36,9 +36,20 @@ def token_lengths(tokens: Tensor) -> Tensor:
 
 @torch.no_grad()
 def embed_texts(
-    model: nn.Module, tokenizer: Callable[[list[str]], Tensor], texts: Sequence[str], progress: bool = False
+    model: nn.Module,
+    tokenizer: Callable[[list[str]], Tensor],
+    texts: Sequence[str],
+    progress: bool = False,
+    where: Mapping[str, str] | None = None,
 ) -> Tensor:
     """Unit embeddings ``(N, d)`` of texts, float32 at least, without gradients; equal texts get equal ones.
+
+    Args:
+        model: a CLIP model of open_clip.
+        tokenizer: its own.
+        texts: N texts.
+        progress: show a bar.
+        where: for a text what an error says of its place, such as `` (row 2, level 1)``.
 
     Raises:
         HypvisionError: no texts, a model without a text tower, or an embedding that is not finite; names the text.
@@ -68,8 +79,9 @@ def embed_texts(
             bar.update(count)
     bad = (~found.isfinite().all(-1)).nonzero().flatten()
     if len(bad):
+        text = once[int(bad[0])]
         raise HypvisionError(
-            f"The embedding of '{once[int(bad[0])]}' is not finite (and {len(bad) - 1} more). The model's weights are "
-            "damaged, or its precision is too low."
+            f"The embedding of '{text}'{(where or {}).get(text, '')} is not finite (and {len(bad) - 1} more). The "
+            "model's weights are damaged, or its precision is too low."
         )
     return found[rows.to(device)]

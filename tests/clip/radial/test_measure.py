@@ -29,6 +29,7 @@ from hypvision.clip.radial.retrieval import (
 )
 from hypvision.clip.radial.spaces import Hyperboloid, Sphere
 from hypvision.errors import HypvisionError
+from hypvision.geometry import lorentz
 
 HYPERLEX = """WORD1 WORD2 POS TYPE AVG_SCORE AVG_SCORE_0_10 STD SCORES..
 cat animal N hyp-1 6.0 10 0 6 6
@@ -79,11 +80,11 @@ def test_recall_and_levels():
     similarity = torch.tensor([[0.9, 0.1, 0.5], [0.2, 0.3, 0.8]])
     assert recall_at(similarity, torch.tensor([[0, 0, 1], [0, 0, 1]]).bool(), (1, 2, 9)) == {1: 0.5, 2: 1.0, 9: 1.0}
     chains = [("animal", "cat"), ("animal", "dog"), ("food", "pie")]
-    # Images of chains 0 and 2; texts: animal cat animal dog food pie.
+    # The first image has one chain, the second has two; texts: animal cat animal dog food pie.
     similarity = torch.tensor([[0.5, 0.3, 0.5, 0.4, 0.1, 0.0], [0.2, 0.0, 0.2, 0.1, 0.6, 0.9]])
-    found = level_accuracy(chains, [0, 2], similarity, ks=(1, 2))
+    found = level_accuracy(chains, [0, 1, 1], similarity, ks=(1, 2))
     assert found == {"level1_R@1": 1.0, "level1_R@2": 1.0, "level2_R@1": 0.5, "level2_R@2": 1.0,
-                     "text_to_image_R@1": 1.0, "text_to_image_R@2": 1.0}  # fmt: skip
+                     "text_to_image_R@1": pytest.approx(2 / 3), "text_to_image_R@2": 1.0}  # fmt: skip
 
 
 CHAINS, IMAGES = [("a", "b c", "d"), ("a", "e", "f"), ("a", "e", "g")], ["x/1.jpg", "2", "2"]
@@ -96,12 +97,41 @@ def test_embeddings_of_any_model(tmp_path):
     measured = measure_chains(CHAINS, IMAGES, found, images, space, 7)
     assert len(measured.metrics.precision) == 2 and -1 <= measured.values["d_corr"] <= 1
     assert measure_chains(CHAINS, IMAGES, found, None, space).values == {"d_corr": measured.values["d_corr"]}
-    save_file(dict(texts=texts, c=torch.tensor(0.5)), tmp_path / "b.safetensors")
-    space = read_embeddings(tmp_path / "b.safetensors")[2]
-    assert isinstance(space, Hyperboloid) and space.c == 0.5
+    save_file(dict(texts=texts.half(), root=torch.zeros(5)), tmp_path / "b.safetensors")
+    assert read_embeddings(tmp_path / "b.safetensors")[0].dtype == torch.float32
     save_file(dict(texts=texts), tmp_path / "c.safetensors")
-    with pytest.raises(HypvisionError, match="has texts. Expected: texts"):
+    with pytest.raises(HypvisionError, match=r"has texts \(3, 3, 5\). Expected: texts"):
         read_embeddings(tmp_path / "c.safetensors")
+
+
+def test_embeddings_of_a_hyperboloid(tmp_path):
+    """Two chains on rays of the hyperboloid and their images further out: all in order, all found."""
+    rays = torch.eye(4)[:2, None] * torch.tensor([0.5, 1.0, 1.5])[:, None]  # (2, 3, 4)
+    texts, images = lorentz.expmap0(rays, 0.5), lorentz.expmap0(2 * torch.eye(4)[:2], 0.5)
+    save_file(dict(texts=texts, images=images, c=torch.tensor(0.5)), tmp_path / "a.safetensors")
+    found, seen, space = read_embeddings(tmp_path / "a.safetensors")
+    assert isinstance(space, Hyperboloid) and space.c == 0.5
+    values = measure_chains([("a", "b", "c"), ("d", "e", "f")], ["1", "2"], found, seen, space).values
+    assert values["d_corr"] == 1 and values["recall"] == 1 and values["level3_R@1"] == 1
+    apart = measure_chains([("a", "b", "c"), ("d", "e", "f")], ["1", "2"], found.flip(1), seen, space).values
+    assert apart["d_corr"] == -1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(root=torch.zeros(4)), r"root \(4,\).* of the same d"),
+        (dict(images=torch.ones(2, 4), root=torch.zeros(5)), r"images \(2, 4\)"),
+        (dict(c=torch.tensor(0.5)), "texts of .* are no points of a hyperboloid with c = .*0.5"),
+        (dict(c=torch.tensor(-1.0)), "Expected: c > 0"),
+        (dict(c=torch.ones(2)), "Expected: c > 0"),
+        (dict(images=torch.ones(5), c=torch.ones(1)), r"images \(5,\)"),
+    ],
+)
+def test_files_of_embeddings_that_do_not_fit(tmp_path, changes, message):
+    save_file(dict(texts=torch.ones(3, 3, 5), **changes), tmp_path / "a.safetensors")
+    with pytest.raises(HypvisionError, match=message):
+        read_embeddings(tmp_path / "a.safetensors")
 
 
 def test_mistakes_in_embeddings_are_told():
