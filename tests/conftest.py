@@ -24,7 +24,9 @@ def _seed():
 
 @pytest.fixture(autouse=True)
 def _scope():
-    """mmengine's current default scope is global: what one test leaves there must not decide what the next finds."""
+    """mmengine's scope and logger are global: what one test leaves there must not decide what the next finds."""
     yield
     if "mmengine.registry" in sys.modules:
         sys.modules["mmengine.registry"].DefaultScope._instance_dict.clear()
+    if "mmengine.logging" in sys.modules:  # its log file may be closed by then, which mmengine does not expect
+        sys.modules["mmengine.logging"].MMLogger._instance_dict.clear()

@@ -175,7 +175,8 @@ class ConsoleHook(Hook):
         loader = runner.train_dataloader
         wrapper = type(runner.optim_wrapper).__name__
         optimizer = type(getattr(runner.optim_wrapper, "optimizer", runner.optim_wrapper)).__name__
-        say(f"data    {_described(loader)}, {getattr(loader, 'batch_size', None) or '?'} at a time")
+        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", "?")  # mmdet groups images by shape
+        say(f"data    {_described(loader)}, {size} at a time")
         epochs = f"{runner.max_epochs} epochs, " if isinstance(runner.train_loop, EpochBasedTrainLoop) else ""
         say(f"length  {epochs}{runner.max_iters} steps of {optimizer} ({wrapper})")
         self.train_bar = _Progress("train", runner.max_iters, runner.iter)

@@ -43,7 +43,8 @@ __all__ = [
 LEVELS = ("patch", "window")
 STRIDE = 32  # sides of an image are rounded to multiples of it
 LONGEST = 8  # an image may be so many times longer than wide
-GAP, CAPTION = 4, 14  # pixels between the tiles of a grid, and of the line above each
+GAP, CAPTION = 4, 26  # pixels between the tiles of a grid, and of the two lines above each
+NARROWEST = 100  # pixels of a tile, so that these lines fit
 LARGEST = 64_000_000  # pixels of a grid: tiles of a photo's resolution, unless there are too many
 NEARLY_UNIFORM = 0.05  # mean confidence
 
@@ -340,7 +341,7 @@ def draw_cluster_maps(
         level: ``"patch"``, ``"window"`` or ``"both"``.
         alpha: opacity of the colours, 0 to 1.
         tile: length in pixels of the short side of a tile; None: that of the image, as far as the grid then has no
-            more than 64 million pixels.
+            more than 64 million pixels, and wide enough for the lines above it.
         index: which image of the batch.
 
     Returns:
@@ -378,7 +379,7 @@ def draw_cluster_maps(
 
     columns = 1 + max(len(heads) for *_, heads in rows)
     fits = (LARGEST / (len(rows) * columns * image.width * image.height)) ** 0.5
-    scale = min(1.0, fits) if tile is None else tile / min(image.size)
+    scale = max(min(1.0, fits), NARROWEST / image.width) if tile is None else tile / min(image.size)
     width, height = (max(round(side * scale), 1) for side in image.size)
     small = to_rgb(image).resize((width, height), Image.Resampling.BICUBIC)
     step_x, step_y = width + GAP, height + CAPTION + GAP
@@ -386,15 +387,15 @@ def draw_cluster_maps(
     draw = ImageDraw.Draw(grid)
     for row, (entry, name, heads) in enumerate(rows):
         top = GAP + row * step_y
-        tiles = [(f"stages.{entry.stage}.blocks.{entry.block}", small)]
+        tiles = [(f"stages.{entry.stage}.blocks.{entry.block}\n{name} level", small)]
         for number in heads:
             labels = cluster_map(entry.assignment, number, name, (height, width), index)
             sure = confidence_map(entry.assignment, number, name, (height, width), index)
             opacity = alpha * (sure / max(sure.max(), 1e-12))[..., None]
-            caption = f"{name} level, head {number}: confidence {sure.mean():.0%}"
+            caption = f"head {number}\nconfidence {sure.mean():.0%}"
             tiles.append((caption, _to_image(_blend(small, labels, opacity, labels.max() + 1))))
         for column, (caption, drawing) in enumerate(tiles):
-            draw.text((GAP + column * step_x, top), caption, fill="black")
+            draw.text((GAP + column * step_x, top), caption, fill="black", spacing=1)
             grid.paste(drawing, (GAP + column * step_x, top + CAPTION))
     return grid
 
