@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hypvision.geometry import Lorentz, ManifoldParameter
+from hypvision.geometry.lorentz.frame import _times
 from hypvision.geometry.lorentz.means import centroid_space
 from hypvision.geometry.numerics import backward_of, distance_from_square, exact, plain, squash_factor
 
@@ -24,6 +25,8 @@ __all__ = ["LorentzBatchNorm1d", "LorentzBatchNorm2d", "LorentzLayerNorm", "Lore
 
 # Longest vector whose cosh has a square in float32 (float64): the bound where no other is asked for.
 _CAP = {torch.float32: 40.0, torch.float64: 350.0}
+# Least cosh(r) - 1: r and sinh(r) are numbers to divide by
+_LEAST = 1e-30
 
 
 def _longest(limit: float | None, dtype: torch.dtype) -> float:
@@ -75,8 +78,7 @@ def _ends(
     along_mean, along_beta = products[:, :1], products[:, 1:]
     time = torch.sqrt(1 + q)
     mean_square = (mean_space * mean_space).sum()
-    gap = (q - mean_square) / (time + mean_time)
-    chord = (q + mean_square - 2 * along_mean - gap * gap).clamp(min=0)
+    chord = 2 * (q / (time + 1) * mean_time + (mean_square / (mean_time + 1) - along_mean)).clamp(min=0)
     radius = distance_from_square(chord)
     square = radius * radius
     if var is None:
@@ -134,172 +136,223 @@ def _mean_point(average: Tensor, time: Tensor, running: Tensor | None, c: Tensor
     return _unit(*(part.mean(0) for part in _unit(time, average * root)))
 
 
+def _number(x: float | Tensor) -> float | Tensor:
+    """What has one entry: on a CPU a number, for a kernel takes longer to call than its arithmetic."""
+    return x.item() if isinstance(x, Tensor) and x.device.type == "cpu" else x
+
+
+def _plus(x: Tensor, y: Tensor, factor: float | Tensor) -> Tensor:
+    """``x + factor * y``."""
+    return torch.addcmul(x, y, factor) if isinstance(factor, Tensor) else torch.add(x, y, alpha=factor)
+
+
+class _Centroid:
+    """The centroid for a mean of points, time ``(...)`` and space ``(..., C)``, with its derivative."""
+
+    def __init__(self, time: Tensor, space: Tensor):
+        length = torch.linalg.vector_norm(space, dim=-1)
+        square = (time - length).mul_(time + length)
+        self.some = square > 1  # for far points the difference cancels; a mean of points has at least 1
+        self.root = square.clamp_(min=1).sqrt_()
+        self.mean_time, self.space = time, space / self.root.unsqueeze(-1)
+
+    def time(self) -> Tensor:
+        return (torch.linalg.vecdot(self.space, self.space) + 1).sqrt_()
+
+    def pull(self, grad: Tensor, by_time: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Gradients of the mean's space and time from those of the centroid's."""
+        if by_time is not None:
+            grad = torch.addcmul(grad, (by_time / self.time()).unsqueeze(-1), self.space)
+        along = torch.linalg.vecdot(grad, self.space).mul_(self.some)
+        space = torch.addcmul(grad, along.unsqueeze(-1), self.space).div_(self.root.unsqueeze(-1))
+        return space, along.mul_(self.mean_time).div_(self.root * self.root).neg_()
+
+
 class _BatchNorm(Function):
     """The layer with one map read and one written each way; the scalars of the pixels are differentiated by hand.
 
     In units of the radius of curvature: ``m`` and ``b`` are the space parts of mean and beta, ``t = sqrt(1 + q)`` the
-    time of a pixel, ``chord`` its squared chord from the mean, ``r`` the distance, ``s`` the result of scaling it, and
-    ``f = sinh(s) / sinh(r)``. The inverse boost, the scaling and the boost leave ``f x - c1 m + c2 b`` with ``c1 = f (t
-    + 1 + chord / 2) / (m_t + 1)`` and ``c2 = cosh(s) + (f x.b - c1 m.b) / (b_t + 1)``.
+    time of a pixel, ``r`` its distance from the mean, ``h = cosh(r) - 1``, ``s`` the result of scaling ``r``, and ``f =
+    sinh(s) / sinh(r)``. The inverse boost, the scaling and the boost leave ``f x + e_m m + e_b b`` with ``e_m = -f (t +
+    1 + h) / (m_t + 1)`` and ``e_b = cosh(s) + (f x.b + e_m m.b) / (b_t + 1)``.
     """
 
     @staticmethod
     def forward(ctx, x, beta, gamma, c, running, options):
-        root = torch.sqrt(c)
+        k = _number(c)
+        root = k**0.5
         # New memory is what costs most here (the system hands it out page by page): one map, used twice.
         out = torch.mul(x, x)
-        q = out.sum(1, keepdim=True).mul_(c)
-        t = torch.sqrt(q + 1)
-        leaves = (c.detach().requires_grad_(), x.mean(2).requires_grad_(), t.mean((1, 2)).requires_grad_())
-        with torch.enable_grad():
-            point = _mean_point(leaves[1], leaves[2], None if running is None else running[0], leaves[0], options)
-        mt, m = (part.detach() for part in point)
+        q = _times(out.sum(1, keepdim=True), k)
+        t = (q + 1).sqrt_()
+        centroids = ()
+        if running is not None:
+            m = _from_tangent(running[0] * root, _longest(options.exp_limit, x.dtype))[1]
+        else:
+            time, space = t.mean((1, 2)), _times(x.mean(2), root)
+            if not options.joint:
+                centroids = (_Centroid(time, space),)
+                time, space = centroids[0].time(), centroids[0].space
+            centroids = (*centroids, _Centroid(time.mean(), space.mean(0)))
+            m = centroids[-1].space
         b = beta[1:] * root
-        bt = torch.sqrt(1 + torch.dot(b, b))
-        basis = torch.stack([m, b])
-        products = torch.bmm(basis.expand(x.shape[0], *basis.shape), x).mul_(root)
+        square, cross = _number(torch.dot(m, m)), _number(torch.dot(m, b))
+        mt, bt = (1 + square) ** 0.5, (1 + _number(torch.dot(b, b))) ** 0.5
+        inner, outer = torch.stack([m, b / (bt + 1)]).mul_(root), torch.stack([m, b]).div_(root)
+        cross = cross / (bt + 1)
+        products = torch.matmul(inner, x)
         along_mean, along_beta = products[:, :1], products[:, 1:]
-        square = torch.dot(m, m)
-        gap = (q - square) / (t + mt)
-        chord = torch.addcmul(q + square, gap, gap, value=-1).sub_(along_mean, alpha=2).clamp_(min=0)
-        r = distance_from_square(chord).clamp_(min=1e-15)
-        sinh = torch.addcmul(chord, chord, chord, value=0.25).clamp_(min=1e-30).sqrt_()
+        top = t + 1
+        h = _plus(square / (1 + mt) - along_mean, q / top, mt).clamp_(min=_LEAST)
+        sinh = h.sqrt().mul_((h + 2).sqrt_())
+        r = (h + sinh).log1p_()
         if options.gyro:
-            var = torch.linalg.vector_norm(r).square() / r.numel() / c if running is None else running[1]
+            var = torch.linalg.vector_norm(r).square() / (r.numel() * k) if running is None else running[1]
             gain = torch.exp(gamma) / torch.sqrt(var + options.eps)
         else:
             var = r.mean() / root if running is None else running[1]
             gain = gamma / (var + options.eps)
+        gain = _number(gain)
         s = r * gain
-        slope = bend = growth = None
+        bent = growth = None
+        kappa = bend = 1.0
         if options.slope is not None:
-            # s = kappa tanh(bend r g) / bend
-            kappa = math.atanh(0.99) / options.slope
-            bend = kappa / rescale_limit(c, options.limit) / root
-            slope = s.mul_(bend).tanh_()
-            s = slope * (kappa / bend)
+            # s = kappa tanh(bend r gain) / bend
+            kappa, limit = math.atanh(0.99) / options.slope, rescale_limit(k, options.limit)
+            limit = limit.clamp(min=1e-15) if isinstance(limit, Tensor) else max(limit, 1e-15)
+            bend = kappa / limit / root
+            bent = s.mul_(bend).tanh_()
+            s = bent * (kappa / bend)
         longest = _longest(options.exp_limit, s.dtype)
         # On a CPU, where looking costs nothing, the rare case alone pays for the limit.
-        if s.device.type != "cpu" or (s > longest).any():
+        if s.device.type != "cpu" or s.numel() and not s.amax().item() <= longest:
             growth = (s <= longest).to(s.dtype)  # beyond, nothing changes with s
             s = s.clamp(max=longest)
-        f = torch.sinh(s).div_(sinh)
-        cosh = torch.cosh(s)
-        ratio = (t + 1).add_(chord, alpha=0.5).div_(mt + 1)
-        c1 = ratio * f
-        c2 = torch.addcmul(c1 * -torch.dot(m, b), f, along_beta).div_(bt + 1).add_(cosh)
+        end = torch.sinh(s)
+        f = end / sinh
+        cosh = end.square_().add_(1).sqrt_()
+        ratio = top.add_(h).div_(-(mt + 1))
+        ends = torch.empty_like(products)
+        torch.mul(f, ratio, out=ends[:, :1])
+        ends[:, 1:] = _plus(torch.addcmul(cosh, f, along_beta), ends[:, :1], cross)
         torch.mul(x, f, out=out)
-        _add_outer_(out, basis / root, c1.neg(), c2)
-        ctx.save_for_backward(
-            x, gamma, c, mt, m, b, bt, q, t, products, gap, chord, r, sinh, gain, slope, bend, growth, s, f, cosh,
-            ratio, c1, c2, var, beta,
-        )  # fmt: skip
-        ctx.point, ctx.leaves, ctx.running, ctx.options = point, leaves, running, options
+        _add_outer_(out, outer, ends)
+        ctx.save_for_backward(x, beta, gamma, c, t, products, h, sinh, r, s, bent, growth, f, cosh, ratio, ends, var)
+        ctx.point, ctx.beta, ctx.bases, ctx.centroids = (m, mt), (b, bt, cross), (inner, outer), centroids
+        ctx.scaling, ctx.running, ctx.options = (gain, kappa, bend), running, options
         ctx.mark_non_differentiable(m, var)
         return out, m, var
 
     @staticmethod
     def backward(ctx, grad, *_):
+        x, beta, gamma, c, t, products, h, sinh, r, s, bent, growth, f, cosh, ratio, ends, var = ctx.saved_tensors
+        options, running = ctx.options, ctx.running
         if torch.is_grad_enabled():
-            x, gamma, c = ctx.saved_tensors[:3]
-            inputs, needed = [x, ctx.saved_tensors[-1], gamma, c], ctx.needs_input_grad[:4]
-            function = lambda *given: _composite(*given, ctx.running, ctx.options)[0]  # noqa: E731
-            return *backward_of(function, inputs, needed, grad), None, None
-        (
-            x, gamma, c, mt, m, b, bt, q, t, products, gap, chord, r, sinh, gain, bent, bend, growth, _s, f, cosh,
-            ratio, c1, c2, var, _beta,
-        ) = ctx.saved_tensors  # fmt: skip
-        options, batch = ctx.options, ctx.running is None
-        root, along_beta = torch.sqrt(c), products[:, 1:]
-        basis = torch.stack([m, b])
-        bases = basis.expand(x.shape[0], *basis.shape)
+            function = lambda *given: _composite(*given, running, options)[0]  # noqa: E731
+            return *backward_of(function, [x, beta, gamma, c], ctx.needs_input_grad[:4], grad), None, None
+        (m, mt), (b, bt, cross), (inner, outer) = ctx.point, ctx.beta, ctx.bases
+        gain, kappa, bend = ctx.scaling
+        k, count = _number(c), max(r.numel(), 1)
+        root = k**0.5
         buffer = grad * x
         g_f = buffer.sum(1, keepdim=True)
-        ends = torch.bmm(bases, grad).div_(root)
-        g_1, g_2 = ends[:, :1].neg(), ends[:, 1:]
-        g_c = -((g_1 * c1).sum() + (g_2 * c2).sum()) / (2 * c)
+        g_ends = torch.matmul(outer, grad)
+        g_1, g_2 = g_ends[:, :1], g_ends[:, 1:]
+        by_c = None
+        if ctx.needs_input_grad[3]:  # the layer is homogeneous in x, beta and the radius, see below
+            by_c = -_inner(g_f, f) - _inner(g_ends, ends)
 
-        # c2, then c1 = ratio f
-        share = g_2 / (bt + 1)
-        g_cross = -torch.dot(share.flatten(), c1.flatten())
-        g_bt = -torch.dot(share.flatten(), (c2 - cosh).flatten())
-        g_f.addcmul_(share, along_beta)
-        g_beta = share * f
-        g_1 = g_1.sub_(share * torch.dot(m, b))
+        # e_b, then e_m = ratio f; the gradients of the products of x
+        g_cross = _number(_inner(g_2, ends[:, :1]))
+        g_f.addcmul_(g_2, products[:, 1:])
+        g_1 = _plus(g_1, g_2, cross)
         g_f.addcmul_(g_1, ratio)
-        g_ratio = g_1.mul_(f).div_(mt + 1)
-        g_mt = -torch.dot(g_ratio.flatten(), ratio.flatten())
+        g_products = torch.empty_like(products)
+        g_beta = torch.mul(g_2, f, out=g_products[:, 1:])
+        g_top = g_1.mul_(f).div_(-(mt + 1))
+        g_mt = _number(_inner(g_top, ratio))
 
-        # cosh(s) and f = sinh(s) / sinh(r) by s, at fixed r; then by the chord
-        g_s = torch.mul(g_2, f).mul_(sinh).addcmul_(g_f, cosh / sinh)
+        # cosh(s) and f = sinh(s) / sinh(r) by s, at fixed r; then by h
+        g_s = torch.addcmul(g_beta * sinh, g_f, cosh / sinh)
         if growth is not None:
             g_s = g_s * growth
-        if bend is None:
-            local = gain  # ds/dr
-            first, bow = gain, 0.0  # its value at 0; s = first r (1 - bow r^2 + ...)
-        else:
-            kappa = math.atanh(0.99) / options.slope
-            flat = 1 - bent * bent
-            local, first, bow = flat * (kappa * gain), kappa * gain, (bend * gain) ** 2 / 3
-            # s by 1 / bend: tanh - (bend r g) (1 - tanh^2), and bend falls with sqrt(c)
-            lean = bent - (r * flat) * (bend * gain)
-            g_c = g_c + torch.dot(g_s.flatten(), lean.flatten()) * (kappa / bend) / (2 * c)
+        local = first = gain  # ds/dr, and its value at 0; s = first r (1 - bow r^2 + ...)
+        bow, by_gain = 0.0, r
+        if bent is not None:
+            flat = (1 - bent * bent).mul_(kappa)
+            local, first, bow, by_gain = flat * gain, kappa * gain, bend * gain * bend * gain / 3, flat * r
+            if by_c is not None:  # bend falls with the root of c
+                by_c = by_c + _inner(g_s, s - local * r)
         if growth is not None:
-            local = local * growth
+            local = growth * local
+        g_gain = _inner(g_s, by_gain)
         scale = first * first
         alpha = (scale - 1) / 6 - bow
-        gamma2 = bow * bow * 1.2 - bow * scale / 2 + scale * scale / 120 - (scale / 6 - bow) / 6 + 7 / 360 - alpha / 12
-        series = torch.mul(chord, 2 * first * gamma2).add_(first * alpha)
-        steep = torch.addcmul(local * cosh, f, chord * 0.5 + 1, value=-1).div_(sinh * sinh).mul_(0.5)
-        steep = torch.where(chord * scale.clamp(min=1) < 1e-2, series, steep)  # there the difference cancels
-        g_chord = torch.mul(g_f, steep).addcmul_(g_2 * local, f, value=0.5).add_(g_ratio, alpha=0.5)
+        more = bow * bow * 1.2 - bow * scale / 2 + scale * scale / 120 - (scale / 6 - bow) / 6 + 7 / 360 - alpha / 12
+        steep = torch.addcmul(cosh * local, h + 1, f, value=-1).div_(sinh * sinh)
+        near = h * (scale.clamp(min=1) if isinstance(scale, Tensor) else max(scale, 1.0)) < 5e-3
+        steep = torch.where(near, h * (8 * first * more) + 2 * first * alpha, steep)  # there the difference cancels
+        g_h = torch.addcmul(g_top, g_f, steep)
+        g_h = g_h.addcmul_(g_beta, local) if isinstance(local, Tensor) else g_h.add_(g_beta, alpha=local)
 
         # the gain, by variance and gamma
-        by_gain = r if bend is None else r * (flat * kappa)
-        g_gain = torch.dot(g_s.flatten(), by_gain.flatten())
+        total = var + options.eps
         if options.gyro:
             g_gamma = g_gain * gain
-            g_var = -g_gamma / (2 * (var + options.eps))
-            if batch:
-                g_chord.add_((r / sinh).mul_(g_var / (c * r.numel())))
-                g_c = g_c - g_var.squeeze() * var / c
+            g_var = -g_gamma / (2 * total)
         else:
-            g_gamma = g_gain / (var + options.eps)
+            g_gamma = g_gain / total
             g_var = -g_gamma * gain
-            if batch:
-                g_chord.add_((chord > 0) / sinh * (g_var / (2 * root * r.numel())))
-                g_c = g_c - g_var.squeeze() * var / (2 * c)
+        if running is None:
+            if by_c is not None:
+                by_c = by_c - 2 * g_var.squeeze() * var * (1 if options.gyro else 0.5)
+            slope = 2 * r if options.gyro else (h > _LEAST).to(h.dtype)
+            slope = slope.div_(sinh)
+            g_h = _plus(g_h, slope, _number(g_var / (count * (k if options.gyro else root))))
 
-        # chord = q + m.m - 2 x.m - gap^2 with gap = t - m_t
-        lost = gap * g_chord
-        g_mt = g_mt + 2 * lost.sum()
-        g_t = g_ratio.sub_(lost, alpha=2)
-        g_square = g_chord.sum() + g_mt / (2 * mt)
-        g_mean = g_chord * -2
-        g_products = torch.cat([g_mean, g_beta], 1)
-        g_basis = torch.bmm(grad, torch.cat([c1.neg(), c2], 1).transpose(1, 2)).sum(0).t() / root
-        g_basis = g_basis + torch.bmm(x, g_products.transpose(1, 2)).sum(0).t() * root
-        g_m = g_basis[0] + 2 * m * g_square + b * g_cross
-        g_b = g_basis[1] + m * g_cross + b * (g_bt / bt)
-        g_c = g_c + torch.dot(g_products.flatten(), products.flatten()) / (2 * c) + torch.dot(g_b, b) / (2 * c)
+        # h = m_t (t - 1) + m_t - 1 - x.m
+        g_mt = g_mt + _number(_inner(g_h, t))
+        g_t = _plus(g_top, g_h, mt)
+        torch.neg(g_h, out=g_products[:, :1])
+        g_outer = torch.bmm(ends, grad.transpose(1, 2)).sum(0).div_(root)
+        g_inner = torch.bmm(g_products, x.transpose(1, 2)).sum(0).mul_(root)
+        g_m = g_outer[0] + g_inner[0]
+        g_m = _plus(_plus(g_m, b, g_cross / (bt + 1)), m, g_mt / mt)
+        g_b = _plus(g_inner[1], m, g_cross)  # of b / (b_t + 1)
+        g_b = _plus(g_b, b, -_number(torch.dot(g_b, b)) / (bt * (bt + 1))).div_(bt + 1).add_(g_outer[1])
+        if running is None:
+            g_time = None
+            for centroid in reversed(ctx.centroids):
+                g_m, g_time = centroid.pull(g_m, g_time)
+            g_t += (g_time / count).view(-1, 1, 1)
+            bias = (g_m * (root / count)).view(-1, x.shape[1], 1)
+            torch.addcmul(bias, grad, f, out=buffer)
+        else:
+            if by_c is not None:
+                by_c = by_c + _stretched(g_m, m, running[0] * root, _longest(options.exp_limit, m.dtype))
+            torch.mul(grad, f, out=buffer)
+        _add_outer_(buffer, inner, g_products)
+        buffer.addcmul_(x, _times(g_t.div_(t), k))
+        g_beta = torch.cat([torch.zeros_like(g_b[:1]), g_b * root])
+        if by_c is not None:
+            by_c = (by_c + _inner(buffer, x) + torch.dot(g_beta, beta)) / (2 * k)
+        return buffer, g_beta, g_gamma.view_as(gamma), by_c, None, None
 
-        more = torch.autograd.grad(ctx.point[1], ctx.leaves, g_m, retain_graph=True, allow_unused=True)
-        if more[0] is not None:
-            g_c = g_c + more[0]
-        torch.mul(grad, f, out=buffer)
-        _add_outer_(buffer, basis * root, g_mean, g_beta)
-        if batch:
-            g_t = g_t + more[2].view(-1, 1, 1) / t.shape[2]
-            buffer += more[1].unsqueeze(2) / x.shape[2]
-        g_q = torch.div(g_t, t).mul_(0.5).add_(g_chord)
-        g_c = g_c + torch.dot(g_q.flatten(), q.flatten()) / c
-        buffer.addcmul_(x, g_q.mul_(2 * c))
-        return buffer, torch.cat([torch.zeros_like(g_b[:1]), g_b * root]), g_gamma.view_as(gamma), g_c, None, None
+
+def _inner(x: Tensor, y: Tensor) -> Tensor:
+    return torch.dot(x.flatten(), y.flatten())
 
 
-def _add_outer_(out: Tensor, basis: Tensor, first: Tensor, second: Tensor) -> None:
+def _stretched(grad: Tensor, m: Tensor, tangent: Tensor, longest: float) -> Tensor:
+    """Derivative along the tangent vector of :func:`_from_tangent`, from the gradient of its space part ``m``."""
+    length, size = torch.linalg.vector_norm(tangent), torch.linalg.vector_norm(m)
+    growth = torch.where(size > 0, length * torch.sqrt(1 + size * size) / size.clamp(min=1e-30), 1.0)
+    return torch.dot(grad, m) * growth * (length <= longest)
+
+
+def _add_outer_(out: Tensor, basis: Tensor, ends: Tensor) -> None:
     """Add two products of rank one to a map in place, twice as fast as a matrix product with two rows."""
-    for row, end in zip(basis, (first, second)):
+    for row, end in zip(basis, ends.split(1, 1)):
         out.addcmul_(row.unsqueeze(1), end)
 
 

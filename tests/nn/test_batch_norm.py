@@ -8,6 +8,7 @@ from references.lorentz_cnn import BatchNorm, Hyperboloid
 import hypvision.models  # noqa: F401 - registers
 from hypvision import nn as hnn
 from hypvision.geometry import Lorentz
+from hypvision.nn import norm
 from hypvision.nn import published as pub
 
 
@@ -90,6 +91,34 @@ def test_gradients_beyond_the_limit(slope, gyro):
     radii = layer.manifold.dist(layer.beta.expand_as(points), points) * 0.5**0.5
     assert 0 < (radii > 3.9999).sum() < 5
     assert torch.autograd.gradcheck(loss, (x, gamma), eps=1e-7, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("numbers", [True, False], ids=["numbers", "tensors"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("slope", [None, 2.0])
+@pytest.mark.parametrize("kind", [hnn.LorentzBatchNorm2d, pub.GyroLorentzBatchNorm2d])
+def test_derivatives_by_hand_are_those_of_plain_operations(kind, slope, training, numbers, monkeypatch):
+    """By the curvature too, and also where scalars stay tensors, as on a GPU."""
+    torch.manual_seed(1)
+    layer = kind(3, Lorentz(0.6, learnable=True).double(), dtype=torch.float64, slope=slope, exp_limit=3.0)
+    with torch.no_grad():
+        layer.beta.copy_(layer.manifold.expmap0(torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)))
+        layer.running_mean.copy_(torch.tensor([0.2, 0.1, -0.4]))
+    layer.train(training)
+    x = with_outlier(3.0).requires_grad_()
+    inputs = [x, *layer.parameters()]
+    weight = torch.randn(x.shape, dtype=x.dtype)
+
+    def results():
+        out = layer(x)
+        return [out, *torch.autograd.grad((torch.asinh(out) * weight).sum(), inputs)]
+
+    if not numbers:
+        monkeypatch.setattr(norm, "_number", lambda x: x)
+    found = results()
+    monkeypatch.setattr(norm, "plain", lambda x: True)
+    for one, other in zip(found, results(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9 * other.detach().abs().max().item())
 
 
 def test_one_far_point_is_its_own_mean():
