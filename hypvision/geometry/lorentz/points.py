@@ -95,28 +95,39 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 @stable("x")
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance of points ``(..., n + 1)`` from the origin; gradient 0 there."""
-    if x.device.type == "cpu" and needs_grad(x) and not plain(x) and x.numel() > _FEW:
-        q = _times(_SpaceSquare.apply(x), c)
-        if q.amax().item() <= _LIMIT[x.dtype]:
-            return _times(asinh_sqrt(q), 1 / _root(c)).squeeze(-1)
+    if x.device.type == "cpu" and x.numel() > _FEW and not plain(x) and needs_grad(x):
+        length = torch.linalg.vector_norm(x.detach()[..., 1:], dim=-1, keepdim=True)
+        if not (isinstance(c, Tensor) and (c.dim() or c.requires_grad)):
+            q = _times(length * length, c)
+            if q.amax().item() <= _LIMIT[x.dtype]:
+                return _Dist0.apply(x, c, length, q).squeeze(-1)
+    return _dist0(x, c).squeeze(-1)
+
+
+def _dist0(x, c):
     _, q = _bound(x[..., 1:], c, _LIMIT[x.dtype])
-    return _times(asinh_sqrt(q), 1 / _root(c)).squeeze(-1)
+    return _times(asinh_sqrt(q), 1 / _root(c))
 
 
-class _SpaceSquare(Function):
-    """``|x_s|^2`` of points; the gradient is written once, and not once more around the time coordinate."""
+class _Dist0(Function):
+    """The gradient is written once, and not once more around the time coordinate; ``q = c length^2``."""
 
     @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return torch.linalg.vector_norm(x[..., 1:], dim=-1, keepdim=True).square_()
+    def forward(ctx, x, c, length, q):
+        ctx.c = c
+        ctx.save_for_backward(x, length, q)
+        return _times(asinh_sqrt(q), 1 / _root(c))
 
     @staticmethod
     def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
+        x, length, q = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return backward_of(lambda x: x[..., 1:].square().sum(-1, keepdim=True), [x], [True], grad)[0]
+            return backward_of(lambda x: _dist0(x, ctx.c), [x], [True], grad)[0], None, None, None
+        slope = (q + 1).sqrt_().mul_(length)
+        slope = torch.div(grad, slope, out=slope)
+        if not length.amin().item() > 0:  # at the origin the gradient is 0
+            slope.masked_fill_(length == 0, 0)
         out = torch.empty_like(x)
-        torch.mul(x[..., 1:], 2 * grad, out=out[..., 1:])
+        torch.mul(x[..., 1:], slope, out=out[..., 1:])
         out[..., 0] = 0
-        return out
+        return out, None, None, None

@@ -11,8 +11,10 @@ from torch.autograd import Function
 from .._typing import Curvature
 from ..numerics import (
     asinhc_sqrt,
+    backward_of,
     dot,
     has_float64,
+    needs_grad,
     plain,
     safe_sqrt,
     saturate,
@@ -70,8 +72,8 @@ def _expmap(x: Tensor, u: Tensor, c) -> Tensor:
 # Largest sinh(r)^2 of a point, and squared length of a tangent vector, at which the textbook's sum is right to a few
 # units of round-off: radius 1.5, length 2
 _NEARBY = math.sinh(1.5) ** 2, 4.0
-# Norm of all vectors together at which no product of theirs with such points overflows
-_SHORT = 1e15
+# Norm of all vectors together at which no product of theirs with points of that time (radius 10) overflows
+_SHORT, _MODERATE = 1e15, math.cosh(10.0)
 
 
 def _expmap_level(x: Tensor, v: Tensor, c) -> Tensor | None:
@@ -221,13 +223,69 @@ def _logmap(x: Tensor, y: Tensor, c) -> Tensor:
 @stable("x", "v")
 def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v`` ``(..., n + 1)`` to the tangent space."""
-    if x.device.type == "cpu" and not plain(x) and x.numel():
-        space, vector = x[..., 1:], v[..., 1:]
-        q = _times(square_norm(space), c)
-        if q.amax().item() <= _NEARBY[0] and torch.linalg.vector_norm(v.detach()).item() <= _SHORT:
-            time, before = torch.sqrt(1 + q), v[..., :1]
-            amount = _times(dot(space, vector), c) - _times(time * before, _root(c))
-            return _join(before + _times(time * amount, 1 / _root(c)), torch.addcmul(vector, space, amount))
+    if not plain(x) and x.device.type == "cpu" and x.shape == v.shape and x.numel():
+        learned = isinstance(c, Tensor)
+        if needs_grad(x, v, c) if learned else needs_grad(x, v):
+            if x.dtype == v.dtype and not (learned and c.dim()) and (point := _near_points(x, v, c)) is not None:
+                return _Proju.apply(x, v, c, point)
+        elif (point := _near_points(x, v, c)) is not None:
+            return _projected(point, v, c)[0]
+    return _proju(x, v, c)
+
+
+def _near_points(x: Tensor, v: Tensor, c) -> Tensor | None:
+    """The points as ``[-time, space]``, if nothing of them or of the vectors is so long that products overflow.
+
+    In few calls, for they are what a projection of some points costs.
+    """
+    point = x.detach().clone()
+    first, root = point[..., :1], _root(c.detach() if isinstance(c, Tensor) else c)
+    first.copy_(1 / root) if isinstance(c, Tensor) else first.fill_(1 / root)
+    time = torch.linalg.vector_norm(point, dim=-1, keepdim=True)
+    largest = (time * root).max().item() if isinstance(c, Tensor) else time.max().item() * root
+    if not (largest <= _MODERATE and torch.linalg.vector_norm(v.detach()).item() <= _SHORT):
+        return None
+    first.copy_(time.neg_())
+    return point
+
+
+def _projected(point: Tensor, v: Tensor, c) -> tuple[Tensor, Tensor]:
+    """The projection, and how much of the point, whose time it makes positive, it adds to ``v``."""
+    amount = _times((point * v).sum(-1, keepdim=True), c)
+    point[..., :1].neg_()
+    return torch.addcmul(v, amount, point), amount
+
+
+class _Proju(Function):
+    @staticmethod
+    def forward(ctx, x, v, c, point):
+        out, amount = _projected(point, v, c)
+        keep(ctx, x, v, point, amount, c)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, v, point, amount, *c = ctx.saved_tensors
+        c = c[0] if c else ctx.number
+        if torch.is_grad_enabled():
+            return *backward_of(_proju, [x, v, c], ctx.needs_input_grad[:3], grad), None
+        time = point[..., :1]
+        by_amount = (grad * point).sum(-1, keepdim=True)
+        share = _times(by_amount, c)
+        gv = torch.addcmul(grad, share, point)
+        gv[..., :1].addcmul_(share, time, value=-2)
+        gx = (grad * amount).addcmul_(v, share)
+        first = gx[..., :1]
+        by_time = torch.addcmul(first, share, v[..., :1], value=-2).div_(time)
+        gx.addcmul_(point, by_time)
+        first.zero_()
+        by_c = None
+        if ctx.needs_input_grad[2]:  # the time falls with the curvature
+            by_c = ((by_amount * amount).sum() - by_time.sum() / (2 * c)) / c
+        return gx, gv, by_c, None
+
+
+def _proju(x: Tensor, v: Tensor, c) -> Tensor:
     space, q = _scaled(x[..., 1:], c)
     space, time = saturate_gradient(space), torch.sqrt(1 + q)
     v = _scaled_tangent(v, 1.0)
