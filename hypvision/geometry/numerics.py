@@ -92,9 +92,9 @@ def stable(
 ) -> Callable[[Callable], Callable]:
     """Make a function of tensors safe to call in half precision and under autocast, and check its arguments.
 
-    Half tensors are computed in float32 and the result is rounded once, to the widest dtype among the tensors named in
-    ``points``; numbers that it does not hold become its largest. Autocast is off inside. A float32 curvature of float64
-    points is widened.
+    Half tensors are computed in float32, float32 ones beside float64 in that, and the result is rounded once, to the
+    widest dtype among the tensors named in ``points``; numbers that it does not hold become its largest. Autocast is
+    off inside. A float32 curvature of float64 points is widened.
 
     No check looks at the numbers of a tensor, which would make the host wait for the device: a curvature that is a
     tensor must be positive, or results are not numbers. Manifold objects with ``check=True`` look.
@@ -120,7 +120,7 @@ def stable(
 
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
-            dtype, size, device = None, 0, "meta"
+            dtype, size, device, mixed = None, 0, "meta", False
             for place, argument, rank in places:
                 value = args[place] if place < len(args) else kwargs.get(argument)
                 if value is None:
@@ -137,7 +137,7 @@ def stable(
                             f"got {size} and {value.shape[-1]}."
                         )
                     if value.dtype != dtype:
-                        dtype = torch.promote_types(dtype, value.dtype)
+                        dtype, mixed = torch.promote_types(dtype, value.dtype), True
             for place, argument, less in others:
                 value = args[place] if place < len(args) else kwargs.get(argument)
                 if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
@@ -164,6 +164,9 @@ def stable(
                         args = (*args[:place], learned, *args[place + 1 :])
                     else:
                         kwargs = {**kwargs, argument: learned}
+            if mixed and dtype == torch.float64:
+                args = tuple(a.double() if names[i] in points else a for i, a in enumerate(args))
+                kwargs = {name: a.double() if name in points else a for name, a in kwargs.items()}
             half = False
             for argument, value in (*zip(names, args), *kwargs.items()):
                 if isinstance(value, Tensor):
@@ -503,12 +506,18 @@ def scalar(x: Tensor, values: Callable, back: Callable, plainly: Callable) -> Te
     return _Scalar.apply(x, values, back, plainly) if needs_grad(x) else values(x)
 
 
-def root_slope(q: Tensor, out: Tensor, end: Tensor, series: Sequence[float]) -> Tensor:
-    """Derivative of ``f(sqrt(q)) / sqrt(q)``, which is ``out``, from ``end = f'(sqrt(q))``; its series near 0."""
+def root_slope(q: Tensor, out: Tensor, end: Tensor, series: Sequence[float], grad: float | Tensor = 1.0) -> Tensor:
+    """Derivative of ``f(sqrt(q)) / sqrt(q)``, which is ``out``, from ``end = f'(sqrt(q))``, times ``grad``.
+
+    Near 0 by its series.
+    """
     near = series[-1]
     for coefficient in reversed(series[:-1]):
         near = coefficient + q * near
-    return torch.where(q < 3e-3, near, (end - out).div_(q).mul_(0.5))
+    away = (end - out).mul_(0.5)
+    if isinstance(grad, Tensor):
+        near, away = near * grad, away.mul_(grad)
+    return torch.where(q < 3e-3, near, away.div_(q))
 
 
 def _safe_sqrt(x: Tensor) -> Tensor:
@@ -697,7 +706,8 @@ def _asinhc_values(q: Tensor) -> Tensor:
 
 
 def _asinhc_back(q: Tensor, out: Tensor, grad: Tensor) -> Tensor:
-    return root_slope(q, out, (1 + q).rsqrt_(), (-1 / 6, 3 / 20, -15 / 112, 35 / 288)).mul_(grad)
+    # times the gradient before the division: for far points, with large ones, the slope has no number
+    return root_slope(q, out, (1 + q).rsqrt_(), (-1 / 6, 3 / 20, -15 / 112, 35 / 288), grad)
 
 
 def asinhc_sqrt(q: Tensor) -> Tensor:

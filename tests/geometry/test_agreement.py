@@ -185,6 +185,47 @@ def test_far_and_near_at_once():
     torch.testing.assert_close(single, lorentz.dist(x[:6], y[:6], 1.0), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("radius", [1e-3, 1.0, 10.0, 25.0, 39.0])
+def test_gradients_from_the_origin_to_the_cap(radius):
+    """In float32 against the closed forms: along the ray and across it."""
+    torch.manual_seed(0)
+    heading = torch.nn.functional.normalize(torch.randn(6, 5, dtype=torch.float64), dim=-1)
+    space = (heading * torch.tensor(radius, dtype=torch.float64).sinh()).float()
+    size = space.double().norm(dim=-1, keepdim=True)
+    heading, weight = space.double() / size, torch.randn(6, 5)
+    x = torch.cat([torch.zeros(6, 1), space], -1).requires_grad_()
+    along = (heading * weight).sum(-1, keepdim=True) * heading
+    slope = 1 / (1 + size * size).sqrt()
+    (found,) = torch.autograd.grad((lorentz.logmap0(x, 1.0) * weight).sum(), x)
+    expected = along * slope + (weight - along) * (size.asinh() / size)
+    torch.testing.assert_close(found[:, 1:].double() / slope, expected / slope, rtol=1e-6, atol=1e-6 * radius)
+    for many in (1, 4000):  # rows that are few, and those for which one function writes the gradient
+        points = x.detach().repeat(many, 1).requires_grad_()
+        (found,) = torch.autograd.grad(lorentz.dist0(points, 1.0).sum(), points)
+        torch.testing.assert_close(found[-6:, 1:].double() / slope, heading, rtol=1e-6, atol=1e-6)
+        assert not found[:, 0].any()
+
+
+@pytest.mark.parametrize("c", [0.4, 1.0])
+def test_gradients_of_many_radii(c):
+    """By one function; those of the origin are 0, and the curvature's is that of ``asinh(sqrt(c) s) / sqrt(c)``."""
+    torch.manual_seed(0)
+    x = torch.randn(5000, 5, dtype=torch.float64)
+    x[7] = 0
+    leaf, curvature = x.clone().requires_grad_(), torch.tensor(c, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(5000, dtype=torch.float64)
+    by_x, by_c = torch.autograd.grad((lorentz.dist0(leaf, curvature) * weight).sum(), (leaf, curvature))
+    size = x[:, 1:].norm(dim=-1)
+    slope = weight / (1 + c * size**2).sqrt()
+    expected = x[:, 1:] * (slope / size).nan_to_num().unsqueeze(-1)
+    torch.testing.assert_close(by_x[:, 1:], expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(
+        by_c, (slope * size - weight * (c**0.5 * size).asinh() / c**0.5).sum() / (2 * c), rtol=1e-10, atol=0
+    )
+    short = x[:3300].clone().requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda y: lorentz.dist0(torch.cat([y, short[1:]]), c)[:1], short[:1], atol=1e-6)
+
+
 def test_radius_of_the_ball_in_float64():
     """At 30 the textbook's difference from 1 has three digits left."""
     import mpmath

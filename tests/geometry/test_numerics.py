@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypvision.geometry import numerics, poincare
+from hypvision.geometry import lorentz, numerics, poincare
 
 mpmath.mp.dps = 60
 
@@ -34,8 +34,11 @@ def function_of(name):
     return getattr(poincare if name == "_tanhc_sqrt" else numerics, name)
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize(("name", "exact", "points"), SCALARS, ids=NAMES)
-def test_values_and_gradients_in_double(name, exact, points):
+def test_values_and_gradients_in_double(name, exact, points, compiled, monkeypatch):
+    """The forms for compilers, too, which second derivatives and ``torch.func`` take."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiled)
     x = torch.tensor(points, dtype=torch.float64, requires_grad=True)
     value = function_of(name)(x)
     (gradient,) = torch.autograd.grad(value.sum(), x)
@@ -178,3 +181,42 @@ def test_devices_without_float64_are_known():
     here, there = torch.ones(2), SimpleNamespace(device=torch.device("mps"))
     assert numerics.has_float64(here) and not numerics.has_float64(there)
     assert numerics.widen(here).dtype == torch.float64 and numerics.widen(0.5) == 0.5
+
+
+def test_sums_of_many_rows_are_those_of_each():
+    """They are taken in blocks, of which the last is shorter."""
+    x = torch.randn(1400, 100, generator=torch.Generator().manual_seed(0))
+    expected = x.double().square().sum(-1, keepdim=True)
+    torch.testing.assert_close(numerics.wide_square_norm(x), expected, rtol=1e-14, atol=0)
+    torch.testing.assert_close(
+        numerics.wide_square_norm(x.view(14, 100, 100)).view(1400, 1), expected, rtol=1e-14, atol=0
+    )
+
+
+def test_a_curvature_learned_in_single_does_not_round_double():
+    """Neither its root nor its inverse: results are those of the same curvature in float64."""
+    c = torch.tensor(0.3, requires_grad=True)
+    u = torch.tensor([[0.3, -1.2, 0.4]], dtype=torch.float64)
+    for module in (lorentz, poincare):
+        x = module.expmap0(u, c)
+        torch.testing.assert_close(x, module.expmap0(u, c.detach().double()), rtol=1e-15, atol=0)
+        torch.testing.assert_close(
+            module.dist0(x=x, c=c), u.norm(dim=-1) * (2 if module is poincare else 1), rtol=1e-9, atol=0
+        )
+        (slope,) = torch.autograd.grad(module.dist0(x.detach(), c), c)
+        assert slope.dtype == torch.float32 and slope.isfinite()
+
+
+def test_results_have_the_widest_dtype_of_the_points():
+    x, y = torch.tensor([[0.3, 0.1]]), torch.tensor([[-0.2, 0.4]])
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        wide = torch.promote_types(dtype, torch.float32)
+        for a, b in ((x.to(dtype), y), (x, y.to(dtype))):
+            got = poincare.dist(a, b, 1.0)
+            assert got.dtype == wide
+            torch.testing.assert_close(got, poincare.dist(a.to(wide), b.to(wide), 1.0), rtol=1e-6, atol=0)
+
+
+def test_arguments_that_a_function_does_not_know_are_named():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
+        lorentz.dist(torch.zeros(3), z=torch.zeros(3), c=1.0)

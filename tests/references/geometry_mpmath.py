@@ -5,8 +5,8 @@ of the textbooks. With 180 digits their cancellations do no harm.
 
 Every operation depends on its vectors only through their inner products, and returns a number or a combination of
 them. So a :class:`Vector` is a list of coefficients and the Gram matrix. The vectors themselves, of whatever
-dimension, are only read when that matrix is filled, exactly, with integers; and the gradient takes two evaluations for
-each of its few entries.
+dimension, are only read when that matrix is filled, exactly, with integers; and the gradient takes one evaluation more
+for each of its few entries.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import numpy as np
 from mpmath import mpf
 
 DIGITS = 180
-# of the difference quotients: the error is its square, and 60 digits are left for cancellation
-STEP = mpf(10) ** -60
+# of the difference quotients, whose error it is but for the size of second derivatives; 100 digits are left for
+# cancellation
+STEP = mpf(10) ** -80
 
 
 class Vector:
@@ -358,6 +359,11 @@ def _integers(values: Sequence[float]) -> tuple[list[int], int]:
     return [int(a) << int(s) for a, s in zip(whole, shifts)], lowest - 53
 
 
+def _product(a: tuple[list[int], int], b: tuple[list[int], int]) -> mpf:
+    """The exact inner product of two such vectors."""
+    return mpmath.ldexp(mpf(sum(map(operator.mul, a[0], b[0]))), a[1] + b[1])
+
+
 def _double(number: int, exponent: int) -> float:
     """``number * 2^exponent``, rounded once."""
     return float(number << exponent) if exponent >= 0 else number / (1 << -exponent)
@@ -402,25 +408,11 @@ def evaluate(
     """
     with mpmath.workdps(DIGITS):
         numbers, c = [mpf(a) for a in numbers], mpf(c)
-        count = len(vectors)
-        rows = [_integers(v) for v in (*vectors, *([cotangent[1]] if cotangent else []))]
-        size = len(rows)
-        gram = [[mpf(0)] * size for _ in rows]
-        for i, (a, p) in enumerate(rows):
-            for j, (b, q) in enumerate(rows[: i + 1]):
-                gram[i][j] = gram[j][i] = mpmath.ldexp(mpf(sum(map(operator.mul, a, b))), p + q)
-
-        def compute():
-            basis = [Vector(gram, [mpf(i == j) for j in range(size)]) for i in range(size)]
-            return operation(c, *basis[:count], *numbers), basis
-
-        def scalar():
-            out, basis = compute()
-            if isinstance(out, Event):
-                return out.time * mpf(cotangent[0]) + out.space.dot(basis[-1])
-            return out.dot(basis[-1]) if isinstance(out, Vector) else out
-
-        out, _ = compute()
+        rows = [_integers(v) for v in vectors]
+        count = len(rows)
+        gram = [[_product(p, q) for q in rows] for p in rows]
+        basis = [Vector(gram, [mpf(i == j) for j in range(count)]) for i in range(count)]
+        out = operation(c, *basis, *numbers)
         if isinstance(out, Event):
             value = np.concatenate([[float(out.time)], _combine(out.space.coefficients, rows)])
         else:
@@ -428,17 +420,26 @@ def evaluate(
         if not gradient:
             return Result(value, [])
 
-        slopes = [[mpf(0)] * size for _ in rows]
-        for i in range(size):
+        slopes = [[mpf(0)] * count for _ in rows]
+        if isinstance(out, (Event, Vector)):  # linear in the cotangent, and its coefficients are those of the result
+            weight = _integers(cotangent[1])
+            along = [_product(p, weight) for p in rows]
+            shares = (out.space if isinstance(out, Event) else out).coefficients
+
+        def scalar(out) -> mpf:
+            if isinstance(out, Event):
+                return out.time * mpf(cotangent[0]) + scalar(out.space)
+            return sum(map(operator.mul, out.coefficients, along)) if isinstance(out, Vector) else out
+
+        start = scalar(out)
+        for i in range(count):
             for j in range(i + 1):
-                if i >= count and j >= count:
-                    continue  # the cotangent with itself
                 kept, step = gram[i][j], mpmath.sqrt(gram[i][i] * gram[j][j]) * STEP
-                ends = []
-                for sign in (1, -1):
-                    gram[i][j] = gram[j][i] = kept + sign * step
-                    ends.append(scalar())
+                gram[i][j] = gram[j][i] = kept + step
+                slope = (scalar(operation(c, *basis, *numbers)) - start) / step
                 gram[i][j] = gram[j][i] = kept
-                slope = (ends[0] - ends[1]) / (2 * step)
                 slopes[i][j] = slopes[j][i] = slope * 2 if i == j else slope
-        return Result(value, [_combine(slopes[i], rows) for i in range(count)])
+        if isinstance(out, (Event, Vector)):
+            rows.append(weight)
+            slopes = [[*row, share] for row, share in zip(slopes, shares)]
+        return Result(value, [_combine(row, rows) for row in slopes])

@@ -8,6 +8,7 @@ Those that define a gradient (straight-through, clipped, summed over processes) 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -23,7 +24,7 @@ from tqdm import tqdm
 from bench.common import MIB, add_run_arguments, in_turns, peak_bytes, report, start
 from hypvision.clip.adapters.hyperclip import layer as hyperclip
 from hypvision.geometry import Lorentz, numerics, rows
-from hypvision.geometry.lorentz import distances, frame, tangents
+from hypvision.geometry.lorentz import frame, pairs, points, tangents
 from hypvision.models import hcformer
 from hypvision.nn import norm
 
@@ -63,6 +64,11 @@ def _map_rows(s: Tensor, w: Tensor, c: float | None) -> Tensor:
     return out * torch.minimum(limit, clip)[..., None]
 
 
+def _perpendicular(v: Tensor, x: Tensor, where: Tensor) -> Tensor:
+    with patch.object(frame, "plain", lambda x: True):
+        return frame._perpendicular(v, x, where)
+
+
 ROWS = (
     Row("nn.norm: batch norm", "hcnn_resnet18", _plain(norm)),
     Row("models.hcformer: GELU and linear", "hcformer_nano", lambda: patch.object(hcformer.Mlp, "_recompute", _never)),
@@ -71,15 +77,25 @@ ROWS = (
         "projection of ViT-B",
         lambda: patch.object(hyperclip._MapRows, "apply", _map_rows),
     ),
+    Row(
+        "geometry: lorentz.frame, time and space",
+        "expmap0 of rows",
+        lambda: patch.object(frame, "_FEW", math.inf),
+    ),
+    Row(
+        "geometry: lorentz.frame, perpendicular part",
+        "transp0back of rows",
+        lambda: patch.object(frame._Perpendicular, "apply", _perpendicular),
+    ),
     *(
         Row(f"geometry: {name}", step, _plain(module))
         for name, module, step in (
-            ("rows (blocks)", rows, "dist of rows"),
-            ("rows (blocks)", rows, "logmap of rows"),
-            ("lorentz.distances", distances, "dist of rows"),
-            ("lorentz.distances", distances, "cdist"),
-            ("lorentz.tangents", tangents, "logmap of rows"),
-            ("lorentz.frame", frame, "expmap of rows"),
+            ("rows (blocks)", rows, "expmap of rows"),
+            ("lorentz.pairs", pairs, "dist of rows"),
+            ("lorentz.pairs", pairs, "logmap of rows"),
+            ("lorentz.pairs", pairs, "transp of rows"),
+            ("lorentz.tangents", tangents, "proju of rows"),
+            ("lorentz.points", points, "dist0 of rows"),
             ("numerics", numerics, "dist of rows"),
             ("numerics", numerics, "cdist"),
             ("numerics", numerics, "expmap of rows"),
@@ -117,16 +133,18 @@ def projection(device: str) -> Callable[[], None]:
 
 
 def operation(name: str, count: int, dim: int, device: str) -> Callable[[], None]:
-    """An operation on points with a learned curvature, forward and backward."""
+    """An operation on points ``x``, ``y`` and tangent vectors with a learned curvature, forward and backward."""
     manifold = Lorentz(1.0, learnable=True).to(device)
     space = [nn.Parameter(torch.randn(count, dim, device=device) / dim**0.5) for _ in range(2)]
+    wanted = {"expmap0": "u", "dist0": "x", "expmap": "xv", "transp0back": "xv", "transp": "xyv"}.get(name, "xy")
 
     def step() -> None:
-        x, y = (manifold.from_space(p) for p in space)
-        if name == "expmap":
-            out = manifold.expmap(x, manifold.proju(x, y))
+        if wanted == "u":
+            out = manifold.expmap0(space[0])
         else:
-            out = getattr(manifold, name)(x, y)
+            x, y = (manifold.from_space(p) for p in space)
+            v = manifold.proju(x, y) if "v" in wanted else None
+            out = getattr(manifold, name)(*({"x": x, "y": y, "v": v}[letter] for letter in wanted))
         out.square().sum().backward()
         for p in (*space, *manifold.parameters()):
             p.grad = None
@@ -140,9 +158,10 @@ def steps(args: argparse.Namespace) -> dict[str, Callable[[], None]]:
         "hcnn_resnet18": network("hcnn_resnet18", 32, args.batch, args.device),
         "hcformer_nano": network("hcformer_nano", 224, max(2, args.batch // 4), args.device),
         "projection of ViT-B": projection(args.device),
-        "dist of rows": operation("dist", args.points, 64, args.device),
-        "logmap of rows": operation("logmap", args.points, 64, args.device),
-        "expmap of rows": operation("expmap", args.points, 64, args.device),
+        **{
+            f"{name} of rows": operation(name, args.points, 64, args.device)
+            for name in ("dist", "logmap", "expmap", "transp", "proju", "dist0", "expmap0", "transp0back")
+        },
         "cdist": operation("cdist", round(args.points**0.5) * 4, 64, args.device),
     }
 

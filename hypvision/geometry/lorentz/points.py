@@ -19,6 +19,7 @@ from ..numerics import (
     stable,
 )
 from .frame import _CAP, _LIMIT, _bound, _capped, _lift, _root, _times
+from .pairs import keep
 
 __all__ = ["dist0", "expmap0", "from_space", "logmap0", "minkowski_inner", "origin", "projx", "time_from_space"]
 
@@ -97,10 +98,9 @@ def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance of points ``(..., n + 1)`` from the origin; gradient 0 there."""
     if x.device.type == "cpu" and x.numel() > _FEW and not plain(x) and needs_grad(x):
         length = torch.linalg.vector_norm(x.detach()[..., 1:], dim=-1, keepdim=True)
-        if not (isinstance(c, Tensor) and (c.dim() or c.requires_grad)):
-            q = _times(length * length, c)
-            if q.amax().item() <= _LIMIT[x.dtype]:
-                return _Dist0.apply(x, c, length, q).squeeze(-1)
+        q = _times(length * length, c.detach() if isinstance(c, Tensor) else c)
+        if not (isinstance(c, Tensor) and c.dim()) and q.amax().item() <= _LIMIT[x.dtype]:
+            return _Dist0.apply(x, c, length, q).squeeze(-1)
     return _dist0(x, c).squeeze(-1)
 
 
@@ -114,20 +114,23 @@ class _Dist0(Function):
 
     @staticmethod
     def forward(ctx, x, c, length, q):
-        ctx.c = c
-        ctx.save_for_backward(x, length, q)
-        return _times(asinh_sqrt(q), 1 / _root(c))
+        out = _times(asinh_sqrt(q), 1 / _root(c))
+        keep(ctx, x, length, q, out, c)
+        return out
 
     @staticmethod
     def backward(ctx, grad):
-        x, length, q = ctx.saved_tensors
+        x, length, q, out, *c = ctx.saved_tensors
+        c = c[0] if c else ctx.number
         if torch.is_grad_enabled():
-            return backward_of(lambda x: _dist0(x, ctx.c), [x], [True], grad)[0], None, None, None
-        slope = (q + 1).sqrt_().mul_(length)
-        slope = torch.div(grad, slope, out=slope)
+            return *backward_of(_dist0, [x, c], ctx.needs_input_grad[:2], grad), None, None
+        root, by_c = (q + 1).sqrt_(), None
+        if ctx.needs_input_grad[1]:
+            by_c = ((length / root - out) * grad).sum() / (2 * c)
+        slope = torch.div(grad, root.mul_(length), out=root)
         if not length.amin().item() > 0:  # at the origin the gradient is 0
             slope.masked_fill_(length == 0, 0)
-        out = torch.empty_like(x)
-        torch.mul(x[..., 1:], slope, out=out[..., 1:])
-        out[..., 0] = 0
-        return out, None, None, None
+        gx = torch.empty_like(x)
+        torch.mul(x[..., 1:], slope, out=gx[..., 1:])
+        gx[..., 0] = 0
+        return gx, by_c, None, None

@@ -224,11 +224,10 @@ def _logmap(x: Tensor, y: Tensor, c) -> Tensor:
 def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v`` ``(..., n + 1)`` to the tangent space."""
     if not plain(x) and x.device.type == "cpu" and x.shape == v.shape and x.numel():
-        learned = isinstance(c, Tensor)
-        if needs_grad(x, v, c) if learned else needs_grad(x, v):
-            if x.dtype == v.dtype and not (learned and c.dim()) and (point := _near_points(x, v, c)) is not None:
+        tensor = isinstance(c, Tensor)
+        if not (tensor and c.dim()) and (point := _near_points(x, v, c)) is not None:
+            if needs_grad(x, v, c) if tensor else needs_grad(x, v):
                 return _Proju.apply(x, v, c, point)
-        elif (point := _near_points(x, v, c)) is not None:
             return _projected(point, v, c)[0]
     return _proju(x, v, c)
 
