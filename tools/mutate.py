@@ -5,14 +5,16 @@ Samples small changes of the code of a folder (mutants: ``<`` for ``<=``, ``-`` 
 that always holds) and runs for each the quick tests that pass by the changed lines, quickest first, until one fails. A
 mutant that no test fails has survived: a test is missing, or the code makes no difference.
 
-A first, clean run tells which test runs which lines. Mutants live in the memory of forked processes; no file changes,
-but files are read again for each: work in a checkout that nobody edits. Results are appended to a file of JSON lines;
-the same command goes on where it was stopped. Needs Linux or macOS.
+A first, clean run tells which test runs which lines. Mutants live in the memory of forked processes, no file changes:
+the tests are collected once, and a fork exchanges the code of functions; what runs on import is imported again. Work in
+a checkout that nobody edits. Results are appended to a file of JSON lines; the same command goes on where it was
+stopped. Needs Linux or macOS.
 """
 
 import argparse
 import ast
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -25,7 +27,7 @@ from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from time import process_time
-from types import SimpleNamespace
+from types import CodeType, FunctionType, SimpleNamespace
 
 import pytest
 
@@ -84,7 +86,7 @@ def sites(node: ast.AST, lines: range, inside: bool = False) -> Iterator[tuple[a
 
 
 def mutants(room: Path) -> Iterator[tuple[str, tuple, str, range]]:
-    """What is changed, how (see :func:`exchange`), and the file and lines that a test has to run."""
+    """What is changed, how (see :func:`mutated`), and the file and lines that a test has to run."""
     for path in sorted(room.rglob("*.py")):
         tree, file = ast.parse(path.read_text()), str(path.resolve())
         for node, lines in sites(tree, range(10**9)):
@@ -97,27 +99,60 @@ def mutants(room: Path) -> Iterator[tuple[str, tuple, str, range]]:
                 yield name, (tree, node, field, value), file, lines
 
 
-def exchange(file: str, tree: ast.Module, node: ast.AST, field: str, value: object) -> None:
-    """Let later imports of a file find the mutant."""
+def mutated(file: str, tree: ast.Module, node: ast.AST, field: str, value: object) -> CodeType:
+    """The code of a file with a change."""
+    kept = getattr(node, field)
     setattr(node, field, value)
-    code, plain = compile(ast.fix_missing_locations(tree), file, "exec"), SourceFileLoader.get_code
+    try:
+        return compile(ast.fix_missing_locations(tree), file, "exec")
+    finally:
+        setattr(node, field, kept)
+
+
+def bodies(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
+    """Names and lines of the functions of a file, with their code."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield (inner.co_name, inner.co_firstlineno), inner
+            yield from bodies(inner)
+
+
+def exchanges(file: str, code: CodeType) -> dict[FunctionType, CodeType]:
+    """The functions of a file that is imported already which differ in a mutant, with their bodies there."""
+    new, found = dict(bodies(code)), {}
+    for function in gc.get_objects():
+        if isinstance(function, FunctionType) and function.__code__.co_filename == file:
+            old = function.__code__
+            if (body := new.get((old.co_name, old.co_firstlineno), old)) != old:
+                found[function] = body
+    return found
+
+
+def replace_file(file: str, code: CodeType) -> None:
+    """Let later imports of a file find the mutant."""
+    plain = SourceFileLoader.get_code
     SourceFileLoader.get_code = lambda self, name: code if self.path == file else plain(self, name)
+
+
+def limit(seconds: float) -> None:
+    """This process may compute for some seconds, and prints nothing."""
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def forked(work: Callable[[], int], seconds: float) -> int:
     """The exit code of work in a process of its own that may compute for some seconds."""
     if not (pid := os.fork()):
         with contextlib.suppress(BaseException):
-            resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            limit(seconds)
             os._exit(work())
         os._exit(70)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def run_tests(paths: list[str], **hooks: Callable) -> int:
+def run_tests(paths: list[str], plugin: object) -> int:
     words = ["-xqm", "not slow", "-pno:cacheprovider", "-pno:xdist", "--timeout=300", "--hypothesis-profile=ci", *paths]
-    return pytest.main(words, [SimpleNamespace(**hooks)])
+    return pytest.main(words, [plugin])
 
 
 def clean_run(room: Path, paths: list[str], report: Path) -> int:
@@ -140,25 +175,77 @@ def clean_run(room: Path, paths: list[str], report: Path) -> int:
             sys.settrace(None)
             tests[item.nodeid] = process_time() - begin, {file: sorted(found) for file, found in lines.items()}
 
-    code = run_tests(paths, pytest_runtest_protocol=watch)
+    code = run_tests(paths, SimpleNamespace(pytest_runtest_protocol=watch))
     files = {name: getattr(module, "__file__", None) or here for name, module in sys.modules.items()}
     foreign = [name for name, file in files.items() if "site-packages" in file or not file.startswith(here)]
     report.write_text(json.dumps([tests, foreign]))
     return code
 
 
-def try_mutant(tests: dict[str, float], file: str, change: tuple) -> int:
-    """The exit code of pytest for a mutant; tests with their seconds."""
-    order = {name: number for number, name in enumerate(sorted(tests, key=tests.get))}
+class Trials:
+    """Mutants of a room, each tried by the tests that run its lines, and a file that takes what comes of it."""
 
-    def choose(items: list[pytest.Item]) -> None:
-        items[:] = sorted((i for i in items if i.nodeid in order), key=lambda i: order[i.nodeid])
+    def __init__(self, sample: list[tuple], tests: dict, out: Path):
+        self.sample, self.tests, self.out = sample, tests, out
+        self.tried = set(self.found())
 
-    def work() -> int:
-        exchange(file, *change)
-        return run_tests(sorted({name.partition("::")[0] for name in order}), pytest_collection_modifyitems=choose)
+    def found(self) -> dict[str, str]:
+        """What came of each mutant that was tried."""
+        rows = map(json.loads, self.out.read_text().splitlines()) if self.out.exists() else ()
+        return {row["mutant"]: row["found"] for row in rows}
 
-    return forked(work, 30 + 3 * sum(tests.values()))
+    def untried(self) -> Iterator[tuple[str, str, CodeType, dict[str, float]]]:
+        """Name, file and code of a mutant, and the tests that run its lines with their seconds."""
+        for name, change, file, lines in self.sample:
+            if name not in self.tried:
+                near = {
+                    test: cost
+                    for test, (cost, ran) in self.tests.items()
+                    if any(line in lines for line in ran.get(file, ()))
+                }
+                yield name, file, mutated(file, *change), near
+
+    def note(self, name: str, code: int, near: dict[str, float]) -> None:
+        """Append what came of a mutant: the exit code of pytest."""
+        self.tried.add(name)
+        found = "killed" if code else "survived" if near else "never run"
+        with self.out.open("a") as log:
+            print(json.dumps(dict(mutant=name, found=found, code=code, tests=len(near))), file=log)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
+        """Tests are collected: a fork of this process for each mutant within functions, which goes on as pytest."""
+        items, session.items = {item.nodeid: item for item in session.items}, []
+        for name, file, code, near in self.untried():
+            if near and not (changed := exchanges(file, code)):
+                continue  # what runs on import
+            if near and not (pid := os.fork()):
+                limit(allowed(near))
+                for function, body in changed.items():
+                    function.__code__ = body
+                session.items = [items[test] for test in sorted(near, key=near.get) if test in items]
+                break
+            self.note(name, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if near else 0, near)
+        return (yield)
+
+    def import_and_try(self) -> None:
+        """A fork for each mutant that was not tried, which imports it."""
+        for name, file, code, near in self.untried():
+
+            def choose(items: list[pytest.Item], near=near) -> None:
+                items[:] = sorted((item for item in items if item.nodeid in near), key=lambda item: near[item.nodeid])
+
+            def work(file=file, code=code, near=near, choose=choose) -> int:
+                replace_file(file, code)
+                paths = sorted({test.partition("::")[0] for test in near})
+                return run_tests(paths, SimpleNamespace(pytest_collection_modifyitems=choose))
+
+            self.note(name, forked(work, allowed(near)) if near else 0, near)
+
+
+def allowed(tests: dict[str, float]) -> float:
+    """Seconds that tests may take together: a mutant may not come to an end."""
+    return 30 + 3 * sum(tests.values())
 
 
 def main() -> None:
@@ -173,10 +260,13 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # threads do not survive a fork
     sys.path.insert(0, os.getcwd())
 
+    if args.again and args.out.exists():
+        rows = [row for row in args.out.read_text().splitlines(keepends=True) if json.loads(row)["found"] == "killed"]
+        kept = args.out.with_suffix(".tmp")
+        kept.write_text("".join(rows))
+        kept.replace(args.out)
     pool = list(mutants(args.room))
     sample = random.Random(args.seed).sample(pool, min(args.count, len(pool)))
-    rows = map(json.loads, args.out.read_text().splitlines()) if args.out.exists() else ()
-    found = {row["mutant"]: row["found"] for row in rows}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         if code := forked(lambda: clean_run(args.room, args.tests, report), 3600):
@@ -185,16 +275,13 @@ def main() -> None:
     for name in foreign:  # once for all
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    for name, change, file, lines in sample:
-        if name in found and not (args.again and found[name] != "killed"):
-            continue
-        near = {test: cost for test, (cost, ran) in tests.items() if any(line in lines for line in ran.get(file, ()))}
-        code = try_mutant(near, file, change) if near else 0
-        found[name] = "killed" if code else "survived" if near else "never run"
-        with args.out.open("a") as log:
-            print(json.dumps(dict(mutant=name, found=found[name], code=code, tests=len(near))), file=log)
-        if not code:
-            print(found[name], name, flush=True)
+    forked(lambda: run_tests(args.tests, Trials(sample, tests, args.out)), resource.RLIM_INFINITY)
+    trials = Trials(sample, tests, args.out)
+    trials.import_and_try()
+    found = trials.found()
+    for name, *_ in sample:
+        if found[name] != "killed":
+            print(found[name], name)
     print(dict(Counter(found[name] for name, *_ in sample)), "of", len(pool))
 
 
