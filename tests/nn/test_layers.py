@@ -854,6 +854,15 @@ def test_attention_drops_weights_and_keeps_radii(scale):
     assert manifold.dist0(manifold.from_space(layer(x))).max() <= limit * 1.01
 
 
+def test_attention_that_drops_next_to_nothing():
+    """Weights that dropout leaves as they are, all but a billionth, give what evaluation gives."""
+    torch.manual_seed(0)
+    layer = pub.LorentzAttention(6, 2, Lorentz(C), dropout=1e-9)
+    assert layer.out.bias is not None and not layer.out.bias.any()
+    x = torch.randn(2, 5, 6)
+    torch.testing.assert_close(layer.train()(x), layer.eval()(x))
+
+
 def test_far_points_have_a_centroid():
     """In float32 nothing is left of the norm of a mean of points this far out."""
     manifold = Lorentz(C)
@@ -868,6 +877,66 @@ def test_cayley_columns_are_orthonormal():
         layer = hnn.EfficientLorentzLinear(fan_in, fan_out, Lorentz())
         matrix = layer.matrix()
         torch.testing.assert_close(matrix.t() @ matrix, torch.eye(fan_in), rtol=1e-5, atol=1e-5)
+
+
+def test_scaling_boost_without_rescaling():
+    """Doubling every radius: far points leave the range that a rescaling keeps to."""
+    layer = hnn.EfficientLorentzLinear(4, 4, Lorentz(), boost="scale", slope=None)
+    nn.init.eye_(layer.weight)
+    nn.init.constant_(layer.boost_weight, 2.0)
+    x = torch.tensor([[0.0, 30.0, 0.0, 40.0]])
+    # sinh(2 r) = 2 sinh(r) cosh(r)
+    torch.testing.assert_close(layer(x), 2 * x * (1 + 50.0**2) ** 0.5)
+
+
+@pytest.mark.parametrize(("stride", "extra"), [((1, 1), (0, 0)), ((2, 3), (1, 0)), ((2, 3), (0, 2)), ((1, 2), (0, 1))])
+@pytest.mark.parametrize("padding", [0, (1, 0)])
+def test_transposed_convolution_lays_maps_out_as_the_euclidean_one(stride, extra, padding):
+    layer = hnn.LorentzConvTranspose2d(2, 3, 3, Lorentz(), stride, padding, extra, bias=False)
+    nn.init.zeros_(layer.conv.time_weight)
+    flipped = layer.conv.weight.flip(2, 3).transpose(0, 1)
+    x = torch.randn(1, 2, 4, 3)
+    expected = F.conv_transpose2d(x, flipped, None, stride, padding)
+    expected = F.pad(expected, (0, extra[1], 0, extra[0]))  # the published code pads the result
+    torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "space"),
+    [
+        (lambda m: hnn.LorentzLinear(4, 3, m), Lorentz(C)),
+        (lambda m: hnn.LorentzLinear(4, 3, m, bias=False, normalize="time"), Lorentz(C)),
+        (lambda m: hnn.LorentzMLR(4, 3, m), Lorentz(C)),
+        (lambda m: pub.FGGLinear(4, 3, m), Lorentz(C)),
+        (lambda m: pub.PLFCLinear(4, 3, m, bias=False), Lorentz(C)),
+        (lambda m: pub.PoincareLinear(4, 3, m), PoincareBall(C)),
+        (lambda m: pub.PoincareFullyConnected(4, 3, m), PoincareBall(C)),
+        (lambda m: pub.PoincareMLR(4, 3, m), PoincareBall(C)),
+        (lambda m: pub.GaneaMLR(4, 3, m), PoincareBall(C)),
+    ],
+)
+def test_a_point_alone_is_a_batch_of_one(make, space):
+    torch.manual_seed(0)
+    layer, x = make(space), 0.3 * torch.randn(4)
+    torch.testing.assert_close(layer(x), layer(x.unsqueeze(0)).squeeze(0))
+
+
+def test_tangent_vectors_of_single_points():
+    """Channels in dimension 1, of points ``(B, C)`` as of maps."""
+    x = torch.randn(5, 3)
+    length = x.norm(dim=1, keepdim=True)
+    expected = x / length * torch.asinh(length)
+    torch.testing.assert_close(hnn.ToTangent(Lorentz())(x), expected)
+    torch.testing.assert_close(hnn.ToTangent(Lorentz())(x.view(5, 3, 1, 1)).flatten(1), expected)
+
+
+def test_running_statistics_that_do_not_move():
+    layer = hnn.LorentzBatchNorm2d(3, Lorentz(), momentum=0)
+    before = copy.deepcopy(layer.state_dict())
+    layer(torch.randn(4, 3, 2, 2))
+    for name, value in layer.state_dict().items():
+        if "running" in name:
+            torch.testing.assert_close(value, before[name], rtol=0, atol=0)
 
 
 def test_sum_norm_matching():
@@ -920,6 +989,7 @@ def test_modules_on_space_and_tangent():
         (lambda m: hnn.LorentzConv2d(2, 3, 0, m), "kernel_size"),
         (lambda m: hnn.LorentzConv2d(2, 3, (1, 2, 3), m), "kernel_size"),
         (lambda m: hnn.LorentzConvTranspose2d(2, 3, 3, m, padding=3), "padding"),
+        (lambda m: hnn.LorentzConvTranspose2d(2, 3, 3, m, padding=(3, 0)), "padding"),
         (lambda m: hnn.EfficientLorentzConv2d(2, 3, 3, m, norm_match="all"), "norm_match"),
         (lambda m: hnn.EfficientLorentzConv2d(2, 3, 3, m, boost="all"), "boost"),
         (lambda m: hnn.EfficientLorentzConv2d(2, 3, 3, m, slope=-1), "slope"),
@@ -954,11 +1024,14 @@ def test_modules_on_space_and_tangent():
         (lambda m: hnn.ToLorentz(m, clip=0.0), "ToLorentz: clip must be a number above 0, got 0.0"),
         (lambda m: hnn.ToLorentz(m, slope=0.0), "slope"),
         (lambda m: hnn.ChangeManifold(m, m, slope=-1.0), "slope"),
+        (lambda m: hnn.ChangeManifold(m, m, slope=0.0), "slope"),
+        (lambda m: hnn.ChangeManifold(m, m, slope=1.0, limit=-1.0), "limit"),
         (
             lambda m: hnn.LorentzResidual(m, "average", scale="big"),
             'scale must be "learned", a positive number or None',
         ),
         (lambda m: hnn.LorentzResidual(m, "average", scale=-1.0), "scale must be a number above 0"),
+        (lambda m: hnn.LorentzResidual(m, "average", scale="learned", scale_init=0.0), "scale_init"),
         (lambda m: hnn.LorentzResidual(m, "space", scale=1.0), "scale is for"),
         (lambda m: hnn.LorentzResidual(m, slope=0), "slope"),
         (lambda m: hnn.LorentzResidual(m)(torch.zeros(2, 3), torch.zeros(2, 4)), "same shape"),
@@ -982,6 +1055,8 @@ def test_modules_on_space_and_tangent():
         (lambda m: hnn.LorentzAvgPool2d(0, m), "kernel_size"),
         (lambda m: hnn.LorentzConv2d(3, 4, 3, m)(torch.zeros(3, 8, 8)), "x must have 4 dimensions, got shape"),
         (lambda m: hnn.LorentzConv1d(3, 4, 3, m)(torch.zeros(2, 3, 8, 8)), "x must have 3 dimensions"),
+        (lambda m: hnn.LorentzLinear(3, 4, m)(torch.zeros(())), "x must have at least 1 dimension, got shape"),
+        (lambda m: hnn.LorentzLinear(3, 4, m)(torch.zeros(2, 5)), r"got shape \(2, 5\)\.$"),
     ],
 )
 def test_wrong_arguments_are_named(make, message):
