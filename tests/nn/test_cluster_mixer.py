@@ -121,6 +121,9 @@ def test_half_precision_distances_are_computed_in_float32():
     exact = mixer._distance(u, u + 0.1)
     with torch.autocast("cpu", torch.bfloat16):
         assert (mixer._distance(u, u + 0.1) - exact).abs().max() == 0
+    rounded = u.bfloat16(), (u + 0.1).bfloat16()
+    expected = mixer._distance(*(x.float() for x in rounded))
+    torch.testing.assert_close(mixer._distance(*rounded).float(), expected, rtol=2**-8, atol=0)
 
 
 def reference(mixer, x, lift, norm):

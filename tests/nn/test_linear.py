@@ -33,7 +33,7 @@ def test_xavier():
         spread(weight.detach(), math.sqrt(2 * 6 / (300 + 600)))
 
 
-@pytest.mark.parametrize("bias", [0.0, 1.5e-5])
+@pytest.mark.parametrize("bias", [0.0, 1.2e-5])
 def test_near_the_origin_the_normalised_layer_gives_the_origin(bias):
     """As published: below a length of 1e-5 there is no direction to go."""
     layer = hnn.LorentzLinear(2, 2, Lorentz(C), normalize=True)

@@ -261,6 +261,13 @@ def test_hypercore_linear():
     torch.testing.assert_close(layer(x), F.linear(with_time(x), state["linear.weight"], state["linear.bias"]))
 
 
+def test_hypercore_linear_without_bias():
+    state = {"linear.weight": randn(4, 4), "manifold.c": torch.tensor(C), "linear.c": torch.ones(1)}
+    layer = loaded(LorentzLinear(3, 4, LORENTZ, bias=False), state, "hypercore")
+    x = randn(6, 3)
+    torch.testing.assert_close(layer(x), F.linear(with_time(x), state["linear.weight"]))
+
+
 def test_hypercore_convolution():
     state = {"linearized_kernel.linear.weight": randn(5, 4 * 9 + 1), "linearized_kernel.linear.bias": randn(5)}
     layer = loaded(LorentzConv2d(4, 5, 3, LORENTZ, stride=2, padding=1), state, "hypercore")
