@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+from references import layers as reference
 from references.lorentz_cnn import BatchNorm, Hyperboloid
 
 import hypvision.models  # noqa: F401 - registers
@@ -20,7 +21,7 @@ def with_outlier(size, dtype=torch.float64):
     return x
 
 
-@pytest.mark.parametrize("exp_limit", [10.0, 4.0])
+@pytest.mark.parametrize("exp_limit", [10.0, 4.0, 0.5])
 @pytest.mark.parametrize("c", [1.0, 0.5])
 @pytest.mark.parametrize("kind", [hnn.LorentzBatchNorm2d, pub.GyroLorentzBatchNorm2d])
 def test_radius_around_beta_stops_exactly_at_the_limit(kind, c, exp_limit):
@@ -155,3 +156,30 @@ def test_models_cast_to_half_precision_train():
         full, half = (getattr(layer, name) for layer in layers)
         assert half.dtype == torch.bfloat16
         torch.testing.assert_close(half.float(), full, rtol=0.03, atol=0.003)
+
+
+@pytest.mark.parametrize("slope", [None, 2.0])
+@pytest.mark.parametrize("gamma", [0.02, 0.1])
+@pytest.mark.parametrize("spread", [0.003, 0.03])
+def test_gradients_of_a_tight_cluster(slope, gamma, spread):
+    """Where differences of cosh and sinh would cancel; logarithms and exponentials one by one still have nine digits."""
+    torch.manual_seed(0)
+    layer = hnn.LorentzBatchNorm1d(4, Lorentz(0.7), dtype=torch.float64, slope=slope)
+    with torch.no_grad():
+        layer.beta.copy_(layer.manifold.expmap0(torch.tensor([0.3, -0.2, 0.1, 0.0], dtype=torch.float64)))
+        layer.gamma.fill_(gamma)
+    x = (0.5 + spread * torch.randn(8, 3, 4, dtype=torch.float64)).requires_grad_()
+    weight = torch.randn(x.shape, dtype=x.dtype)
+    out, expected = layer(x), reference.batch_norm(layer, x, 0.7)
+    torch.testing.assert_close(out, expected, rtol=1e-9, atol=1e-10)
+    found = torch.autograd.grad((out * weight).sum(), [x, layer.gamma])
+    for one, other in zip(found, torch.autograd.grad((expected * weight).sum(), [x, layer.gamma])):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-7 * other.abs().max().item())
+
+
+def test_the_factor_of_short_vectors():
+    """sinh(g r) / sinh(r), by its definition, on both sides of the place where a series takes over."""
+    r = torch.logspace(-4, -0.7, 200, dtype=torch.float64)
+    for g in (0.2, 0.9, 1.0, 2.5, 20.0):
+        found = norm._radial_factor(4 * torch.sinh(r / 2) ** 2, torch.tensor(g, dtype=torch.float64), 10.0)
+        torch.testing.assert_close(found, torch.sinh(g * r) / torch.sinh(r), rtol=1e-10, atol=0)
