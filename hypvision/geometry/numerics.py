@@ -123,8 +123,6 @@ def stable(
             dtype, size, device, mixed = None, 0, "meta", False
             for place, argument, rank in places:
                 value = args[place] if place < len(args) else kwargs.get(argument)
-                if value is None:
-                    continue
                 if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < rank:
                     _refuse(name, argument, value, rank)
                 if dtype is None:

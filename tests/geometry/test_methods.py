@@ -210,6 +210,8 @@ def test_products_do_everything_factor_by_factor():
     many = torch.rand(2, 6) + 0.1
     expected = torch.cat([m.weighted_centroids(many, part) for m, part in parts(product, x)], -1)
     assert torch.equal(product.weighted_centroids(many, x), expected)
+    assert torch.equal(product.weighted_centroids(many.expand(4, 2, 6), x.expand(4, 6, -1))[3], expected)
+    assert torch.equal(product.rescale(x.expand(4, 6, -1))[3], product.rescale(x))
     expected = torch.cat([m.scalar_mul(0.5, part) for m, part in parts(product, x)], -1)
     assert torch.equal(product.scalar_mul(0.5, x), expected)
     squares = [m.sqdist(a, b) for (m, a), (_, b) in zip(parts(product, x), parts(product, y))]
@@ -229,7 +231,9 @@ def test_the_frechet_mean_of_a_product_minimises_its_squared_distances():
     assert gradient.abs().max() < 1e-9
 
 
-@pytest.mark.parametrize("std", [0.5, torch.linspace(0.2, 0.8, 7)], ids=["number", "vector"])
+@pytest.mark.parametrize(
+    "std", [0.5, torch.full((1,), 0.5), torch.linspace(0.2, 0.8, 7)], ids=["number", "one for all", "vector"]
+)
 def test_normal_distributions_of_products(std):
     product = Product(*FACTORS)
     mean = product.random(7, generator=torch.Generator().manual_seed(1), std=0.3)
@@ -238,10 +242,15 @@ def test_normal_distributions_of_products(std):
     vectors = [m.to_tangent0(m.unboost(a, b)) for (m, a), (_, b) in zip(parts(product, mean), parts(product, samples))]
     spread = torch.cat(vectors, -1).std(0)
     torch.testing.assert_close(spread, torch.as_tensor(std).expand(7), rtol=0.08, atol=0)
-    stds = std.split((2, 3, 2)) if isinstance(std, torch.Tensor) else [std] * 3
+    stds = std.split((2, 3, 2)) if isinstance(std, torch.Tensor) and len(std) == 7 else [std] * 3
     pieces = zip(parts(product, samples), parts(product, mean), stds)
     expected = sum(m.wrapped_normal_log_prob(a, b, s) for (m, a), (_, b), s in pieces)
     torch.testing.assert_close(product.wrapped_normal_log_prob(samples, mean, std), expected)
+
+
+def test_hyperplanes_of_flat_space_have_an_offset_each():
+    with pytest.raises(ValueError, match="a must end in the number of hyperplanes 2, got 3"):
+        Euclidean().hyperplane_logits(torch.zeros(5, 3), torch.ones(2, 3), torch.zeros(3))
 
 
 def test_flat_space_is_the_limit_of_small_curvature():
