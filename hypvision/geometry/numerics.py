@@ -565,8 +565,8 @@ def asinh(z: Tensor) -> Tensor:
     return scalar(z, _asinh_values, _asinh_back, _asinh)
 
 
-def _asinh_root_values(q: Tensor) -> Tensor:
-    root = torch.sqrt(q)
+def _asinh_root_values(q: Tensor, root: Tensor | None = None) -> Tensor:
+    root = torch.sqrt(q) if root is None else root
     return torch.addcdiv(root, q, (1 + q).sqrt_().add_(1)).log1p_()
 
 

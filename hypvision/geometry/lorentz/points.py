@@ -9,6 +9,7 @@ from torch.autograd import Function
 from .._typing import Curvature
 from ..numerics import (
     _FEW,
+    _asinh_root_values,
     asinh_sqrt,
     asinhc_sqrt,
     backward_of,
@@ -96,11 +97,13 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 @stable("x")
 def dist0(x: Tensor, c: Curvature) -> Tensor:
     """Hyperbolic radius ``(...)``: the distance of points ``(..., n + 1)`` from the origin; gradient 0 there."""
-    if x.device.type == "cpu" and x.numel() > _FEW and not plain(x) and needs_grad(x):
+    tensor = isinstance(c, Tensor)
+    if x.device.type == "cpu" and x.numel() > _FEW and not plain(x) and not (tensor and c.dim()):
         length = torch.linalg.vector_norm(x.detach()[..., 1:], dim=-1, keepdim=True)
-        q = _times(length * length, c.detach() if isinstance(c, Tensor) else c)
-        if not (isinstance(c, Tensor) and c.dim()) and q.amax().item() <= _LIMIT[x.dtype]:
-            return _Dist0.apply(x, c, length, q).squeeze(-1)
+        q = _times(length * length, c.detach() if tensor else c)
+        if q.amax().item() <= _LIMIT[x.dtype]:
+            learned = needs_grad(x, c) if tensor else needs_grad(x)
+            return (_Dist0.apply(x, c, length, q) if learned else _radii(length, q, c)).squeeze(-1)
     return _dist0(x, c).squeeze(-1)
 
 
@@ -109,12 +112,18 @@ def _dist0(x, c):
     return _times(asinh_sqrt(q), 1 / _root(c))
 
 
+def _radii(length: Tensor, q: Tensor, c) -> Tensor:
+    """Distances from the origin of points with these lengths; ``q = c length^2``."""
+    root = _root(c)
+    return _times(_asinh_root_values(q, _times(length, root)), 1 / root)
+
+
 class _Dist0(Function):
-    """The gradient is written once, and not once more around the time coordinate; ``q = c length^2``."""
+    """The gradient is written once, and not once more around the time coordinate."""
 
     @staticmethod
     def forward(ctx, x, c, length, q):
-        out = _times(asinh_sqrt(q), 1 / _root(c))
+        out = _radii(length, q, c)
         keep(ctx, x, length, q, out, c)
         return out
 

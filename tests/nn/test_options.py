@@ -1,0 +1,202 @@
+"""What options, initial values and refusals of layers promise, beside what they compute."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hypvision import nn as hnn
+from hypvision.geometry import Lorentz, PoincareBall
+from hypvision.nn import functional, norm
+from hypvision.nn import published as pub
+
+LORENTZ, BALL = Lorentz(0.5), PoincareBall(0.5)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Initial values
+
+
+@pytest.mark.parametrize(
+    ("init", "std"),
+    [("lorentz_kaiming", 200**-0.5), ("kaiming", (2 / 200) ** 0.5), ("xavier", 700**-0.5), ("mlr", (5 / 200) ** 0.5)],
+)
+def test_standard_deviations(init, std):
+    layer = pub.FGGLinear(200, 500, LORENTZ, init=init)
+    assert layer.weight.std().item() == pytest.approx(std, rel=0.02)
+
+
+@pytest.mark.parametrize("sizes", [(3, 5), (4, 4)])
+def test_identities(sizes):
+    columns, rows = sizes
+    layer = pub.FGGLinear(columns, rows, LORENTZ, init="identity")
+    assert torch.equal(layer.weight[:columns], 0.5 * torch.eye(columns)) and (layer.offset == 0.5).all()
+    assert (layer.weight[columns:].norm(dim=-1) > 0).all()
+    layer = pub.PoincareFullyConnected(columns, rows, BALL, init="identity")
+    (weight,) = (p for p in layer.parameters() if p.dim() == 2)
+    assert torch.equal(weight, 0.5 * torch.eye(rows, columns))
+    many = pub.FGGLinear(100, 400, LORENTZ, init="identity").weight[100:]
+    assert many.std().item() == pytest.approx(0.05, rel=0.02)
+
+
+def test_uniform_weights_reach_their_bounds():
+    layer = hnn.LorentzLinear(60, 50, LORENTZ, init="uniform")
+    for weight in (layer.weight, layer.time_weight.repeat(50)):
+        assert 0.018 < weight.abs().max() <= 0.02
+
+
+def test_layers_without_biases():
+    x = torch.randn(2, 6)
+    assert pub.PLFCLinear(6, 4, LORENTZ, bias=False)(x).shape == (2, 4)
+    for normalize in ("time", True):
+        layer = hnn.LorentzLinear(6, 4, LORENTZ, bias=False, normalize=normalize)
+        assert layer.norm_bias is None and layer(x).isfinite().all()
+    layer = pub.LorentzAttention(6, 2, LORENTZ, bias=False, join="points")
+    assert layer.out.bias is None and layer(x[None]).shape == (1, 2, 6)
+
+
+def test_defaults():
+    assert hnn.LorentzBatchNorm2d(3, LORENTZ).exp_limit == 10
+    for kind in (pub.GyroLorentzBatchNorm1d, pub.GyroLorentzBatchNorm2d):
+        layer = kind(3, LORENTZ)
+        assert layer.gyro and layer.joint and layer.gamma.item() == 0
+    x = BALL.expmap0(torch.randn(1, 5, 5, 3)).movedim(-1, 1)
+    assert pub.PoincareConv2d(3, 2, 3, BALL)(x).shape == (1, 2, 3, 3)
+    assert pub.PoincareConv2d(3, 2, 3, BALL, stride=2, padding=1)(x).shape == (1, 2, 3, 3)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Numbers at the ends of their range
+
+
+def test_radii_end_at_the_cap():
+    """Features that grow in every layer stay numbers whose squares are."""
+    layer = pub.FGGLinear(4, 4, LORENTZ, init="kaiming", weight_norm=False)
+    with torch.no_grad():
+        layer.weight.mul_(1e3)
+    out = layer(torch.full((1, 4), 1e16))
+    assert out.abs().max().item() == pytest.approx(math.sinh(40) / 2, rel=1e-5)
+    assert LORENTZ.from_space(out)[..., 0].isfinite().all()
+
+
+def test_squares_of_half_precision_are_those_of_single():
+    for dtype in (torch.float16, torch.bfloat16):
+        square = functional.space_square(torch.full((2, 4), 300.0, dtype=dtype))
+        assert square.dtype == torch.float32
+        torch.testing.assert_close(square, torch.full((2, 1), 36e4), rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("gain", [0.5, 0.9, 1.7])
+def test_radial_factor_of_near_points(gain):
+    """By its series, ``sinh(g r) / sinh(r)`` to 10 digits."""
+    q = [1e-12, 1e-6, 1e-4, 2e-3, 9.9e-3 / max(gain, 1) ** 2, 0.02, 1.0]
+    found = norm._radial_factor(torch.tensor(q, dtype=torch.float64), torch.tensor(gain, dtype=torch.float64), 40.0)
+    for value, chord in zip(found.tolist(), q):
+        r = 2 * mpmath.asinh(mpmath.sqrt(chord) / 2)
+        assert value == pytest.approx(float(mpmath.sinh(gain * r) / mpmath.sinh(r)), rel=1e-10)
+
+
+@pytest.mark.parametrize("slope", [None, 2.0])
+@pytest.mark.parametrize("gain", [0.5, 1.7])
+def test_gradients_of_batch_norm_near_the_mean(gain, slope):
+    """Where the hand-written derivative takes a series: against differences of the radii in mpmath."""
+    layer = hnn.LorentzBatchNorm1d(1, Lorentz(1.0), dtype=torch.float64, slope=slope, limit=2.0).eval()
+    layer.running_var.fill_(1 / gain - layer.eps)
+    x = torch.tensor([[1e-4], [0.01], [0.03], [0.055], [0.3]], dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(layer(x).sum(), x)
+
+    def exact(x):
+        s = gain * mpmath.asinh(x)
+        if slope is not None:
+            kappa = mpmath.atanh("0.99") / slope
+            s = 2 * mpmath.tanh(kappa * s / 2)
+        return mpmath.sinh(s)
+
+    for value, at in zip(found.flatten().tolist(), x.flatten().tolist()):
+        with mpmath.workdps(50):
+            assert value == pytest.approx(float(mpmath.diff(exact, mpmath.mpf(at))), rel=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What layers compute with them
+
+
+@pytest.mark.parametrize("more", [(0, 1), (1, 0), (1, 1)])
+def test_transposed_convolutions_have_the_shape_of_torch(more):
+    layer = hnn.LorentzConvTranspose2d(2, 3, 3, LORENTZ, stride=2, padding=1, output_padding=more)
+    x = torch.randn(1, 2, 4, 5)
+    plain = F.conv_transpose2d(x, torch.randn(2, 3, 3, 3), stride=2, padding=1, output_padding=more)
+    out = layer(x)
+    assert out.shape == plain.shape
+    fewer = hnn.LorentzConvTranspose2d(2, 3, 3, LORENTZ, stride=2, padding=1)
+    fewer.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(out[..., :7, :9], fewer(x))
+    assert not out[..., 7:, :].any() and not out[..., 9:].any()
+    hnn.LorentzConvTranspose2d(2, 3, 3, LORENTZ, padding=0)
+    for padding in ((3, 0), (0, 3)):
+        with pytest.raises(ValueError, match="smaller than kernel_size"):
+            hnn.LorentzConvTranspose2d(2, 3, 3, LORENTZ, padding=padding)
+
+
+@pytest.mark.parametrize("join", ["space", "points", "centroid"])
+def test_attention_to_equal_values_does_not_feel_dropout(join):
+    """The weights that remain are brought back to the sum of 1."""
+    layer = pub.LorentzAttention(6, 2, LORENTZ, dropout=0.3, join=join)
+    context = torch.randn(1, 1, 6).expand(1, 40, 6)
+    x = torch.randn(1, 3, 6)
+    torch.testing.assert_close(layer(x, context), layer.eval()(x, context), rtol=1e-4, atol=1e-5)
+
+
+def test_tangent_layers_take_rows():
+    x = torch.randn(4, 3)
+    expected = LORENTZ.logmap0(LORENTZ.from_space(x))
+    torch.testing.assert_close(hnn.ToTangent(LORENTZ)(x), expected)
+
+
+def test_batch_norm_without_momentum_keeps_its_statistics():
+    layer = hnn.LorentzBatchNorm1d(3, LORENTZ, momentum=0)
+    layer(torch.randn(8, 3))
+    assert torch.equal(layer.running_var, torch.ones(1)) and not layer.running_mean.any()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Refusals
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: hnn.LorentzBatchNorm2d(3, LORENTZ, limit=0),
+        lambda: hnn.LorentzBatchNorm2d(3, LORENTZ, slope=0),
+        lambda: hnn.LorentzBatchNorm2d(3, LORENTZ, momentum=1.5),
+        lambda: hnn.ChangeManifold(LORENTZ, LORENTZ, slope=0),
+        lambda: hnn.ChangeManifold(LORENTZ, LORENTZ, slope=2.0, limit=0),
+        lambda: hnn.LorentzResidual(LORENTZ, mode="average", scale="learned", scale_init=0),
+    ],
+)
+def test_numbers_out_of_range_are_refused(make):
+    with pytest.raises(ValueError):
+        make()
+
+
+def test_numbers_within_their_range_are_taken():
+    assert hnn.LorentzBatchNorm2d(3, LORENTZ, exp_limit=0.5, limit=0.5, slope=0.5).exp_limit == 0.5
+
+
+def test_what_is_no_row_is_refused_and_time_is_suspected_where_one_is_too_many():
+    layer = hnn.LorentzLinear(4, 2, LORENTZ)
+    with pytest.raises(ValueError, match="at least 1 dimension,"):
+        layer(torch.tensor(1.0))
+    for width, suspected in ((5, True), (6, False), (3, False)):
+        with pytest.raises(ValueError, match="must have 4 features") as error:
+            layer(torch.zeros(2, width))
+        assert ("points with time" in str(error.value)) == suspected
