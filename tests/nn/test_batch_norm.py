@@ -175,11 +175,3 @@ def test_gradients_of_a_tight_cluster(slope, gamma, spread):
     found = torch.autograd.grad((out * weight).sum(), [x, layer.gamma])
     for one, other in zip(found, torch.autograd.grad((expected * weight).sum(), [x, layer.gamma])):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-7 * other.abs().max().item())
-
-
-def test_the_factor_of_short_vectors():
-    """sinh(g r) / sinh(r), by its definition, on both sides of the place where a series takes over."""
-    r = torch.logspace(-4, -0.7, 200, dtype=torch.float64)
-    for g in (0.2, 0.9, 1.0, 2.5, 20.0):
-        found = norm._radial_factor(4 * torch.sinh(r / 2) ** 2, torch.tensor(g, dtype=torch.float64), 10.0)
-        torch.testing.assert_close(found, torch.sinh(g * r) / torch.sinh(r), rtol=1e-10, atol=0)

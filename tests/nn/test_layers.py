@@ -854,15 +854,6 @@ def test_attention_drops_weights_and_keeps_radii(scale):
     assert manifold.dist0(manifold.from_space(layer(x))).max() <= limit * 1.01
 
 
-def test_attention_that_drops_next_to_nothing():
-    """Weights that dropout leaves as they are, all but a billionth, give what evaluation gives."""
-    torch.manual_seed(0)
-    layer = pub.LorentzAttention(6, 2, Lorentz(C), dropout=1e-9)
-    assert layer.out.bias is not None and not layer.out.bias.any()
-    x = torch.randn(2, 5, 6)
-    torch.testing.assert_close(layer.train()(x), layer.eval()(x))
-
-
 def test_far_points_have_a_centroid():
     """In float32 nothing is left of the norm of a mean of points this far out."""
     manifold = Lorentz(C)
@@ -921,24 +912,6 @@ def test_a_point_alone_is_a_batch_of_one(make, space):
     torch.testing.assert_close(layer(x), layer(x.unsqueeze(0)).squeeze(0))
 
 
-def test_tangent_vectors_of_single_points():
-    """Channels in dimension 1, of points ``(B, C)`` as of maps."""
-    x = torch.randn(5, 3)
-    length = x.norm(dim=1, keepdim=True)
-    expected = x / length * torch.asinh(length)
-    torch.testing.assert_close(hnn.ToTangent(Lorentz())(x), expected)
-    torch.testing.assert_close(hnn.ToTangent(Lorentz())(x.view(5, 3, 1, 1)).flatten(1), expected)
-
-
-def test_running_statistics_that_do_not_move():
-    layer = hnn.LorentzBatchNorm2d(3, Lorentz(), momentum=0)
-    before = copy.deepcopy(layer.state_dict())
-    layer(torch.randn(4, 3, 2, 2))
-    for name, value in layer.state_dict().items():
-        if "running" in name:
-            torch.testing.assert_close(value, before[name], rtol=0, atol=0)
-
-
 def test_sum_norm_matching():
     layer = hnn.EfficientLorentzConv2d(2, 3, 3, Lorentz(), norm_match="sum", boost="none", slope=None)
     x = torch.randn(1, 2, 3, 3)
@@ -989,7 +962,6 @@ def test_modules_on_space_and_tangent():
         (lambda m: hnn.LorentzConv2d(2, 3, 0, m), "kernel_size"),
         (lambda m: hnn.LorentzConv2d(2, 3, (1, 2, 3), m), "kernel_size"),
         (lambda m: hnn.LorentzConvTranspose2d(2, 3, 3, m, padding=3), "padding"),
-        (lambda m: hnn.LorentzConvTranspose2d(2, 3, 3, m, padding=(3, 0)), "padding"),
         (lambda m: hnn.EfficientLorentzConv2d(2, 3, 3, m, norm_match="all"), "norm_match"),
         (lambda m: hnn.EfficientLorentzConv2d(2, 3, 3, m, boost="all"), "boost"),
         (lambda m: hnn.EfficientLorentzConv2d(2, 3, 3, m, slope=-1), "slope"),
@@ -1024,14 +996,11 @@ def test_modules_on_space_and_tangent():
         (lambda m: hnn.ToLorentz(m, clip=0.0), "ToLorentz: clip must be a number above 0, got 0.0"),
         (lambda m: hnn.ToLorentz(m, slope=0.0), "slope"),
         (lambda m: hnn.ChangeManifold(m, m, slope=-1.0), "slope"),
-        (lambda m: hnn.ChangeManifold(m, m, slope=0.0), "slope"),
-        (lambda m: hnn.ChangeManifold(m, m, slope=1.0, limit=-1.0), "limit"),
         (
             lambda m: hnn.LorentzResidual(m, "average", scale="big"),
             'scale must be "learned", a positive number or None',
         ),
         (lambda m: hnn.LorentzResidual(m, "average", scale=-1.0), "scale must be a number above 0"),
-        (lambda m: hnn.LorentzResidual(m, "average", scale="learned", scale_init=0.0), "scale_init"),
         (lambda m: hnn.LorentzResidual(m, "space", scale=1.0), "scale is for"),
         (lambda m: hnn.LorentzResidual(m, slope=0), "slope"),
         (lambda m: hnn.LorentzResidual(m)(torch.zeros(2, 3), torch.zeros(2, 4)), "same shape"),
@@ -1055,8 +1024,6 @@ def test_modules_on_space_and_tangent():
         (lambda m: hnn.LorentzAvgPool2d(0, m), "kernel_size"),
         (lambda m: hnn.LorentzConv2d(3, 4, 3, m)(torch.zeros(3, 8, 8)), "x must have 4 dimensions, got shape"),
         (lambda m: hnn.LorentzConv1d(3, 4, 3, m)(torch.zeros(2, 3, 8, 8)), "x must have 3 dimensions"),
-        (lambda m: hnn.LorentzLinear(3, 4, m)(torch.zeros(())), "x must have at least 1 dimension, got shape"),
-        (lambda m: hnn.LorentzLinear(3, 4, m)(torch.zeros(2, 5)), r"got shape \(2, 5\)\.$"),
     ],
 )
 def test_wrong_arguments_are_named(make, message):

@@ -126,6 +126,28 @@ def test_gradients_of_batch_norm_near_the_mean(gain, slope):
             assert value == pytest.approx(float(mpmath.diff(exact, mpmath.mpf(at))), rel=1e-6)
 
 
+@pytest.mark.parametrize("bias", [0.0, 1.2e-5])
+def test_near_the_origin_the_normalised_layer_gives_the_origin(bias):
+    """As published: below a length of 1e-5 there is no direction to go."""
+    layer = hnn.LorentzLinear(2, 2, LORENTZ, normalize=True)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.zero_()
+        layer.bias[0] = bias
+    length = layer(torch.zeros(1, 2)).norm().item()
+    assert length == pytest.approx(0.0 if bias == 0 else 0.5 * layer.scale.exp().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_hyperplanes_lie_no_farther_out_than_the_cap(sign):
+    layer = hnn.LorentzMLR(2, 1, Lorentz())
+    with torch.no_grad():
+        layer.z.copy_(torch.tensor([[1.0, 0.0]]))
+        layer.a.fill_(sign * 1000.0)
+    # the signed distance of the origin
+    assert layer(torch.zeros(1, 2)).item() == pytest.approx(-sign * 40, rel=1e-5)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # What layers compute with them
 
