@@ -123,6 +123,8 @@ def stable(
             dtype, size, device, mixed = None, 0, "meta", False
             for place, argument, rank in places:
                 value = args[place] if place < len(args) else kwargs.get(argument)
+                if value is None:
+                    continue  # Python's own error names what is missing, or not known
                 if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < rank:
                     _refuse(name, argument, value, rank)
                 if dtype is None:

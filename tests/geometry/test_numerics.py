@@ -207,11 +207,6 @@ def test_a_curvature_learned_in_single_does_not_round_double():
         assert slope.dtype == torch.float32 and slope.isfinite()
 
 
-def test_points_must_be_given():
-    with pytest.raises(TypeError, match="dist: y must be"):
-        lorentz.dist(torch.zeros(3), None, 1.0)
-
-
 def test_the_slope_of_a_distance_of_zero_can_be_differentiated():
     """It is 0 by definition, and so is its derivative."""
     h = torch.zeros(2, dtype=torch.float64, requires_grad=True)

@@ -162,7 +162,7 @@ def test_models_cast_to_half_precision_train():
 @pytest.mark.parametrize("gamma", [0.02, 0.1])
 @pytest.mark.parametrize("spread", [0.003, 0.03])
 def test_gradients_of_a_tight_cluster(slope, gamma, spread):
-    """Where differences of cosh and sinh would cancel; logarithms and exponentials one by one still have nine digits."""
+    """Where differences of cosh and sinh would cancel; logarithms and exponentials one by one have nine digits."""
     torch.manual_seed(0)
     layer = hnn.LorentzBatchNorm1d(4, Lorentz(0.7), dtype=torch.float64, slope=slope)
     with torch.no_grad():
