@@ -25,7 +25,7 @@ LOCK := pyproject.toml --universal --python-version 3.10 --generate-hashes --no-
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(RUN_STAMP)  ## set up, then train and test four tasks on pictures drawn on the spot
+demo: $(RUN_STAMP)  ## set up, then train and test four tasks on images drawn on the spot
 	@$(BIN)/python tools/demo.py
 
 test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
@@ -44,7 +44,7 @@ format: $(DEV_STAMP)  ## let ruff put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(DEV_STAMP)  ## measure HCFormer against its literal form and timm's models; writes docs/benchmarks.md
+bench: $(DEV_STAMP)  ## measure HCFormer against its reference implementation and timm's models; writes docs/benchmarks.md
 	$(BIN)/python tools/benchmark.py hcformer --write docs/benchmarks.md
 
 lock:  ## resolve requirements/ anew for Linux and every Python from constraints.txt and pyproject.toml (needs uv)

@@ -35,7 +35,7 @@ from tqdm import tqdm
 
 from hypvision.checkpoints.storage import format_problem
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
+from hypvision.files import check_output, replacing, write_text
 from hypvision.version import __version__
 
 __all__ = ["SourceError", "copy_verified", "download", "download_text", "file_sha256", "locked", "verify_file"]
@@ -133,9 +133,9 @@ def locked(path: Path, what: str) -> Iterator[None]:
             ) from None
     except NotImplementedError:  # some network file systems have no locks; two downloads then cost time, not safety
         _logger.warning("'%s' is on a file system without locks.", path)
-    with suppress(OSError):
-        holder.write_text(
-            f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+    with suppress(HypvisionError):  # it is for the message alone
+        write_text(
+            holder, f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
         )
     try:
         yield
@@ -176,7 +176,7 @@ def download(
         HypvisionError: the disk is full.
         OSError: the folder cannot be written.
     """
-    part = target.with_name(target.name + ".part")
+    part = check_output(target.with_name(target.name + ".part"))
     failures, begun, fresh = 0, 1, False
     most = None  # bytes that were ever here; progress is what exceeds them
     seconds = deadline(size)
