@@ -41,6 +41,7 @@ from hypvision.files import replacing
 __all__ = [
     "AtomicLocalBackend",
     "EngineNamesHook",
+    "diverged_weights",
     "engine_names",
     "find_resume_checkpoint",
     "install",
@@ -277,13 +278,19 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
         return "its message_hub is not a dict of dicts"
     if not all(isinstance(value, bool) for value in hub.get("resumed_keys", {}).values()):
         return "its message_hub does not say which of its values are resumed"
-    if diverged := nonfinite_names(weights):
+    if diverged := diverged_weights(checkpoint):
         return f"its weight '{diverged[0]}' is not finite"
     for one in _single_states(optimizer):
         for parameter, entry in one["state"].items():
             if diverged := nonfinite_names(entry):
                 return f"'{diverged[0]}' of parameter {parameter} in its optimizer is not finite"
     return None
+
+
+def diverged_weights(checkpoint: Mapping[str, Any]) -> list[str]:
+    """The names of weights that are not finite, of the network and of its average: which is saved as which depends."""
+    parts = [checkpoint.get(part) for part in ("state_dict", "ema_state_dict")]
+    return [name for weights in parts if isinstance(weights, Mapping) for name in nonfinite_names(weights)]
 
 
 def _single_states(optimizer: Any) -> Iterator[dict[str, Any]]:

@@ -76,6 +76,7 @@ GROUPS = [dict(lr=0.1, params=[0])]
         (dict(param_schedulers=[{"a": 1}, 3]), "param_schedulers"),
         (dict(message_hub={"log_scalars": 3}), "message_hub"),
         (dict(state_dict={"w": torch.tensor([np.inf])}), "'w' is not finite"),
+        (dict(ema_state_dict={"v": torch.tensor([np.nan])}), "'v' is not finite"),
         (dict(optimizer=dict(state={}, param_groups=[dict(lr={}, params=[0])])), "no numbers"),
         (dict(optimizer=dict(state={}, param_groups=[dict(betas="x", params=[0])])), "no numbers"),
         (dict(optimizer=dict(state={}, param_groups=[dict(lr=0.1, params=[[0]])])), "by numbers"),
