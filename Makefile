@@ -20,12 +20,12 @@ LOCK := pyproject.toml --universal --python-version 3.10 --generate-hashes --no-
 	--custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench lock clean
+.PHONY: help demo test test-all lint format bench lines lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(RUN_STAMP)  ## set up, then train and test four tasks on pictures drawn on the spot
+demo: $(RUN_STAMP)  ## set up, then train and test four tasks on images drawn on the spot
 	@$(BIN)/python tools/demo.py
 
 test: $(DEV_STAMP)  ## set up, then run the tests (a few minutes)
@@ -44,8 +44,13 @@ format: $(DEV_STAMP)  ## let ruff put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(DEV_STAMP)  ## measure HCFormer against its literal form and timm's models; writes docs/benchmarks.md
+bench: $(DEV_STAMP)  ## measure HCFormer against its reference implementation and timm's models; writes docs/benchmarks.md
 	$(BIN)/python tools/benchmark.py hcformer --write docs/benchmarks.md
+
+lines:  ## count the lines of Python, room by room
+	@git ls-files '*.py' | xargs wc -l | awk '$$2 != "total" { n = split($$2, p, "/"); \
+		room = n == 1 ? "." : p[1] == "hypvision" && n > 2 ? p[1] "/" p[2] : p[1]; lines[room] += $$1; all += $$1 } \
+		END { for (room in lines) printf "%7d  %s\n", lines[room], room; printf "%7d  together\n", all }' | sort -k2
 
 lock:  ## resolve requirements/ anew for Linux and every Python from constraints.txt and pyproject.toml (needs uv)
 	uv pip compile $(LOCK) --extra dev -c constraints.txt -o requirements/dev.txt

@@ -7,7 +7,10 @@ anything but regular files: never a device, a pipe or a link, nor a file that th
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
+import json
 import os
 import re
 import shutil
@@ -16,14 +19,28 @@ import stat
 import time
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["below", "check_output", "check_output_folder", "protecting", "replacing", "replacing_folder", "write_text"]
+__all__ = [
+    "below",
+    "check_new_folder",
+    "check_output",
+    "check_output_folder",
+    "csv_text",
+    "protecting",
+    "read_json",
+    "replacing",
+    "replacing_folder",
+    "write_json",
+    "write_table",
+    "write_text",
+]
 
 _STALE_SECONDS = 7 * 86400
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
@@ -85,6 +102,18 @@ def check_output_folder(path: str | Path) -> Path:
         _check_parents(path)
     elif not path.is_dir():
         raise HypvisionError(f"'{path}' is no folder, but a folder is to be written to. Give the name of a folder.")
+    return path
+
+
+def check_new_folder(path: str | Path) -> Path:
+    """A folder that may be made, or is empty: what is written takes the place of all that it holds.
+
+    Raises:
+        HypvisionError: it is something else, or holds something.
+    """
+    path = check_output_folder(path)
+    if path.exists() and any(path.iterdir()):
+        raise HypvisionError(f"The folder '{path}' is not empty. Give a new or an empty one.")
     return path
 
 
@@ -182,6 +211,45 @@ def write_text(path: str | Path, text: str) -> None:
     """
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def read_json(path: str | Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no JSON in UTF-8, or has brackets without end.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))  # Windows editors begin a file with a mark
+    except RecursionError as error:
+        raise ValueError("its brackets are nested too deeply") from error
+
+
+def write_json(path: str | Path, content: Any, indent: int | None = 1) -> None:
+    """Write a JSON file.
+
+    Raises:
+        HypvisionError: as :func:`replacing`.
+    """
+    write_text(path, json.dumps(content, indent=indent) + "\n")
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows of values as comma separated text."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def write_table(path: str | Path, rows: Sequence[Mapping[str, Any]], empty: str = "empty") -> None:
+    """Write rows of named values as csv; the one column of a table without rows is called ``empty``.
+
+    Raises:
+        HypvisionError: as :func:`replacing`.
+    """
+    columns = list(dict.fromkeys(name for row in rows for name in row)) or [empty]
+    write_text(path, csv_text([columns, *([row.get(name, "") for name in columns] for row in rows)]))
 
 
 def _status(path: Path) -> os.stat_result | None:

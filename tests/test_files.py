@@ -13,7 +13,7 @@ from PIL import Image
 
 from hypvision import files
 from hypvision.errors import HypvisionError
-from hypvision.files import below, protecting, replacing, replacing_folder
+from hypvision.files import below, check_new_folder, protecting, replacing, replacing_folder, write_table
 from hypvision.viz.sheet import save_image
 
 
@@ -163,3 +163,52 @@ def test_any_name_is_written_or_refused(tmp_path_factory, name):
     except HypvisionError:
         return
     assert path.read_text() == "new" and path.resolve().is_relative_to(folder.resolve())
+
+
+def test_a_folder_with_something_in_it_is_no_new_one(tmp_path):
+    assert check_new_folder(tmp_path / "new") == tmp_path / "new" and check_new_folder(tmp_path) == tmp_path
+    (tmp_path / "mine.txt").write_text("")
+    with pytest.raises(HypvisionError, match="not empty"):
+        check_new_folder(tmp_path)
+
+
+def test_tables(tmp_path):
+    write_table(tmp_path / "a.csv", [dict(a=1, b="x, y"), dict(b="é", c=None)])
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8") == 'a,b,c\n1,"x, y",\n,é,\n'
+    write_table(tmp_path / "a.csv", [], empty="file")
+    assert (tmp_path / "a.csv").read_text() == "file\n"
+
+
+def json_doors(path):
+    """Everything that reads JSON which others have written, as (name in the message, call)."""
+    from hypvision.clip.classes import load_classes
+    from hypvision.clip.radial.retrieval import read_tree
+    from hypvision.data.emoji import _json
+    from hypvision.data.fewshot import load_split  # noqa: F401 - its package
+    from hypvision.data.fewshot.splits import read_split
+    from hypvision.openmmlab.datasets.detection import CheckedCOCO
+    from hypvision.scaling.sweep import Settings, open_results
+    from hypvision.tasks.few_shot_tables import read_results
+
+    copies = [path.with_name(name) for name in ("result.json", "settings.json")]
+    for copy in copies:
+        copy.write_bytes(path.read_bytes())
+    yield lambda: load_classes(path)
+    yield lambda: read_tree(path)
+    yield lambda: _json(path)
+    yield lambda: read_split(path, path.parent)
+    yield lambda: CheckedCOCO(str(path))
+    yield lambda: open_results(path.parent, Settings())
+    yield lambda: read_results(path.parent)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a": ' * 100_000, "{", "\0"])
+def test_json_of_others_is_read_or_told(tmp_path, content):
+    pytest.importorskip("mmdet")
+    import hypvision.openmmlab  # noqa: F401 - operators without a compiler
+
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    for door in json_doors(path):
+        with pytest.raises(HypvisionError, match=r"\.json"):
+            door()

@@ -98,6 +98,17 @@ def wide_labels(path):
     Load16BitAnnotations()._load_seg_map(dict(seg_map_path=str(path)))
 
 
+def stock_labels(path):
+    """mmseg's own reader, which takes Pillow and all its formats; whatever a file is called."""
+    pytest.importorskip("mmseg")
+    from mmseg.datasets.transforms import LoadAnnotations
+
+    import hypvision.openmmlab  # noqa: F401
+    from hypvision.openmmlab.sample_checks import CheckedPipeline
+
+    CheckedPipeline(LoadAnnotations())(dict(img_path="image.png", seg_map_path=str(path), seg_fields=[]))
+
+
 def panoptic_labels(path):
     pytest.importorskip("mmdet")
     import hypvision.openmmlab  # noqa: F401
@@ -112,7 +123,7 @@ def caption_labels(path):
     _read_labels(path)
 
 
-@pytest.mark.parametrize("door", [*IMAGES, wide_labels, panoptic_labels, caption_labels])
+@pytest.mark.parametrize("door", [*IMAGES, wide_labels, stock_labels, panoptic_labels, caption_labels])
 def test_bad_files_are_refused_by_name(tmp_path, capsys, door):
     for name, content in BAD_IMAGES.items():
         folder = tmp_path / name.replace(".", "_") / "class"

@@ -194,13 +194,13 @@ def sheet(part: Part, count: int = 8) -> Path:
     """Some of the painted predictions of one part on one image."""
     found = sorted(path for path in (ROOT / part.name / "shown").rglob("*") if path.suffix in (".png", ".jpg"))
     chosen = [found[i] for i in np.linspace(0, len(found) - 1, min(count, len(found))).astype(int)]
-    return save_image(contact_sheet([open_image(path) for path in chosen]), ROOT / "pictures" / f"{part.name}.png")
+    return save_image(contact_sheet([open_image(path) for path in chosen]), ROOT / "images" / f"{part.name}.png")
 
 
 def clusters() -> list[Path]:
     """Cluster maps of the classifier on a scene, by the command that users have."""
     scene = sorted((DATA / "ade/images/validation").glob("*.jpg"))[3]
-    out = ROOT / "pictures"
+    out = ROOT / "images"
     command = [sys.executable, "-m", "hypvision.cli", "explain", scene, "--out", out, "--size", "256"]
     model = {**Config.fromfile("configs/demo/classification.py").model.backbone}
     command += ["--model", model.pop("model_name"), "--weights", ROOT / "classification/last.pth"]
@@ -230,7 +230,7 @@ def before_and_after(shown: int = 4) -> tuple[Path, str]:
         scores.append(mean_iou([scene.semantic for scene in scenes], [result.labels for result in found], unseen))
     path = save_image(
         contact_sheet([image for row in rows for image in row], columns=shown, cell=300),
-        ROOT / "pictures" / "open_vocabulary.png",
+        ROOT / "images" / "open_vocabulary.png",
     )
     return path, f"{', '.join(NOVEL['shape'])}: mIoU {scores[1]:.3f}; the CLIP before tuning: {scores[0]:.3f}."
 

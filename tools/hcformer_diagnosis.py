@@ -14,7 +14,6 @@ Of a segmenter also the purity of the clusters on the masks of the data, beside 
 ``--draw FILE`` paints the assignments of the last block of each stage for some images, ``--json FILE`` keeps numbers.
 """
 
-import json
 import math
 import sys
 from argparse import ArgumentParser, Namespace
@@ -23,6 +22,7 @@ from pathlib import Path
 import torch
 
 from hypvision.errors import HypvisionError, guard
+from hypvision.files import write_json
 
 
 def build(config, weights: str | None):
@@ -201,7 +201,7 @@ def run(args: Namespace) -> None:
         few = torch.stack([dataset[i]["inputs"] for i in places])
         draw(network, [dataset.read(i) for i in places], few, Path(args.draw))
     if args.json:
-        Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
+        write_json(args.json, result)
 
 
 def main() -> int:

@@ -35,7 +35,7 @@ from hypvision.data.emoji import EmojiCaptions
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import guard
-from hypvision.files import write_text
+from hypvision.files import write_json, write_text
 from hypvision.viz.chains import draw_levels, draw_walks
 
 CONFIG = Path(__file__).parents[1] / "configs/hierarcaps/radial-clip-emoji_100i.py"
@@ -126,7 +126,7 @@ def study(args: Namespace) -> None:
                 clip = create_clip("emoji-s16", args.clip)
                 root = merge_tower(clip.model, folder / f"iter_{done.iter}.pth")
             results[name] = emoji(split).measure(clip, root)
-            write_text(path, json.dumps(results, indent=1) + "\n")
+            write_json(path, results)
         return results[name]
 
     start, trials, runs = run("before val", "val"), [], [["before", [run("before test", "test")]]]

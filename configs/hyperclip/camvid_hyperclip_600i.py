@@ -66,19 +66,8 @@ val_dataloader = dict(
         pipeline=test_pipeline,
     ),
 )
-test_dataloader = dict(
-    batch_size=4,
-    num_workers=0,
-    sampler=dict(type="DefaultSampler", shuffle=False),
-    dataset=dict(
-        type="OpenVocabSegDataset",
-        data_root=data_root,
-        data_prefix=dict(img_path="img/test", seg_map_path="ann/test"),
-        classes=[*classes, "void"],
-        ignore_classes=["void"],
-        pipeline=test_pipeline,
-    ),
-)
+test_data = dict(img_path="img/test", seg_map_path="ann/test")
+test_dataloader = dict(val_dataloader, dataset=dict(val_dataloader["dataset"], data_prefix=test_data))
 val_evaluator = dict(type="OpenVocabIoUMetric", groups=dict(base=base, novel=novel))
 test_evaluator = val_evaluator
 train_cfg = dict(type="IterBasedTrainLoop", max_iters=600, val_interval=600)

@@ -1,13 +1,4 @@
-_base_ = [
-    "../_base_/datasets/cars196.py",
-    "../_base_/models/hier.py",
-    "../_base_/schedules/hier_adamw.py",
-    "../_base_/retrieval_runtime.py",
-]
-model = dict(
-    backbone=dict(model_name="vit_small_patch16_224.dino"),
-    neck=dict(dim=384),
-    num_classes=98,
-    frozen=("patch_embed.*",),
-)
-optim_wrapper = dict(optimizer=dict(lr=5e-06, weight_decay=0.01))
+# As hier_deit-small_2xb90-100e_cars196.py, from weights that DINO learned without labels.
+_base_ = ["./hier_deit-small_2xb90-100e_cars196.py"]
+model = dict(backbone=dict(model_name="vit_small_patch16_224.dino"))
+optim_wrapper = dict(optimizer=dict(lr=5e-06))

@@ -1,15 +1,4 @@
-_base_ = [
-    "../_base_/datasets/sop.py",
-    "../_base_/models/hier.py",
-    "../_base_/schedules/hier_adamw.py",
-    "../_base_/retrieval_runtime.py",
-]
-model = dict(
-    backbone=dict(model_name="vit_small_patch16_224.dino"),
-    neck=dict(dim=384),
-    num_classes=11318,
-    frozen=("patch_embed.*",),
-)
-optim_wrapper = dict(optimizer=dict(lr=5e-06, weight_decay=0.0001), paramwise_cfg=dict(neck_lr_scale=100))
-train_cfg = dict(max_epochs=150)
-custom_hooks = [dict(type="BackboneWarmUpHook", epochs=5)]
+# As hier_deit-small_2xb90-150e_sop.py, from weights that DINO learned without labels.
+_base_ = ["./hier_deit-small_2xb90-150e_sop.py"]
+model = dict(backbone=dict(model_name="vit_small_patch16_224.dino"))
+optim_wrapper = dict(optimizer=dict(lr=5e-06))

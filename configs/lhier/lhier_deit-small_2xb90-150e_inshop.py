@@ -1,15 +1,4 @@
-_base_ = [
-    "../_base_/datasets/inshop.py",
-    "../_base_/models/lhier.py",
-    "../_base_/schedules/lhier_adamw.py",
-    "../_base_/retrieval_runtime.py",
-]
-model = dict(
-    backbone=dict(model_name="deit_small_distilled_patch16_224.fb_in1k"),
-    neck=dict(dim=384),
-    num_classes=3997,
-    frozen=("patch_embed.*",),
-)
-optim_wrapper = dict(optimizer=dict(lr=1e-05, weight_decay=0.0001), paramwise_cfg=dict(neck_lr_scale=100))
-train_cfg = dict(max_epochs=150)
-custom_hooks = [dict(type="BackboneWarmUpHook", epochs=5)]
+# As hier_deit-small_2xb90-150e_inshop.py, on the hyperboloid with a learned curvature.
+_base_ = ["./hier_deit-small_2xb90-150e_inshop.py"]
+model = dict(neck=dict(_delete_=True, c=1.0, dim=384, geometry="lorentz", learnable=True, slope=2.0))
+optim_wrapper = dict(optimizer=dict(type="RiemannianAdamW"))

@@ -1,13 +1,4 @@
-_base_ = [
-    "../_base_/datasets/cub200.py",
-    "../_base_/models/lhier.py",
-    "../_base_/schedules/lhier_adamw.py",
-    "../_base_/retrieval_runtime.py",
-]
-model = dict(
-    backbone=dict(model_name="vit_small_patch16_224.dino"),
-    neck=dict(dim=384),
-    num_classes=100,
-    frozen=("patch_embed.*",),
-)
-optim_wrapper = dict(optimizer=dict(lr=5e-06, weight_decay=0.01))
+# As hier_dino-small_2xb90-100e_cub200.py, on the hyperboloid with a learned curvature.
+_base_ = ["./hier_dino-small_2xb90-100e_cub200.py"]
+model = dict(neck=dict(_delete_=True, c=1.0, dim=384, geometry="lorentz", learnable=True, slope=2.0))
+optim_wrapper = dict(optimizer=dict(type="RiemannianAdamW"))

@@ -1,15 +1,4 @@
-_base_ = [
-    "../_base_/datasets/cub200.py",
-    "../_base_/models/lhier.py",
-    "../_base_/schedules/lhier_adamw.py",
-    "../_base_/retrieval_runtime.py",
-]
-model = dict(
-    backbone=dict(model_name="resnet50.tv_in1k", global_pool="avgmax"),
-    neck=dict(dim=512),
-    num_classes=100,
-    freeze_bn=True,
-)
-train_dataloader = dict(dataset=dict(transform=dict(scale=(0.08, 1.0))))
-optim_wrapper = dict(optimizer=dict(lr=0.0001, weight_decay=0.01))
-param_scheduler = [dict(type="StepLR", by_epoch=True, step_size=5, gamma=0.5)]
+# As hier_resnet50_2xb90-100e_cub200.py, on the hyperboloid with a learned curvature.
+_base_ = ["./hier_resnet50_2xb90-100e_cub200.py"]
+model = dict(neck=dict(_delete_=True, c=1.0, dim=512, geometry="lorentz", learnable=True, slope=2.0))
+optim_wrapper = dict(optimizer=dict(type="RiemannianAdamW"))

@@ -1,16 +1,4 @@
-_base_ = [
-    "../_base_/datasets/cub200.py",
-    "../_base_/models/lhier.py",
-    "../_base_/schedules/lhier_adamw.py",
-    "../_base_/retrieval_runtime.py",
-]
-model = dict(
-    backbone=dict(model_name="vit_small_patch16_224.augreg_in21k"),
-    neck=dict(dim=384),
-    num_classes=100,
-    frozen=("patch_embed.*",),
-)
-train_dataloader = dict(dataset=dict(transform=dict(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))))
-val_dataloader = dict(dataset=dict(transform=dict(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))))
-test_dataloader = val_dataloader
-optim_wrapper = dict(optimizer=dict(lr=1e-05, weight_decay=0.01))
+# As hier_vit-small_2xb90-100e_cub200.py, on the hyperboloid with a learned curvature.
+_base_ = ["./hier_vit-small_2xb90-100e_cub200.py"]
+model = dict(neck=dict(_delete_=True, c=1.0, dim=384, geometry="lorentz", learnable=True, slope=2.0))
+optim_wrapper = dict(optimizer=dict(type="RiemannianAdamW"))

@@ -35,7 +35,7 @@ from tqdm import tqdm
 
 from hypvision.checkpoints.storage import format_problem
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
+from hypvision.files import check_output, replacing, write_text
 from hypvision.version import __version__
 
 __all__ = ["SourceError", "copy_verified", "download", "download_text", "file_sha256", "locked", "verify_file"]
@@ -133,9 +133,9 @@ def locked(path: Path, what: str) -> Iterator[None]:
             ) from None
     except NotImplementedError:  # some network file systems have no locks; two downloads then cost time, not safety
         _logger.warning("'%s' is on a file system without locks.", path)
-    with suppress(OSError):
-        holder.write_text(
-            f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+    with suppress(HypvisionError):  # it is for the message alone
+        write_text(
+            holder, f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
         )
     try:
         yield
@@ -176,7 +176,7 @@ def download(
         HypvisionError: the disk is full.
         OSError: the folder cannot be written.
     """
-    part = target.with_name(target.name + ".part")
+    part = check_output(target.with_name(target.name + ".part"))
     failures, begun, fresh = 0, 1, False
     most = None  # bytes that were ever here; progress is what exceeds them
     seconds = deadline(size)
@@ -202,10 +202,11 @@ def download(
                 failures = 0 if progress else failures + 1
                 if failures >= ATTEMPTS:
                     raise SourceError(f"{reason} ({ATTEMPTS} attempts)")
-                if time.monotonic() + min(wait or 0.0, LONGEST_WAIT) > end:
+                pause = _pause(failures, wait)
+                if time.monotonic() + pause > end:
                     raise SourceError(f"{reason}; the {seconds:.0f} s that it may take are over (HYPVISION_DEADLINE)")
                 _logger.warning("%s: %s. Trying again ...", url, reason)
-                _sleep(failures, wait)
+                time.sleep(pause)
                 continue
         try:
             verify(part)
@@ -395,10 +396,11 @@ def _refused(error: urllib.error.HTTPError, file: BinaryIO, have: int) -> tuple[
     return f"answers {status}", wait
 
 
-def _sleep(failures: int, wait: float | None) -> None:
-    seconds = WAIT * 2**failures * random.uniform(0.5, 1.0) if wait is None else wait
-    if seconds == seconds:  # NaN is a float too
-        time.sleep(max(0.0, min(seconds, LONGEST_WAIT)))
+def _pause(failures: int, wait: float | None) -> float:
+    """Seconds until the next attempt: what the server asks for, within limits, or ever longer."""
+    if wait is None or wait != wait:  # NaN is a float too
+        wait = WAIT * 2**failures * random.uniform(0.5, 1.0)
+    return max(0.0, min(wait, LONGEST_WAIT))
 
 
 def _check_space(folder: Path, needed: int) -> None:
@@ -430,7 +432,10 @@ def download_text(url: str, headers: Mapping[str, str] | None = None, limit: int
                 return buffer.getvalue().decode("utf-8")
             except UnicodeDecodeError as error:
                 raise SourceError("is no text") from error
-        _sleep(failures, problem[1])
+        pause = _pause(failures, problem[1])
+        if time.monotonic() + pause > end:
+            break
+        time.sleep(pause)
     raise SourceError(problem[0])
 
 

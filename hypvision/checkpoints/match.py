@@ -22,6 +22,7 @@ __all__ = [
     "compare",
     "filtered",
     "load_into",
+    "load_trained",
     "nonfinite_names",
     "unknown_name",
 ]
@@ -184,6 +185,23 @@ def check_compatible(
             "Use the config that the checkpoint was trained with, or a checkpoint of this architecture.",
         )  # fmt: skip
     check_finite(given, path, allow_nonfinite)
+
+
+def load_trained(model: nn.Module, checkpoint: Mapping[str, Any], path: str | Path) -> None:
+    """Load the checkpoint of a training into its model, with every weight of it.
+
+    Args:
+        model: the model.
+        checkpoint: what the file holds; names beside the model's, and a wrapper's ``module.``, do not matter.
+        path: the file, for the message.
+
+    Raises:
+        HypvisionError: as :func:`check_compatible`.
+    """
+    state = checkpoint.get("state_dict", checkpoint)
+    check_compatible(model, state, path)
+    expected = model.state_dict()
+    model.load_state_dict({name: value for name, value in _named(state).items() if name in expected}, strict=False)
 
 
 def load_into(

@@ -7,7 +7,6 @@ PyTorch writes is mapped into memory by the reader of all checkpoints.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,7 +17,7 @@ from hypvision.checkpoints.read import read_file, stored_weights
 from hypvision.checkpoints.sources import fetch_from_hub
 from hypvision.checkpoints.storage import check_format
 from hypvision.errors import HypvisionError
-from hypvision.files import below
+from hypvision.files import below, read_json
 
 __all__ = ["read_tensor"]
 
@@ -69,10 +68,10 @@ def _from_parts(
 
 def _table(path: Path) -> dict[str, str]:
     try:
-        places = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        places = read_json(path)["weight_map"]
         if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
             raise ValueError("its weight_map is no table of names")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise HypvisionError(f"The table of shards '{path}' is damaged: {error}. Copy it again.") from error
     return places
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,17 @@ from torch import Tensor
 from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 
-__all__ = ["STORAGES", "check_format", "pack", "read_header", "unpack", "write_weights"]
+__all__ = [
+    "STORAGES",
+    "check_format",
+    "kept_tensor",
+    "pack",
+    "read_header",
+    "read_metadata",
+    "unpack",
+    "write_tensors",
+    "write_weights",
+]
 
 STORAGES = ("float32", "float16", "bfloat16", "int8")
 _SCALE = ".int8_scale"
@@ -156,6 +166,25 @@ def foreign_setting(settings: Any) -> str | None:
     return None
 
 
+def read_metadata(path: str | Path, *entries: str) -> dict[str, Any]:
+    """The JSON in the first of these entries that the header of a safetensors file has; empty if it has none.
+
+    Raises:
+        HypvisionError: not a safetensors file, or no mapping in its entry.
+    """
+    check_format(path)
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        metadata = json.loads(file.read(length)).get("__metadata__") or {}
+    try:
+        found = json.loads(next((metadata[entry] for entry in entries if entry in metadata), "{}"))
+    except (TypeError, ValueError, RecursionError):  # no mapping of texts, no JSON
+        found = None
+    if not isinstance(found, dict):
+        raise HypvisionError(f"The header of '{path}' is not one of hypvision's. Download the file again.")
+    return found
+
+
 def read_header(path: str | Path) -> dict[str, Any]:
     """What hypvision wrote into the header of a file: ``storage``, ``classes``, for a segmenter or detector ``model``.
 
@@ -164,16 +193,7 @@ def read_header(path: str | Path) -> dict[str, Any]:
     Raises:
         HypvisionError: not a safetensors file, or the model's config names files, addresses or code.
     """
-    check_format(path)
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        metadata = json.loads(file.read(length)).get("__metadata__") or {}
-    try:
-        header = json.loads(metadata.get("hypvision", "{}"))
-    except (AttributeError, TypeError, ValueError, RecursionError):  # no mapping of texts, no JSON
-        header = None
-    if not isinstance(header, dict):
-        raise HypvisionError(f"The header of '{path}' is not one of hypvision's. Download the file again.")
+    header = read_metadata(path, "hypvision")
     if (foreign := foreign_setting(header.get("model"))) is not None:
         raise HypvisionError(
             f"'{path}' was refused: the config of the model in its header contains {foreign}, where only numbers and "
@@ -190,10 +210,39 @@ def write_weights(
     Raises:
         HypvisionError: as :func:`pack`, or the place cannot be written.
     """
+    text = json.dumps({"storage": storage, **(header or {})}, sort_keys=True)
+    write_tensors(pack(weights, storage), path, {"hypvision": text})
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors as they are into a safetensors file, complete or not at all.
+
+    Raises:
+        HypvisionError: the place cannot be written.
+    """
     from safetensors.torch import save_file
 
-    text = json.dumps({"storage": storage, **(header or {})}, sort_keys=True)
-    tensors = pack(weights, storage)
+    stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata={"hypvision": text})
+        save_file(stored, temporary, metadata={"format": "pt", **(metadata or {})})
         os.chmod(temporary, 0o644)  # safetensors makes files that their owner alone can read
+
+
+def kept_tensor(path: str | Path, make: Callable[[], Tensor], rows: int | None = None) -> Tensor:
+    """What ``make`` gave before, out of the file that holds it; made, and kept, where there is none that is whole.
+
+    Args:
+        path: a file named after the content of all that the tensor depends on.
+        make: computes it.
+        rows: how many it has.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    with suppress(OSError, SafetensorError):  # not there, or damaged
+        found = [*load_file(path).values()]
+        if len(found) == 1 and (rows is None or len(found[0]) == rows):
+            return found[0]
+    made = make()
+    write_tensors({"kept": made}, path)
+    return made

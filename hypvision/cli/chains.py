@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from pathlib import Path
 
@@ -42,7 +41,7 @@ def run_chains(args: Namespace) -> None:
     from hypvision.clip.radial.measure import find_image_files, measure_chains, read_embeddings
     from hypvision.data.chains import read_chains
     from hypvision.errors import HypvisionError
-    from hypvision.files import write_text
+    from hypvision.files import write_json
     from hypvision.viz.chains import draw_levels
 
     if bool(args.tree) != bool(args.tree_images):
@@ -75,7 +74,7 @@ def run_chains(args: Namespace) -> None:
     for name in next(iter(found.values())).values:
         print(f"{name:{width}}  " + "  ".join(f"{measured.values[name]:10.4f}" for measured in found.values()))
     report = dict(chains=str(args.chains), steps=args.steps, models={k: m.values for k, m in found.items()})
-    write_text(out / "chains.json", json.dumps(report, indent=1) + "\n")
+    write_json(out / "chains.json", report)
     draw_levels({name: m.space.radius(m.texts) for name, m in found.items()}, out / "radii.png")
     print(out / "chains.json")
     print(out / "radii.png")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from argparse import Namespace
 from pathlib import Path
@@ -34,7 +33,7 @@ def run_radius(args: Namespace) -> None:
     from hypvision.clip.radius import measure_radii, radius_statistics, scale_sweep
     from hypvision.clip.segmentation.segment import clip_options, parse_classes
     from hypvision.clip.towers import find_towers
-    from hypvision.files import protecting, write_text
+    from hypvision.files import protecting, write_json
     from hypvision.images import find_images
     from hypvision.viz.radii import draw_radii
 
@@ -59,7 +58,7 @@ def run_radius(args: Namespace) -> None:
     out = Path(args.out)
     report = dict(statistics=statistics, sweep={str(factor): value for factor, value in sweep.items()})
     with protecting(*images):
-        write_text(out / "radius.json", json.dumps(report, indent=1) + "\n")
+        write_json(out / "radius.json", report)
         draw_radii(radii, sweep, out / "radius.png")
     print(out / "radius.json")
     print(out / "radius.png")

@@ -70,10 +70,11 @@ def run_scaling(args: Namespace) -> None:
 
 
 def _run_figure(args: Namespace, name: str) -> None:
+    from hypvision.files import write_table
     from hypvision.scaling.claims import claims_of, exponents
     from hypvision.scaling.experiments import experiment, groups, narrowed
     from hypvision.scaling.figures import draw
-    from hypvision.scaling.sweep import Point, finished, open_results, read_rows, train, weights_of, write_table
+    from hypvision.scaling.sweep import Point, finished, open_results, read_rows, train, weights_of
 
     require("matplotlib", "viz")  # before hours of training
     device = device_of(args)
@@ -126,8 +127,8 @@ def _names(folder: Path, name: str, figures: list[Path]) -> str:
 
 
 def _run_heads(args: Namespace) -> None:
+    from hypvision.files import write_table
     from hypvision.scaling.language_models import paper_models, read_models
-    from hypvision.scaling.sweep import write_table
 
     tensors: dict[str, str | None] = {}
     for subject in args.subjects:
@@ -167,8 +168,8 @@ def measure_head(source: str, tensor: str | None) -> dict[str, Any]:
 
 
 def _run_tokens(args: Namespace, source: str) -> None:
+    from hypvision.files import write_table
     from hypvision.scaling.language_models import frequency_exponent, token_counts
-    from hypvision.scaling.sweep import write_table
 
     path = Path(source)
     if path.suffix == ".npy":
@@ -206,9 +207,9 @@ def _tokenizer(path: str) -> Any:
 
 
 def _run_fit(args: Namespace, path: str) -> None:
+    from hypvision.files import write_table
     from hypvision.scaling.language_models import loss_fit, read_losses
     from hypvision.scaling.published import LOSS_FIT
-    from hypvision.scaling.sweep import write_table
 
     fit = loss_fit(read_losses(path))
     write_table(

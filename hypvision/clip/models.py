@@ -207,6 +207,7 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
     return bundle.model
 
 
+_MOST_WORDS = 2**20  # twenty times those of CLIP
 _CLIP = re.compile(r"clip\.(.+)")  # a training's names
 
 
@@ -230,10 +231,23 @@ def trim_tokens(weights: Mapping[str, Tensor], used: Tensor) -> dict[str, Tensor
 
 
 def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`trim_tokens`; rows of words never seen are zero."""
-    found = dict(weights)
-    if "token_embedding.rows" in found:
-        rows, index = found.pop("token_embedding.rows"), found.pop("token_embedding.index")
-        table = rows.new_zeros(int(found.pop("token_embedding.size")), rows.shape[1])
-        found["token_embedding.weight"] = table.index_copy(0, index.long(), rows)
-    return found
+    """The inverse of :func:`trim_tokens`; rows of words never seen are zero.
+
+    Raises:
+        HypvisionError: the table of words is not one that :func:`trim_tokens` has made.
+    """
+    expanded = dict(weights)
+    rows = expanded.pop("token_embedding.rows", None)
+    if rows is None:
+        return expanded
+    index, size = (expanded.pop(f"token_embedding.{part}", torch.empty(0)) for part in ("index", "size"))
+    whole = not any(x.is_floating_point() or x.is_complex() for x in (index, size)) and size.numel() == 1
+    count = int(size) if whole else 0
+    fits = rows.dim() == 2 and index.shape == rows.shape[:1] and 0 < count <= _MOST_WORDS
+    if not fits or ((index < 0) | (index >= count)).any():
+        raise HypvisionError(
+            "The table of words in these CLIP weights is damaged: its rows, their numbers and its size do not belong "
+            "together. Download or copy the file again."
+        )
+    expanded["token_embedding.weight"] = rows.new_zeros(count, rows.shape[1]).index_copy(0, index.long(), rows)
+    return expanded

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
+from hypvision.files import csv_text, replacing
 
 __all__ = ["SEPARATOR", "Chain", "emoji_chains", "read_chains", "shape_chains", "with_negatives", "write_chains"]
 
@@ -111,13 +111,11 @@ def write_chains(path: str | Path, chains: Sequence[Chain]) -> None:
         HypvisionError: as :func:`hypvision.files.replacing`.
     """
     negatives = all(chain.negatives for chain in chains)
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["positive", "negative", "image_url"] if negatives else ["id", "captions"])
+    rows: list[list] = [["positive", "negative", "image_url"] if negatives else ["id", "captions"]]
     for number, chain in enumerate(chains):
         image, texts = chain.image if chain.image is not None else "" if negatives else number, _join(chain.texts)
-        writer.writerow([texts, _join(chain.negatives), image] if negatives else [image, texts])
-    data = out.getvalue().encode("utf-8")
+        rows.append([texts, _join(chain.negatives), image] if negatives else [image, texts])
+    data = csv_text(rows).encode("utf-8")
     with replacing(path) as temporary:
         temporary.write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 

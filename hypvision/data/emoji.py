@@ -14,7 +14,6 @@ The folder is the user's::
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.files import read_json
 from hypvision.images import open_image
 
 __all__ = ["TEMPLATES", "Emoji", "EmojiCaptions", "augment", "read_emoji"]
@@ -102,7 +102,7 @@ def _json(path: Path) -> Any:
             "and splits/emoji_split.json; give its place with --cfg-options data_root=FOLDER."
         )
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except ValueError as error:
         raise HypvisionError(f"'{path}' is not JSON: {error}. Replace it by an intact copy.") from error
 

@@ -15,7 +15,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from hypvision.errors import HypvisionError
-from hypvision.files import check_output_folder, replacing_folder
+from hypvision.files import check_output_folder, read_json, replacing_folder, write_json
 
 from .shapes import ShapesClassification, ShapesScenes
 from .taxonomy import TAXONOMY
@@ -167,7 +167,7 @@ def export(
         ShapesClassification(split, length, (height, width), seed, level)
     with replacing_folder(out) as temporary:
         LAYOUTS[layout](temporary, {"train": train, "val": val}, (height, width), seed, level)
-        (temporary / _RECORD).write_text(json.dumps(record, indent=1) + "\n")
+        write_json(temporary / _RECORD, record)
     return out
 
 
@@ -176,7 +176,7 @@ def _already_there(out: Path, record: dict, overwrite: bool) -> bool:
     if not check_output_folder(out).exists() or not any(out.iterdir()):
         return False
     try:
-        found = json.loads((out / _RECORD).read_text())
+        found = read_json(out / _RECORD)
     except (OSError, ValueError):
         raise HypvisionError(
             f"'{out}' exists and is not a data set of `hypvision make-data`. Choose another folder, or remove it."

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from hypvision.errors import HypvisionError, require
-from hypvision.files import replacing
+from hypvision.files import read_json, replacing, write_json
 
 __all__ = ["ByteTokenizer", "PackedText", "Tokenizer", "documents", "load_tokenizer", "pack"]
 
@@ -58,7 +58,7 @@ class _Pretrained:
     def __init__(self, name: str):
         transformers = require("transformers", "lm")
         try:
-            self.inner = transformers.AutoTokenizer.from_pretrained(name)
+            self.inner = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise HypvisionError(
                 f"The tokenizer '{name}' cannot be loaded ({str(error).splitlines()[0]}). Give 'byte', a folder with a "
@@ -257,9 +257,8 @@ def _tokenized(
                 out.write(np.asarray(ids, dtype=dtype).tobytes())
                 sizes.append(len(ids))
                 count += len(text.encode())
-        with replacing(facts) as temporary:
-            Path(temporary).write_text(json.dumps(dict(sizes=sizes, bytes=count)))
-    found = json.loads(facts.read_text())
+        write_json(facts, dict(sizes=sizes, bytes=count), indent=None)
+    found = read_json(facts)
     with flat.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return np.frombuffer(content, dtype=dtype), np.asarray(found["sizes"]), found["bytes"]

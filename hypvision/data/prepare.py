@@ -13,7 +13,6 @@ Writes ``OUT/images/validation`` and ``OUT/annotations/validation``, the layout 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from hypvision.errors import HypvisionError, require
-from hypvision.files import below, check_output_folder, replacing
+from hypvision.files import below, check_output_folder, read_json, replacing
 from hypvision.images import image_size, read_labels
 
 __all__ = ["PREPARED", "ade847_labels", "prepare", "voc_labels"]
@@ -97,7 +96,7 @@ def _pc59(source: Path) -> Iterator[Item]:
 
     masks: Any = require("pycocotools.mask", "mm")
     with _reading(source / "trainval_merged.json"):
-        content = json.loads(_need(source / "trainval_merged.json").read_text())
+        content = read_json(_need(source / "trainval_merged.json"))
         images, annotations = content["images"], content["annos" if "annos" in content else "annotations"]
     ids = official_ids("pc59")
     table = np.full(max(ids) + 1, 255, dtype=np.uint8)

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,11 @@ from mmengine.fileio import LocalBackend, YamlHandler, register_backend, registe
 from mmengine.fileio import io as mmengine_io
 from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer, print_log
+from mmengine.optim import OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
-from torch import nn
+from torch import Tensor, nn
 
 from hypvision.checkpoints.match import compare, filtered, nonfinite_names
 from hypvision.checkpoints.read import LogHistory, network_weights, read_file
@@ -38,11 +41,13 @@ from hypvision.files import replacing
 __all__ = [
     "AtomicLocalBackend",
     "EngineNamesHook",
+    "diverged_weights",
     "engine_names",
     "find_resume_checkpoint",
     "install",
     "load",
     "load_checkpoint_file",
+    "readable_resume",
 ]
 
 
@@ -181,11 +186,18 @@ def _write(path: Path, data: bytes) -> None:
 
 
 class AtomicLocalBackend(LocalBackend):
-    """mmengine's local files, written to a temporary name and moved into place.
+    """mmengine's local files, written to a temporary name and moved into place, and read if they are regular ones.
 
     Raises:
-        HypvisionError: the disk is full or the place not writable; the old file, if any, is as it was.
+        HypvisionError: the disk is full or the place not writable; the old file, if any, is as it was. Or what is to be
+            read is a device, which never ends, or a pipe, which is waited for.
     """
+
+    def get(self, filepath: str | Path) -> bytes:
+        """The content of a file."""
+        if not os.path.isfile(filepath) and os.path.exists(filepath):
+            raise HypvisionError(f"'{filepath}' is not a file, but a folder, device or pipe. Check the path.")
+        return super().get(filepath)
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         """Write ``obj``, making the folder if needed."""
@@ -230,6 +242,9 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
     def whole(value: Any) -> bool:
         return isinstance(value, int) and value >= 0
 
+    def number(value: Any) -> bool:
+        return isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1)
+
     meta, weights = checkpoint.get("meta"), checkpoint.get("state_dict")
     if not isinstance(weights, Mapping):
         return "it has no state_dict"
@@ -240,18 +255,91 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
     optimizer = checkpoint.get("optimizer")
     if "optimizer" in checkpoint and not states(optimizer):
         return "the state of its optimizer is not one that PyTorch writes"
+    for one in _single_states(optimizer):
+        for group in one["param_groups"]:
+            numbers = [group[name] for name in ("lr", "initial_lr", "weight_decay", "momentum", "eps") if name in group]
+            pair = group.get("betas", (0, 0))
+            pair = pair if isinstance(pair, (list, tuple)) and len(pair) == 2 else [None]
+            if not all(map(number, [*numbers, *pair])) or not isinstance(group.get("params", []), list):
+                return "a group of parameters in its optimizer has settings that are no numbers"
+            if not all(map(whole, group.get("params", []))):
+                return "a group of parameters in its optimizer does not list them by numbers"
+        for entry in one["state"].values():
+            if not isinstance(entry, dict) or not all(isinstance(v, Tensor) or k == "step" for k, v in entry.items()):
+                return "what its optimizer remembers of a parameter is not made of tensors"
     schedules = checkpoint.get("param_schedulers", [])
     if not (dicts(schedules) or isinstance(schedules, dict) and all(map(dicts, schedules.values()))):
         return "the states of its param_schedulers are not a list of dicts"
+    for state in schedules if isinstance(schedules, list) else (s for group in schedules.values() for s in group):
+        if not all(isinstance(state.get(name, 0), int) for name in ("begin", "end", "last_step", "_global_step")):
+            return "a state of its param_schedulers does not say when it begins and ends"
     hub = checkpoint.get("message_hub", {})
     if not isinstance(hub, dict) or not all(isinstance(value, dict) for value in hub.values()):
         return "its message_hub is not a dict of dicts"
-    if diverged := nonfinite_names(weights):
+    if not all(isinstance(value, bool) for value in hub.get("resumed_keys", {}).values()):
+        return "its message_hub does not say which of its values are resumed"
+    if diverged := diverged_weights(checkpoint):
         return f"its weight '{diverged[0]}' is not finite"
-    for number, entry in (optimizer or {}).get("state", {}).items():
-        if isinstance(entry, dict) and (diverged := nonfinite_names(entry)):
-            return f"'{diverged[0]}' of parameter {number} in its optimizer is not finite"
+    for one in _single_states(optimizer):
+        for parameter, entry in one["state"].items():
+            if diverged := nonfinite_names(entry):
+                return f"'{diverged[0]}' of parameter {parameter} in its optimizer is not finite"
     return None
+
+
+def diverged_weights(checkpoint: Mapping[str, Any]) -> list[str]:
+    """The names of weights that are not finite, of the network and of its average: which is saved as which depends."""
+    parts = [checkpoint.get(part) for part in ("state_dict", "ema_state_dict")]
+    return [name for weights in parts if isinstance(weights, Mapping) for name in nonfinite_names(weights)]
+
+
+def _single_states(optimizer: Any) -> Iterator[dict[str, Any]]:
+    """The states of single optimisers in the state of one, or of several by their names."""
+    if isinstance(optimizer, dict) and "param_groups" in optimizer:
+        yield optimizer
+    elif isinstance(optimizer, dict):
+        for inner in optimizer.values():
+            yield from _single_states(inner)
+
+
+@contextmanager
+def readable_resume(runner: Any) -> Iterator[None]:
+    """Inside, what a Runner stumbles over in a checkpoint that it resumes, and a state of its optimiser that does not
+    fit the parameters, is told in a sentence.
+
+    Raises:
+        HypvisionError: as said.
+    """
+    resume = runner.load_or_resume
+
+    def checked() -> None:
+        try:
+            resume()
+        except (HypvisionError, OSError, KeyboardInterrupt):
+            raise
+        except Exception as error:  # mmengine and PyTorch raise whatever the content makes them stumble over
+            raise _not_resumed(runner, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+        wrapper = getattr(runner, "optim_wrapper", None)
+        for one in wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]:
+            for parameter, entry in getattr(getattr(one, "optimizer", None), "state", {}).items():
+                if hasattr(parameter, "placements"):  # a part of it, as this process has of the state
+                    continue
+                for name, value in entry.items():
+                    if isinstance(value, Tensor) and value.dim() and value.shape[:1] != parameter.shape[:1]:
+                        shapes = f"{tuple(value.shape)} for a parameter of {tuple(parameter.shape)}"
+                        raise _not_resumed(runner, f"'{name}' in its optimizer has the shape {shapes}")
+
+    runner.load_or_resume = checked
+    try:
+        yield
+    finally:
+        del runner.load_or_resume
+
+
+def _not_resumed(runner: Any, reason: str) -> HypvisionError:
+    return HypvisionError(
+        f"'{runner._load_from}' cannot be resumed: {reason}. Give an earlier checkpoint: --resume CHECKPOINT."
+    )
 
 
 def find_resume_checkpoint(work_dir: str | Path) -> str | None:

@@ -22,8 +22,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
-from hypvision.checkpoints.match import nonfinite_names
-from hypvision.engine.checkpoint import find_resume_checkpoint
+from hypvision.engine.checkpoint import diverged_weights, find_resume_checkpoint
 from hypvision.errors import HypvisionError
 from hypvision.files import write_text
 from hypvision.geometry import CurvatureParameter
@@ -174,7 +173,7 @@ class StopOnNaNHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         """The last step may have spoilt the weights after a loss that was finite."""
-        names = nonfinite_names(checkpoint.get("state_dict") or {})
+        names = diverged_weights(checkpoint)
         if names:
             raise HypvisionError(
                 f"The weight '{names[0]}' is not finite after iteration {runner.iter + 1}; no checkpoint was "

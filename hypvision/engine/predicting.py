@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mmengine.registry import MODELS, DefaultScope
 
-from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.match import load_trained
 from hypvision.engine.checkpoint import engine_names, load
 from hypvision.engine.checks import readable_errors
 from hypvision.engine.config import leave_out_pretrained, load_config
@@ -40,9 +40,7 @@ def predictor_of(request: Request) -> Predictor:
     with DefaultScope.overwrite_default_scope(scope or "mmengine"), readable_errors():
         model = MODELS.build(config.model)
     checkpoint = engine_names(model, load(request.weights))
-    state = checkpoint.get("state_dict", checkpoint)
-    check_compatible(model, state, request.weights)
-    model.load_state_dict(state, strict=False)
+    load_trained(model, checkpoint, request.weights)
     about = (checkpoint.get("meta") or {}).get("dataset_meta") or {}
     model.dataset_meta = about if about.get("classes") else None
     return build(model.to(request.device).eval(), config, request)

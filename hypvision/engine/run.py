@@ -6,13 +6,14 @@ config on the way is in :mod:`hypvision.engine.config`.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypvision.checkpoints.match import check_compatible
 from hypvision.checkpoints.sources import is_address
-from hypvision.engine.checkpoint import engine_names, find_resume_checkpoint, load, resume_problem
+from hypvision.engine.checkpoint import engine_names, find_resume_checkpoint, load, readable_resume, resume_problem
 from hypvision.engine.checks import check_channels, check_data, datasets_of
 from hypvision.engine.config import files_of, leave_out_pretrained, load_config, prepare
 from hypvision.engine.console import ConsoleHook, quiet
@@ -124,7 +125,8 @@ def _train(config: Config, console: ConsoleHook | None) -> Runner:
     if config.get("load_from"):
         _check_weights(runner, config.load_from, resume=bool(config.get("resume")), exact=bool(config.get("resume")))
     try:
-        runner.train()
+        with readable_resume(runner) if config.get("resume") else nullcontext():
+            runner.train()
     finally:
         for hook in runner.hooks:
             if isinstance(hook, InterruptHook):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -14,7 +13,7 @@ from filelock import FileLock, Timeout
 from mmengine.dist import is_main_process
 
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
+from hypvision.files import read_json, write_json
 
 __all__ = ["lock_work_dir"]
 
@@ -43,9 +42,8 @@ def lock_work_dir(work_dir: str | Path) -> Iterator[None]:
             "for its end, stop it, or choose another folder with --work-dir."
         ) from error
     try:
-        with replacing(holder) as temporary:
-            facts = dict(pid=os.getpid(), host=socket.gethostname(), start=time.strftime("%Y-%m-%d %H:%M:%S"))
-            temporary.write_text(json.dumps(facts))
+        facts = dict(pid=os.getpid(), host=socket.gethostname(), start=time.strftime("%Y-%m-%d %H:%M:%S"))
+        write_json(holder, facts)
         yield
     finally:
         for path in (holder, folder / ".training.lock"):
@@ -55,7 +53,7 @@ def lock_work_dir(work_dir: str | Path) -> Iterator[None]:
 
 def _who(holder: Path) -> str:
     try:
-        facts = json.loads(holder.read_text())
+        facts = read_json(holder)
         return f": process {facts['pid']} on {facts['host']}, since {facts['start']}"
     except (OSError, ValueError, KeyError, TypeError):  # it has just begun, or just ended
         return ""

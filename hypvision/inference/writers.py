@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +11,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from hypvision.errors import HypvisionError
-from hypvision.files import below, write_text
+from hypvision.files import below, write_json, write_table
 from hypvision.inference.results import Result
 from hypvision.inference.sources import Frame
 from hypvision.viz.sheet import save_image
@@ -125,13 +122,8 @@ class Writer:
             return
         self._end_video()
         if "json" in self.kinds:
-            write_text(self.folder / JSON, json.dumps(self._file, ensure_ascii=False) + "\n")
+            write_json(self.folder / JSON, self._file, indent=None)
             self._keep(self.folder / JSON)
         if "csv" in self.kinds:
-            text = io.StringIO()
-            columns = list(dict.fromkeys(key for row in self._rows for key in row)) or ["file"]
-            table = csv.DictWriter(text, columns, lineterminator="\n")
-            table.writeheader()
-            table.writerows(self._rows)
-            write_text(self.folder / CSV, text.getvalue())
+            write_table(self.folder / CSV, self._rows, empty="file")
             self._keep(self.folder / CSV)

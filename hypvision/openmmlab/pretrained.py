@@ -13,7 +13,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, TASK_UTILS, WEIGHT_INITIALIZERS, DefaultScope
 from torch import nn
 
-from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.match import load_trained
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.storage import read_header
@@ -103,9 +103,7 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
     with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=scope)  # of builders that its own losses still use
         model = MODELS.build(ConfigDict(config))  # mmdet reads train_cfg.rpn
-    weights = read_weights(path)
-    check_compatible(model, weights, path)
-    model.load_state_dict(weights)
+    load_trained(model, read_weights(path), path)
     pipeline = _PIPELINES[scope]
     model.cfg = Config(
         dict(

@@ -15,8 +15,6 @@ A folder of results has ``settings.json``, what all points share; ``points/KEY.j
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -28,14 +26,15 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from hypvision.checkpoints.read import read_file
 from hypvision.errors import HypvisionError
-from hypvision.files import check_output_folder, replacing, write_text
+from hypvision.files import check_output_folder, read_json, replacing, write_json
 from hypvision.scaling import measures
 from hypvision.scaling.data import Batch, density_scan, frequencies, sample, stream
 from hypvision.scaling.model import check_width, initial, joined, loss, loss_and_gradient, parts
 from hypvision.scaling.optimizer import AdamW, learning_rate_factor
 
-__all__ = ["Point", "Settings", "banks_of", "finished", "open_results", "read_rows", "train", "write_table"]
+__all__ = ["Point", "Settings", "banks_of", "finished", "open_results", "read_rows", "train"]
 
 _CHECK_STEPS = 200  # between looks at whether the losses are still numbers
 _SAVE_SECONDS = 120
@@ -120,10 +119,12 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
     path = folder / "settings.json"
     now = asdict(settings)
     if not path.exists():
-        write_text(path, json.dumps(now, indent=2) + "\n")
+        write_json(path, now, indent=2)
         return folder
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = read_json(path)
+        if not isinstance(before, dict):
+            raise ValueError("it holds no settings")
     except ValueError as error:
         raise HypvisionError(f"'{path}' is damaged ({error}). Remove it, or choose another folder.") from error
     other = [f"{name} {before.get(name)} (now {now[name]})" for name in now if before.get(name) != now[name]]
@@ -150,18 +151,10 @@ def read_rows(folder: str | Path, points: Iterable[Point]) -> list[dict[str, Any
         path = Path(folder, "points", f"{point.key}.json")
         if path.exists():
             try:
-                rows.append(json.loads(path.read_text(encoding="utf-8")))
+                rows.append(read_json(path))
             except ValueError as error:
                 raise HypvisionError(f"'{path}' is damaged ({error}). Remove it and run the command again.") from error
     return rows
-
-
-def write_table(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows of the same columns as csv."""
-    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ["empty"])
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 # Training
@@ -310,7 +303,7 @@ def train(
         bank.check()
         for point, row in zip(bank.points, _measure(bank, p, device, dtype)):
             bank.save(place)
-            write_text(place / "points" / f"{point.key}.json", json.dumps(row, indent=2) + "\n")
+            write_json(place / "points" / f"{point.key}.json", row, indent=2)
 
 
 def _run(banks: list[_Bank], p: Tensor, settings: Settings, folder: Path, device: str, dtype: torch.dtype, bar: tqdm):
@@ -343,11 +336,11 @@ def _read_state(folder: Path, point: Point, settings: Settings) -> dict[str, Any
     if not path.exists():
         return None
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = read_file(path)
         whole = state["state"].shape == (3, point.m + 1, settings.n) and len(state["losses"]) == state["step"]
         if not whole or not 0 < state["step"] <= settings.steps:
             raise ValueError("its parts do not fit the point")
-    except Exception as error:  # the reader raises whatever the bytes make it stumble over
+    except (HypvisionError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise HypvisionError(f"The checkpoint '{path}' is damaged ({error}). Remove it to train anew.") from error
     return state
 

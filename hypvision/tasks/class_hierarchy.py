@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from hypvision.errors import HypvisionError, require
-from hypvision.files import replacing, write_text
+from hypvision.files import replacing, write_json
 from hypvision.geometry import Lorentz, lorentz
 
 __all__ = ["EmbeddedClasses", "class_hierarchy", "embed_classes", "recovered_hierarchy"]
@@ -105,7 +104,7 @@ def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dic
     require("matplotlib", "viz")
     if len(data.classes) < 2:
         raise HypvisionError("A hierarchy needs at least two classes of data.")
-    report: dict[str, Any] = dict(classes=list(data.classes), pictures=len(data.points))
+    report: dict[str, Any] = dict(classes=list(data.classes), images=len(data.points))
     if learner.neck.manifold.learnable:
         report["curvature"] = learner.neck.manifold._value()
     # Directions of a Euclidean learner become points at the radius 1.
@@ -113,7 +112,7 @@ def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dic
     if data.ancestors and data.ancestors[0]:
         report["cophenetic"] = recovered_hierarchy(points, data.labels, data.ancestors)
     _draw(learner, data._replace(points=points), Path(out), report)
-    write_text(Path(out, "hierarchy.json"), json.dumps(report, indent=1) + "\n")
+    write_json(Path(out, "hierarchy.json"), report)
     return report
 
 

@@ -6,7 +6,6 @@ initialises the backbone of a segmenter or detector.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import replacing
+from hypvision.files import replacing, write_json
 from hypvision.inference.predictors import Predictor, Request, classifier
 
 if TYPE_CHECKING:
@@ -191,8 +190,7 @@ class TopKAccuracy(BaseMetric):
             top1_per_class={str(names[c] if names else c): 100.0 * sum(h) / len(h) for c, h in sorted(hits.items())},
             predictions=[dict(index=i, label=y, classes=c, scores=s) for i, y, c, s in results],
         )
-        with replacing(self.out_file) as temporary:
-            temporary.write_text(json.dumps(report) + "\n")
+        write_json(self.out_file, report, indent=None)
 
 
 @METRICS.register_module()

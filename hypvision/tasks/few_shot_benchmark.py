@@ -28,7 +28,7 @@ from hypvision.data.fewshot.splits import class_names
 from hypvision.engine.checkpoint import load
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
-from hypvision.files import write_text
+from hypvision.files import read_json, write_json
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy, prepare_tip_adapter
 from hypvision.tasks.few_shot_recipes import few_shot_config, split_method
 
@@ -157,7 +157,7 @@ def is_finished(results: str | Path, spec: CellSpec) -> bool:
     if not path.is_file():
         return False
     try:
-        return set(spec.targets) <= set(json.loads(path.read_text(encoding="utf-8"))["accuracy"])
+        return set(spec.targets) <= set(read_json(path)["accuracy"])
     except (ValueError, KeyError, TypeError):
         return False
 
@@ -170,10 +170,10 @@ def check_settings(results: str | Path, settings: Settings) -> None:
     """
     path, given = Path(results, "settings.json"), settings.shared()
     if not path.is_file():
-        write_text(path, json.dumps(given, indent=1) + "\n")
+        write_json(path, given)
         return
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = read_json(path)
     except ValueError as error:
         raise HypvisionError(f"'{path}' is damaged ({error}). Remove the folder, or give another --out.") from error
     if different := [key for key in {**known, **given} if known.get(key) != given.get(key)]:
@@ -221,7 +221,7 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         notes="Shots are drawn from sorted files." if spec.dataset == "imagenet" else "",
         version=hypvision.__version__,
     )
-    write_text(folder / "result.json", json.dumps(report, indent=1) + "\n")
+    write_json(folder / "result.json", report)
     return found
 
 

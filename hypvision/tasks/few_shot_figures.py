@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,12 +12,13 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from hypvision.checkpoints.match import load_trained
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.checkpoint import load
 from hypvision.engine.hooks import last_checkpoint
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
+from hypvision.files import read_json, replacing
 from hypvision.images import open_image
 from hypvision.tasks.few_shot import FewShotCLIP
 from hypvision.tasks.few_shot_benchmark import CellSpec, Settings, cell_config
@@ -46,7 +46,7 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
     """
     folder = Path(folder)
     try:
-        report = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        report = read_json(folder / "result.json")
         spec = CellSpec(**{**report["cell"], "targets": tuple(report["cell"]["targets"])})
         settings = Settings(**report["settings"], root=str(root))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -57,7 +57,7 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
     if path is None:
         raise HypvisionError(f"There is no checkpoint in '{folder}', so there is nothing to draw.")
     model = MODELS.build(cell_config(spec, settings).model)
-    model.load_state_dict(load(path)["state_dict"])
+    load_trained(model, load(path), path)
     return model.eval(), spec, settings
 
 

@@ -6,9 +6,6 @@ would be another number.
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +14,7 @@ from typing import Any, NamedTuple
 
 from hypvision.data.fewshot.layouts import SETS
 from hypvision.errors import HypvisionError, require
-from hypvision.files import replacing, write_text
+from hypvision.files import csv_text, read_json, replacing, write_text
 from hypvision.tasks import few_shot_published as published
 
 __all__ = ["Row", "draw_shots", "harmonic", "read_results", "tables", "write_tables"]
@@ -56,7 +53,7 @@ def read_results(folder: str | Path) -> list[dict[str, Any]]:
     found = []
     for path in paths:
         try:
-            cell = json.loads(path.read_text(encoding="utf-8"))
+            cell = read_json(path)
             found.append(dict(cell["cell"], accuracy={k: float(v) for k, v in cell["accuracy"].items()}, about=cell))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise HypvisionError(
@@ -194,15 +191,11 @@ def markdown(protocol: str, rows: Sequence[Row]) -> str:
 
 def comma_separated(rows: Sequence[Row]) -> str:
     """A table as csv: mean, deviation and published value of each column."""
-    columns, out = _columns(rows), io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        ["method", "dataset", "seeds", "steps", *(f"{c}{s}" for c in columns for s in ("", " std", " published"))]
-    )
-    for row in rows:
-        cells = [part.get(column, "") for column in columns for part in (row.mean, row.std, row.known)]
-        writer.writerow([row.method, row.dataset, row.seeds, "/".join(map(str, row.steps)), *cells])
-    return out.getvalue()
+    columns = _columns(rows)
+    head = ["method", "dataset", "seeds", "steps", *(f"{c}{s}" for c in columns for s in ("", " std", " published"))]
+    cells = [[part.get(column, "") for column in columns for part in (row.mean, row.std, row.known)] for row in rows]
+    lines = [[row.method, row.dataset, row.seeds, "/".join(map(str, row.steps)), *c] for row, c in zip(rows, cells)]
+    return csv_text([head, *lines])
 
 
 def draw_shots(rows: Sequence[Row], path: str | Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hypvision.errors import HypvisionError, require
-from hypvision.files import replacing_folder
+from hypvision.files import check_new_folder, replacing_folder
 
 __all__ = ["PROMPT_STYLES", "TASKS", "evaluate", "generate", "load_folder", "save_folder"]
 
@@ -37,12 +37,13 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
     from mmengine.registry import MODELS, DefaultScope
 
     import hypvision.tasks.language  # noqa: F401 - registers the model
-    from hypvision.checkpoints.match import check_compatible
+    from hypvision.checkpoints.match import load_trained
     from hypvision.engine.checkpoint import load
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import load_config
     from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
 
+    check_new_folder(folder)
     config = load_config(config, options)
     if config.model.get("type") != "LanguageModel":
         raise HypvisionError(
@@ -51,17 +52,14 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
         )
     with DefaultScope.overwrite_default_scope("mmengine"), readable_errors():
         trained = MODELS.build(config.model)
-    state = load(weights)
-    state = state.get("state_dict", state)
-    check_compatible(trained, state, weights)
-    trained.load_state_dict(state)
+    load_trained(trained, load(weights), weights)
     name = config.train_dataloader.dataset.get("tokenizer", "byte")
     if name == "byte":
         tokenizer = transformers.ByT5Tokenizer(extra_ids=0)
         tokenizer.model_max_length = trained.decoder.config.max_seq_len
         begin = tokenizer.eos_token_id
     else:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     ends = dict(bos_token_id=begin, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     model = HelmForCausalLM(HelmConfig.of(trained.decoder.config, **ends))
@@ -79,6 +77,8 @@ def load_folder(folder: str | Path, device: str = "cpu"):
         HypvisionError: no such folder, or one that holds no HELM model with its tokenizer.
     """
     transformers = require("transformers", "lm")
+    from safetensors import SafetensorError
+
     import hypvision.helm.huggingface  # noqa: F401 - registers the model
 
     if not Path(folder, "config.json").is_file():
@@ -86,10 +86,11 @@ def load_folder(folder: str | Path, device: str = "cpu"):
             f"'{folder}' is no folder of a language model: there is no config.json in it. Write one with hypvision "
             "lm-save CONFIG WEIGHTS FOLDER."
         )
+    options = dict(local_files_only=True, trust_remote_code=False)  # else it asks whether to run code of the folder
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, **options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise HypvisionError(f"The model in '{folder}' cannot be loaded: {str(error).splitlines()[0]}") from error
     return model.eval().to(device), tokenizer
 

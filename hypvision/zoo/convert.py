@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hypvision.checkpoints.read import network_weights, read
+from hypvision.checkpoints.storage import write_tensors
 from hypvision.clip.hugging_face import clip_variant, from_hugging_face, is_hugging_face, to_hugging_face
 from hypvision.clip.prompting import official as few_shot
 from hypvision.clip.segmentation.official import (
@@ -219,10 +220,8 @@ _USES = {
 
 
 def _write(weights: dict[str, Tensor], path: Path) -> None:
+    if path.suffix == ".safetensors":
+        write_tensors(weights, path)
+        return
     with replacing(path) as temporary:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import save_file
-
-            save_file(weights, temporary, metadata={"format": "pt"})
-        else:
-            torch.save(weights, temporary)
+        torch.save(weights, temporary)

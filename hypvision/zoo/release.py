@@ -10,7 +10,6 @@ hypvision``, ``timm.create_model("hf-hub:USER/REPO", pretrained=True)`` works as
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import offline, resolve
 from hypvision.errors import HypvisionError
-from hypvision.files import check_output_folder, replacing_folder, write_text
+from hypvision.files import check_new_folder, replacing_folder, write_json, write_text
 from hypvision.zoo.cards import model_card
 from hypvision.zoo.loading import classifier
 
@@ -67,9 +66,7 @@ def push_to_folder(index: Index, records: Sequence[Record], folder: str | Path) 
     Raises:
         HypvisionError: the place is taken or cannot be written, or a file cannot be had.
     """
-    folder = Path(folder).expanduser().absolute()
-    if check_output_folder(folder).exists() and any(folder.iterdir()):
-        raise HypvisionError(f"'{folder}' is not empty. Give a new folder for the release.")
+    folder = check_new_folder(Path(folder).expanduser().absolute())
     with replacing_folder(folder) as stage:
         write_release(index, records, stage)
     return folder
@@ -97,7 +94,7 @@ def hub_folder(index: Index, record: Record, folder: Path) -> None:
             "model_args": dict(record.arguments),
             "pretrained_cfg": {**timm_cfg(record), **names},
         }
-        write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
+        write_json(folder / "config.json", config, indent=2)
 
 
 def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) -> str:

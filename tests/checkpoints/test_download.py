@@ -462,3 +462,21 @@ def test_a_damaged_file_in_the_cache_is_replaced(record, server, micro, monkeypa
     path.write_bytes(data)
     assert resolve(record).read_bytes() == micro[1].read_bytes()
     assert len(server.log) == 2
+
+
+def test_links_in_a_shared_cache_lead_nowhere(record, server, home, tmp_path, monkeypatch):
+    """Who shares the cache could name any file of ours: the part of a download, and who holds a lock, go through links
+    to nothing."""
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    part = cache_folder() / f"{record.filename}.part"
+    part.parent.mkdir(parents=True)
+    part.symlink_to(victim)
+    with pytest.raises(HypvisionError, match="is a link, which is never replaced"):
+        fetch(record, server, monkeypatch, "good")
+    part.unlink()
+    holder = tmp_path / "x.lock.holder"
+    holder.symlink_to(victim)
+    with locked(tmp_path / "x.lock", "the work"):
+        pass
+    assert victim.read_text() == "untouched"

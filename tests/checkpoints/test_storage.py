@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hypvision.checkpoints.read import read_weights
-from hypvision.checkpoints.storage import STORAGES, pack, read_header, unpack, write_weights
+from hypvision.checkpoints.storage import STORAGES, kept_tensor, pack, read_header, unpack, write_weights
 from hypvision.errors import HypvisionError
 
 
@@ -133,3 +133,15 @@ def test_files_of_others(tmp_path):
             read_header(tmp_path / "odd.safetensors")
     write_weights({"w": torch.ones(2)}, tmp_path / "ours.safetensors", "float16")
     assert load_file(tmp_path / "ours.safetensors")["w"].dtype == torch.float16  # any reader reads it
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"<html>", {"other": torch.ones(2)}, {"a": torch.ones(3), "b": torch.ones(3)}]
+)
+def test_what_is_kept_is_made_again_where_the_file_is_not_whole(tmp_path, content):
+    path = tmp_path / "new" / "kept.safetensors"
+    assert torch.equal(kept_tensor(path, lambda: torch.arange(3.0)), torch.arange(3.0))
+    assert torch.equal(kept_tensor(path, pytest.fail, rows=3), torch.arange(3.0))
+    path.write_bytes(content) if isinstance(content, bytes) else save_file(content, path)
+    assert torch.equal(kept_tensor(path, lambda: torch.ones(3), rows=3), torch.ones(3))
+    assert torch.equal(kept_tensor(path, pytest.fail), torch.ones(3))

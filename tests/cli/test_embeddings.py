@@ -149,7 +149,7 @@ def test_hierarchy_draws_and_reports(learner, tmp_path, capsys):
     out = tmp_path / "drawn"
     assert main(["hierarchy", *options(learner), "--per-class", "3", "--out", str(out)]) == 0
     report = json.loads((out / "hierarchy.json").read_text())
-    assert report["classes"] == list(CLASSES) and report["pictures"] == 12 and report["curvature"] == pytest.approx(1)
+    assert report["classes"] == list(CLASSES) and report["images"] == 12 and report["curvature"] == pytest.approx(1)
     assert all(-1 <= value <= 1 for value in report["cophenetic"].values())
     assert json.loads(capsys.readouterr().out.splitlines()[0]) == report
     for name in ("disk", "tree", "proxies"):

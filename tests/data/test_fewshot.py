@@ -289,6 +289,9 @@ def test_pickles_run_no_code(official, tmp_path):
         read_pickled_shots(out, "images", ".")
     with pytest.raises(HypvisionError, match="cannot be read: No such file"):
         read_pickled_shots(tmp_path / "none.pkl", "images", ".")
+    path.write_bytes(b"\x80\x02K\x01r\xff\xff\xff\x0f.")  # room for 2^28 objects: gigabytes
+    with pytest.raises(HypvisionError, match="remembers more objects"):
+        read_pickled_shots(path, "images", ".")
 
 
 # The data set ---------------------------------------------------------------------------------------------------------

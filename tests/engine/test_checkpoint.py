@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 pytest.importorskip("mmcv")
-from mmengine.fileio import get_file_backend, put_text
+from mmengine.fileio import get, get_file_backend, put_text
 from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
 from mmengine.runner import CheckpointLoader, Runner, save_checkpoint
@@ -76,6 +76,13 @@ GROUPS = [dict(lr=0.1, params=[0])]
         (dict(param_schedulers=[{"a": 1}, 3]), "param_schedulers"),
         (dict(message_hub={"log_scalars": 3}), "message_hub"),
         (dict(state_dict={"w": torch.tensor([np.inf])}), "'w' is not finite"),
+        (dict(ema_state_dict={"v": torch.tensor([np.nan])}), "'v' is not finite"),
+        (dict(optimizer=dict(state={}, param_groups=[dict(lr={}, params=[0])])), "no numbers"),
+        (dict(optimizer=dict(state={}, param_groups=[dict(betas="x", params=[0])])), "no numbers"),
+        (dict(optimizer=dict(state={}, param_groups=[dict(lr=0.1, params=[[0]])])), "by numbers"),
+        (dict(optimizer=dict(state={0: dict(m=True)}, param_groups=GROUPS)), "not made of tensors"),
+        (dict(param_schedulers=[{"begin": {}}]), "when it begins"),
+        (dict(message_hub={"resumed_keys": {"train/loss": "x"}}), "which of its values"),
     ],
 )
 def test_states_that_no_training_can_go_on_from(changes, message):
@@ -457,3 +464,11 @@ def test_a_runner_on_a_full_disk_ends_with_the_paragraph(tmp_path, monkeypatch):
 def test_stores_that_verify_nothing_are_refused(address):
     with pytest.raises(HypvisionError, match="cannot be verified"):
         CheckpointLoader.load_checkpoint(address)
+
+
+def test_devices_and_pipes_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(HypvisionError, match=f"{name}' is not a file"):
+            get(str(tmp_path / name))

@@ -1,6 +1,7 @@
 """``test`` and ``train --resume`` with files that are not what they seem: no metric for weights that never got in."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -68,3 +69,20 @@ def test_an_honest_resume_still_goes_on(trained, tmp_path):
     command = ["train", str(config), "--work-dir", str(tmp_path / "run"), "--resume", str(tmp_path / "epoch_1.pth")]
     assert main([*command, "--cfg-options", "train_cfg.max_epochs=2"]) == 0
     assert (tmp_path / "run" / "epoch_2.pth").is_file()
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("optimizer", lambda state: state["state"][0].update(exp_avg=torch.ones(7)), "for a parameter of"),
+        ("optimizer", lambda state: state["param_groups"].pop(), "ValueError: loaded state dict"),
+    ],
+)
+def test_a_resume_tells_what_it_stumbles_over(trained, tmp_path, capsys, part, change, message):
+    config, checkpoint = trained
+    content = load_checkpoint_file(checkpoint)
+    change(content[part])
+    torch.save(content, tmp_path / "epoch_1.pth")
+    command = ["train", str(config), "--work-dir", str(tmp_path / "run"), "--resume", str(tmp_path / "epoch_1.pth")]
+    assert main([*command, "--cfg-options", "train_cfg.max_epochs=2"]) == 2
+    assert re.search(f"epoch_1.pth' cannot be resumed: .*({message})", capsys.readouterr().err)

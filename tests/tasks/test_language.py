@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,3 +200,34 @@ def test_mistakes_are_sentences(text, tmp_path):
 def test_metafile():
     meta = yaml.safe_load(Path(ROOT / "configs/helm/metafile.yml").read_text())
     assert {Path(model["Config"]).name for model in meta["Models"]} == set(CONFIGS)
+
+
+def test_a_folder_of_other_files_is_kept(tmp_path, capsys):
+    pytest.importorskip("transformers")
+    (tmp_path / "mine.txt").write_text("untouched")
+    config = str(ROOT / "configs/helm/helm-d-tiny_books.py")
+    assert main(["lm-save", config, "none.pth", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err and (tmp_path / "mine.txt").read_text() == "untouched"
+
+
+FOLDERS = {
+    "code": {
+        "config.json": '{"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}}'
+    },
+    "code for ours": {"config.json": '{"model_type": "helm", "auto_map": {"AutoModelForCausalLM": "own.M"}}'},
+    "a pickle": {"config.json": '{"model_type": "helm"}', "pytorch_model.bin": pickle.dumps(Path("x"))},
+    "a damaged file": {"config.json": '{"model_type": "helm"}', "model.safetensors": b"none"},
+    "no JSON": {"config.json": "{"},
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders_that_are_no_models_run_nothing(tmp_path, name, monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asks"))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    for file, content in FOLDERS[name].items():
+        (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(HypvisionError, match="cannot be loaded"):
+        load_folder(tmp_path)
+    assert not (tmp_path / "ran").exists()

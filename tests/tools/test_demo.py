@@ -54,7 +54,7 @@ def test_sheets_show_some_of_the_painted_pictures(demo):
     for i in range(20):
         Image.new("RGB", (40, 60), (10 * i, 0, 0)).save(shown / f"{i:02d}.png")
     path = demo.sheet(demo.PARTS[0])
-    assert path == demo.ROOT / "pictures" / "classification.png" and Image.open(path).size == (
+    assert path == demo.ROOT / "images" / "classification.png" and Image.open(path).size == (
         990,
         498,
     )  # two rows of four

@@ -35,7 +35,7 @@ def page(tmp_path):
 def test_the_command_writes_a_table_and_a_picture(page, tmp_path, capsys):
     pytest.importorskip("geoopt")
     picture = tmp_path / "new" / "tree.png"
-    options = f"--depth 2 --steps 5 --seeds 2 --rates 0.1 0.3 --write {page} --picture {picture}"
+    options = f"--depth 2 --steps 5 --seeds 2 --rates 0.1 0.3 --write {page} --image {picture}"
     bench.run(arguments(options))
     text = page.read_text()
     rows = [line for line in text.splitlines() if line.startswith("| ") and "hypvision" in line or "geoopt" in line]

@@ -1,9 +1,9 @@
 """Radial embeddings against their published forms: the metrics of chains, a tuning step, embedding captions.
 
-The metrics are compared with the literal algorithm (``tests/references/radial.py``): image by image, 50 masks each. A
-published step encodes 8 texts a chain and the root by themselves, all padded to the longest of the batch, and once more
-by a frozen tower; ``padded to the context`` does the same with all 77 tokens. Texts are made up of words that are one
-token each, as many as the texts of HierarCaps' levels have on average without the two ends; weights are random.
+The metrics are compared with the reference implementation (``tests/references/radial.py``): image by image, 50 masks
+each. A published step encodes 8 texts a chain and the root by themselves, all padded to the longest of the batch, and
+once more by a frozen tower; ``padded to the context`` does the same with all 77 tokens. Texts are made up of words that
+are one token each, as many as the texts of HierarCaps' levels have on average without the two ends; weights are random.
 """
 
 from __future__ import annotations

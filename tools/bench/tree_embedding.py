@@ -230,7 +230,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rates", nargs="+", type=float, default=list(RATES), help=f"learning rates to try (default: {RATES})"
     )
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
-    parser.add_argument("--picture", metavar="FILE", type=Path, help="draw the embeddings into this file")
+    parser.add_argument("--image", metavar="FILE", type=Path, help="draw the embeddings into this file")
     parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
 
 
@@ -248,7 +248,7 @@ def run(args: argparse.Namespace) -> None:
         )
     if any(name.startswith("geoopt") for name in args.methods):
         require("geoopt", "dev")  # told before the first minute of training
-    if args.picture:
+    if args.image:
         require("matplotlib", "viz")
     torch.set_num_threads(args.threads)
     parents = complete_tree(args.branching, args.depth)
@@ -262,9 +262,9 @@ def run(args: argparse.Namespace) -> None:
         f"{table(results)}"
     )
     print(text)
-    if args.picture:
-        draw(results, parents, args.picture)
+    if args.image:
+        draw(results, parents, args.image)
     if args.write:
         write_section(args.write, MARKS, text)
-    for path in filter(None, (args.picture, args.write)):
+    for path in filter(None, (args.image, args.write)):
         print(f"\nWritten to {path}")

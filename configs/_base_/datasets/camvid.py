@@ -45,17 +45,7 @@ val_dataloader = dict(
         pipeline=test_pipeline,
     ),
 )
-test_dataloader = dict(
-    batch_size=1,
-    num_workers=1,
-    persistent_workers=True,
-    sampler=dict(type="DefaultSampler", shuffle=False),
-    dataset=dict(
-        type="CamVidDataset",
-        data_root=data_root,
-        data_prefix=dict(img_path="img/test", seg_map_path="ann/test"),
-        pipeline=test_pipeline,
-    ),
-)
+test_data = dict(img_path="img/test", seg_map_path="ann/test")
+test_dataloader = dict(val_dataloader, dataset=dict(val_dataloader["dataset"], data_prefix=test_data))
 val_evaluator = dict(type="IoUMetric", iou_metrics=["mIoU"])
 test_evaluator = val_evaluator

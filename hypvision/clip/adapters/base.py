@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
+from hypvision.checkpoints.match import check_finite, compare
+from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.renamed import current_names
+from hypvision.checkpoints.storage import format_problem, read_metadata, write_tensors
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import replacing
 
 __all__ = [
     "ADAPTERS",
@@ -302,10 +302,8 @@ def save(model: nn.Module, path: str | Path, name: str | None = None) -> Path:
     if path.suffix != ".safetensors":
         raise HypvisionError(f"An adapter is written as .safetensors, got '{path}'.")
     adapter = adapter_of(model, name)
-    weights = {key: value.detach().cpu().contiguous() for key, value in adapter.state_dict().items()}
     about = dict(type=adapter.name, config=asdict(adapter.config), base=adapter.fingerprint())
-    with replacing(path) as temporary:
-        temporary.write_bytes(to_bytes(weights, metadata={"format": "pt", "adapter": json.dumps(about)}))
+    write_tensors(adapter.state_dict(), path, {"adapter": json.dumps(about)})
     return path
 
 
@@ -323,20 +321,22 @@ def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
     path = Path(path).expanduser()
     config, base, weights = _read(path)
     _check_sizes(model, base, path)
-    inject(model, config)
     name = next(name for name, method in ADAPTERS.items() if isinstance(config, method.Config))
+    try:
+        inject(model, config)
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:  # of values that nobody has trained with
+        raise HypvisionError(f"The options of the adapter '{path}' cannot be: {error}. Copy the file again.") from error
     adapter = adapter_of(model, name)
     try:
         if strict:
             _check_base(adapter.fingerprint(), base, path)
-        own = adapter.state_dict()
-        wrong = [key for key in {*own, *weights} if key not in own or key not in weights
-                 or own[key].shape != weights[key].shape]  # fmt: skip
-        if wrong:
-            raise HypvisionError(f"The adapter '{path}' does not fit: {', '.join(sorted(wrong)[:3])} differ.")
+        found = compare(adapter.state_dict(), weights)
+        if found.missing or found.unexpected or found.mismatched:
+            raise HypvisionError(f"The adapter '{path}' does not fit this model: {found.describe()}.")
     except HypvisionError:
         remove(model, name)
         raise
+    check_finite(weights, path)
     model.load_state_dict(weights, strict=False)
     return model
 
@@ -345,53 +345,62 @@ def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, Any], dict[str, Tenso
     """Config, fingerprint of the base model, and weights of a file."""
     if not path.is_file():
         raise HypvisionError(f"There is no adapter '{path}'. Check the path.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            # Earlier versions had one method, named by the entry.
-            about = json.loads(header.get("adapter") or header.get("hyperclip") or "null")
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, ValueError) as error:
+    if (wrong := format_problem(path)) is not None:
         advice = "Copy it again."
         if path.suffix in (".pth", ".pt"):
             advice = (
                 "A checkpoint of a training is none: load it by clip.load_segmenter, and save the adapter of its clip."
             )
-        raise HypvisionError(f"The adapter '{path}' cannot be read: {error}. {advice}") from error
+        raise HypvisionError(f"The adapter '{path}' cannot be read: it is {wrong}. {advice}")
     try:
+        about = read_metadata(path, "adapter", "hyperclip")  # earlier versions had one method, named by the entry
         config = _method(about.get("type", "hyperclip")).Config.from_options(about["config"])
-        base = {kind: dict(found) for kind, found in about["base"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError, HypvisionError) as error:
+        base = {
+            modality: dict(
+                width=int(given["width"]),
+                depth=int(given["depth"]),
+                mean_abs=float(given["mean_abs"]),
+                sample=torch.tensor(given.get("sample", []), dtype=torch.float32).flatten(),
+            )
+            for modality, given in about["base"].items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RuntimeError, HypvisionError) as error:
         raise HypvisionError(
             f"'{path}' is not an adapter: it lacks its configuration, or has one of another version ({error}). Use "
             "adapters.save."
         ) from error
-    return config, base, current_names(weights)
+    return config, base, current_names(read_weights(path))
 
 
 def _check_sizes(model: nn.Module, base: Mapping[str, Any], path: Path) -> None:
     sizes = {tower.modality: (tower.width, len(tower.blocks)) for tower in find_towers(model)}
-    for kind, found in base.items():
-        if sizes.get(kind) != (found["width"], found["depth"]):
-            width, depth = sizes.get(kind, (0, 0))
+    for modality, trained in base.items():
+        if sizes.get(modality) != (trained["width"], trained["depth"]):
+            width, depth = sizes.get(modality, (0, 0))
             raise HypvisionError(
-                f"The adapter '{path}' is of another model: its {kind} tower has {found['depth']} blocks of width "
-                f"{found['width']}, this one's {depth} of {width}. Load it onto the model that it was trained on."
+                f"The adapter '{path}' is of another model: its {modality} tower has {trained['depth']} blocks of "
+                f"width {trained['width']}, this one's {depth} of {width}. Load it onto the model that it was trained "
+                "on."
             )
 
 
 def _check_base(measured: Mapping[str, Any], base: Mapping[str, Any], path: Path) -> None:
-    for kind, found in base.items():
-        if not math.isclose(measured[kind]["mean_abs"], found["mean_abs"], rel_tol=1e-2):
+    for modality, here in measured.items():
+        if modality not in base:
+            continue
+        size, sample = base[modality]["mean_abs"], base[modality]["sample"]
+        if not math.isclose(here["mean_abs"], size, rel_tol=1e-2):
             raise HypvisionError(
-                f"The adapter '{path}' was trained on other weights: the {kind} projections of its base model have a "
-                f"mean size of {found['mean_abs']:.5f}, this model's {measured[kind]['mean_abs']:.5f}. Load the same "
-                "pretrained weights first, or pass strict=False."
+                f"The adapter '{path}' was trained on other weights: the {modality} projections of its base model have "
+                f"a mean size of {size:.5f}, this model's {here['mean_abs']:.5f}. Load the same pretrained weights "
+                "first, or pass strict=False."
             )
-        # As exact as bfloat16, in which either model may be.
-        sample = torch.tensor(found.get("sample", measured[kind]["sample"]))
-        if not torch.allclose(torch.tensor(measured[kind]["sample"]), sample, rtol=1e-2, atol=1e-2 * found["mean_abs"]):
+        # As exact as bfloat16, in which either model may be; files of the first version have none.
+        numbers = torch.tensor(here["sample"])
+        if len(sample) and not (
+            sample.shape == numbers.shape and torch.allclose(numbers, sample, rtol=1e-2, atol=1e-2 * size)
+        ):
             raise HypvisionError(
-                f"The adapter '{path}' was trained on other weights: the {kind} projections of its base model begin "
-                "differently. Load the same pretrained weights first, or pass strict=False."
+                f"The adapter '{path}' was trained on other weights: the {modality} projections of its base model "
+                "begin differently. Load the same pretrained weights first, or pass strict=False."
             )

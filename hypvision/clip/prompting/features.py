@@ -8,27 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from hypvision.checkpoints.storage import kept_tensor
 from hypvision.clip.prompting.hosts import Host, is_learned
-from hypvision.files import replacing
 
 __all__ = ["FeatureCache", "kept_texts"]
 
 
 def _kept(folder: Path | None, key: Callable[[], str], make: Callable[[], Tensor]) -> Tensor:
     """What was made before, of this key, in the folder; where there is no folder it is made anew."""
-    if folder is None:
-        return make()
-    path = folder / f"{key()}.safetensors"
-    if path.is_file():
-        return load_file(path)["features"]
-    found = make()
-    with replacing(path) as temporary:
-        save_file({"features": found.contiguous()}, temporary)
-    return found
+    return make() if folder is None else kept_tensor(folder / f"{key()}.safetensors", make)
 
 
 def _bytes(value: Tensor) -> bytes:

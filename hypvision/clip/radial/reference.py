@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from hypvision.checkpoints.sources import home
+from hypvision.checkpoints.storage import kept_tensor
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.measure import embed_images
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.radial.weights import content_hash, tower_weights
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
 
 __all__ = ["FrozenTexts", "frozen_images", "frozen_texts"]
 
@@ -100,17 +98,4 @@ def frozen_images(
 
 def _kept(folder: Path, key: Any, names: list[str], compute: Callable[[], Tensor]) -> FrozenTexts:
     path = folder / f"{key.hexdigest()[:32]}.safetensors"
-    found = _read(path)
-    if found is None or len(found) != len(names):
-        found = compute()
-        with replacing(path) as temporary:
-            temporary.write_bytes(to_bytes({"texts": found}))
-    return FrozenTexts(names, found, path)
-
-
-def _read(path: Path) -> Tensor | None:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return file.get_tensor("texts")
-    except (OSError, SafetensorError):  # not there, or damaged: computed again
-        return None
+    return FrozenTexts(names, kept_tensor(path, compute, len(names)), path)

@@ -3,7 +3,6 @@ retrieval and zero-shot recognition at each level of chains."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from hypvision.clip.radial.spaces import Space
 from hypvision.errors import HypvisionError, require
+from hypvision.files import read_json
 
 __all__ = [
     "HyperLexPair",
@@ -103,7 +103,7 @@ def read_tree(path: str | Path) -> LabelTree:
     path = Path(path).expanduser()
     try:
         if not path.is_dir():
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json(path)
             if not isinstance(found, dict) or not all(isinstance(above, list) for above in found.values()):
                 raise HypvisionError(
                     f'The tree \'{path}\' must be a dict of lists: {{"CLASS": ["ANCESTOR", ...], ...}}.'

@@ -6,7 +6,9 @@ machine. The one class in it is replaced by a record of ours; a file that asks f
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +53,12 @@ def read_pickled_shots(path: str | Path, folder: str, images: str | Path) -> dic
     try:
         if path.stat().st_size > _LARGEST:
             raise pickle.UnpicklingError(f"it has more than {_LARGEST >> 20} MiB")
-        with path.open("rb") as file:
-            content = _Reader(file).load()
+        data = path.read_bytes()
+        # The reader makes room for as many objects as the file says that it will remember.
+        for operation, number, _ in pickletools.genops(data):
+            if operation.name.endswith("PUT") and int(number) > len(data):
+                raise pickle.UnpicklingError("it remembers more objects than it has bytes")
+        content = _Reader(io.BytesIO(data)).load()
         parts = ["train", *(["val"] if "val" in content else [])]
         return {part: [_item(row, folder, images) for row in content[part]] for part in parts}
     except OSError as error:

@@ -9,7 +9,6 @@ Each function takes the folder of a data set and that of its images.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 from hypvision.data.fewshot.splits import Item, Split, class_folders, read_lines
 from hypvision.errors import HypvisionError, require
+from hypvision.files import read_json
 
 __all__ = ["Rule", "cars", "flowers", "from_folders", "pets", "sun397", "ucf101"]
 
@@ -76,11 +76,14 @@ def from_folders(name_of: Callable[[str], str] = str, ignored: Sequence[str] = (
 def flowers(folder: Path, images: Path) -> Split:
     """Flowers102 of ``imagelabels.mat`` and ``cat_to_name.json``, as a data set of class folders."""
     file = folder / "cat_to_name.json"
-    text = "\n".join(read_lines(file, "the class names ({'1': 'pink primrose', ...}, from CoOp's download page)"))
     labels = _matlab(folder / "imagelabels.mat", "labels").reshape(-1).tolist()
     try:
-        names = {int(number): str(name) for number, name in json.loads(text).items()}
-    except (ValueError, AttributeError) as error:
+        names = {int(number): str(name) for number, name in read_json(file).items()}
+    except FileNotFoundError as error:
+        raise HypvisionError(
+            f"There is no '{file}', the class names ({{'1': 'pink primrose', ...}}, from CoOp's download page)."
+        ) from error
+    except (OSError, ValueError, AttributeError) as error:
         raise HypvisionError(f"'{file}' is damaged or of another form ({error}). Take an intact copy.") from error
     classes: dict[int, list[str]] = {}
     for number, label in enumerate(labels, 1):

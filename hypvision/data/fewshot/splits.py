@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from hypvision.errors import HypvisionError
-from hypvision.files import write_text
+from hypvision.files import read_json, write_json
 from hypvision.images import SUFFIXES
 
 __all__ = [
@@ -62,7 +61,7 @@ def read_split(path: str | Path, images: str | Path) -> Split:
     """
     path = Path(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         parts = {
             part: [Item(str(Path(images, str(row[0]))), int(row[1]), str(row[2])) for row in content.get(part, [])]
             for part in PARTS
@@ -92,7 +91,7 @@ def write_split(path: str | Path, split: Split, images: str | Path) -> None:
         part: [[Path(item.path).relative_to(images).as_posix(), item.label, item.name] for item in split.part(part)]
         for part in PARTS
     }
-    write_text(path, json.dumps(rows) + "\n")
+    write_json(path, rows, indent=None)
 
 
 def read_lines(path: Path, what: str) -> list[str]:

@@ -5,7 +5,6 @@ It also makes mmdet's CocoDataset and CocoMetric read annotation files through :
 
 from __future__ import annotations
 
-import json
 import math
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from mmdet.registry import DATASETS
 
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.files import read_json
 from hypvision.images import SUFFIXES
 from hypvision.viz.palette import palette
 
@@ -55,9 +55,8 @@ class CheckedCOCO(COCO):
     @staticmethod
     def _read(path: str) -> dict[str, Any]:
         try:
-            with open(path, encoding="utf-8") as file:
-                content = json.load(file)
-        except (ValueError, RecursionError) as error:
+            content = read_json(path)
+        except ValueError as error:
             raise HypvisionError(
                 f"The annotation file '{path}' is damaged: it is not valid JSON ({error}). Download or copy it again."
             ) from error

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_boxes, region_logits
-from hypvision.files import replacing
+from hypvision.files import write_text
 from hypvision.openmmlab.datasets.detection import CocoDataset
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
     DatasetClassesHook,
@@ -286,8 +286,7 @@ class OpenVocabCocoMetric(CocoMetric):
         for metric in self.metrics:
             detections = _detections(predictions, ids, metric)
             if self.outfile_prefix is not None:
-                with replacing(Path(f"{self.outfile_prefix}.{metric}.json")) as temporary:
-                    temporary.write_text(json.dumps(detections, default=bytes.decode), encoding="utf-8")
+                write_text(f"{self.outfile_prefix}.{metric}.json", json.dumps(detections, default=bytes.decode))
             if self.format_only:
                 continue
             precision = _precision(reference, detections, ids, [item["img_id"] for item in truth], metric)

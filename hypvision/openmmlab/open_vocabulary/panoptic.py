@@ -6,7 +6,6 @@ needs neither compiled operators nor ``panopticapi``. Importing this module impo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from hypvision.clip.classes import load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks, region_logits
 from hypvision.errors import HypvisionError
+from hypvision.files import read_json
 from hypvision.images import read_labels
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
     DatasetClassesHook,
@@ -366,10 +366,10 @@ class OpenVocabPanopticDataset(BaseDetDataset):
 
     def _read(self) -> dict[str, Any]:
         try:
-            content = json.loads(Path(self.ann_file).read_text(encoding="utf-8"))
+            content = read_json(self.ann_file)
         except FileNotFoundError as error:
             raise HypvisionError(f"There is no annotation file '{self.ann_file}'. Check data_root.") from error
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise HypvisionError(f"The annotation file '{self.ann_file}' cannot be read: {error}.") from error
         for kind, keys in _NEEDED.items():
             items = content.get(kind) if isinstance(content, dict) else None

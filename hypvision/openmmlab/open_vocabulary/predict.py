@@ -16,7 +16,7 @@ import torch
 from mmdet.structures import DetDataSample
 from PIL import Image
 
-from hypvision.checkpoints.match import check_compatible
+from hypvision.checkpoints.match import load_trained
 from hypvision.checkpoints.read import read
 from hypvision.engine.checks import readable_errors
 from hypvision.engine.config import load_config
@@ -54,10 +54,7 @@ def load_openvocab(config: str | Path | Any, weights: str | Path, device: str | 
         raise HypvisionError(
             f"The config has a {type(model).__name__}, whose classes are fixed. Give one of HyperCLIP."
         )
-    checkpoint = read(weights)
-    state = checkpoint.get("state_dict", checkpoint)
-    check_compatible(model, state, weights)
-    model.load_state_dict(state, strict=False)
+    load_trained(model, read(weights), weights)
     return model.to(device).eval()
 
 

@@ -1,6 +1,8 @@
 """What every adapter of CLIP does, whatever the method: a new one joins by a row of :data:`METHODS`."""
 
 import copy
+import json
+import math
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from helpers import clip_models
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from hypvision.clip import adapters
 from hypvision.clip.adapters.base import _check_base
@@ -484,3 +486,40 @@ def test_optimiser_states_of_earlier_versions_fit():
     for stem in ("transformer.resblocks.1.", "visual.transformer.resblocks.2."):
         within = [name.removeprefix(stem) for name in names if name.startswith(stem)]
         assert within[-3:] == ["hyperclip.q", "hyperclip.k", "hyperclip.v"] and len(within) == 15
+
+
+HEADERS = {
+    "brackets without end": lambda about: "[" * 200_000,
+    "no width": lambda about: [tower.pop("width") for tower in about["base"].values()] and None,
+    "a size in words": lambda about: [tower.update(mean_abs="x") for tower in about["base"].values()] and None,
+    "a sample of words": lambda about: [tower.update(sample="x") for tower in about["base"].values()] and None,
+    "a sample of another length": lambda about: [tower.update(sample=[1]) for tower in about["base"].values()] and None,
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_damaged_headers_are_told(tmp_path, name):
+    make = clip_models.openai_clip
+    path = adapters.save(adapters.inject(make(), block=16), tmp_path / "a.safetensors")
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()["adapter"])
+    text = HEADERS[name](about) or json.dumps(about)
+    save_file(load_file(path), tmp_path / "bad.safetensors", metadata={"adapter": text})
+    target = make()
+    with pytest.raises(HypvisionError, match="bad.safetensors'"):
+        adapters.load(target, tmp_path / "bad.safetensors")
+    assert not adapters.is_injected(target)
+
+
+def test_weights_of_another_kind_do_not_get_in(tmp_path, caplog):
+    make = clip_models.openai_clip
+    path = adapters.save(adapters.inject(make(), block=16), tmp_path / "a.safetensors")
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata()
+    for change in (torch.Tensor.long, torch.Tensor.bool, lambda value: value.to(torch.complex64)):
+        save_file({name: change(value) for name, value in load_file(path).items()}, tmp_path / "b.safetensors", header)
+        with pytest.raises(HypvisionError, match="does not fit this model.*instead of real numbers"):
+            adapters.load(make(), tmp_path / "b.safetensors")
+    save_file({name: value * math.nan for name, value in load_file(path).items()}, tmp_path / "c.safetensors", header)
+    adapters.load(make(), tmp_path / "c.safetensors")
+    assert "has NaN or infinite values" in caplog.text

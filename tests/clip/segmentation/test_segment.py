@@ -305,3 +305,25 @@ def test_a_folder_of_folders_names_the_pattern(tmp_path):
         find_images([tmp_path])
     pattern = str(caught.value).split("'")[-2]
     assert find_images([pattern]) == [tmp_path / "cat/0.png"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(size=torch.tensor(2**50)),  # memory for all of them was asked for
+        dict(size=torch.tensor(-3)),
+        dict(size=torch.arange(3)),
+        dict(size=torch.tensor(math.nan)),
+        dict(index=torch.tensor([0, 10**9])),
+        dict(index=torch.tensor([0, -1])),
+        dict(index=torch.rand(2)),
+        dict(index=torch.arange(3)),
+        dict(rows=torch.ones(2)),
+        dict(size=None),
+    ],
+)
+def test_damaged_tables_of_words_are_told(change):
+    parts = dict(rows=torch.ones(2, 4), index=torch.arange(2), size=torch.tensor(9)) | change
+    weights = {f"token_embedding.{name}": value for name, value in parts.items() if value is not None}
+    with pytest.raises(HypvisionError, match="table of words"):
+        expand_tokens(weights)

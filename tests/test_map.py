@@ -1,0 +1,46 @@
+"""The map in CONTRIBUTING.md is the tree, and its order is the one that the linter holds."""
+
+import configparser
+import re
+
+from helpers.engine import ROOT
+
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+ROWS = [row.split("|")[1] for row in TEXT.split("## Conventions")[0].splitlines() if row.startswith("| `")]
+
+
+def named(row: str) -> list[str]:
+    """The paths of a row; what follows the first in a room is told without it: ``hypvision/nn`, `optim``."""
+    names = re.findall(r"`([\w./]+)`", row)
+    room = "hypvision/" if names[0].startswith("hypvision/") else ""
+    return [name if "/" in name or not room else f"{room}{name}" for name in names]
+
+
+def test_all_that_the_map_names_is_there_and_nothing_else():
+    on_map = {name.rstrip("/") for row in ROWS for name in named(row)}
+    assert [name for name in sorted(on_map) if not (ROOT / name).exists()] == []
+    rooms = {f"hypvision/{path.name}" for path in (ROOT / "hypvision").iterdir() if (path / "__init__.py").is_file()}
+    files = {f"hypvision/{path.name}" for path in (ROOT / "hypvision").glob("*.py")}
+    assert rooms | files - {"hypvision/__init__.py", "hypvision/version.py"} <= on_map
+    folders = {"configs", "docs", "model_zoo", "requirements", "tests", "tools"}
+    assert folders <= on_map
+
+
+def test_rows_stand_in_the_order_of_the_layers():
+    linter = configparser.ConfigParser()
+    linter.read(ROOT / ".importlinter")
+    layers = [line.split(" : ") for line in linter["importlinter:contract:layers"]["layers"].split("\n") if line]
+    height = {room: number for number, layer in enumerate(reversed(layers)) for room in layer}
+    heights = [
+        max(height[name.removeprefix("hypvision/").removesuffix(".py")] for name in names)
+        for names in ([name for name in named(row) if name.startswith("hypvision/")] for row in ROWS)
+        if names
+    ]
+    assert len(heights) > 12 and heights == sorted(heights)
+
+
+def test_the_folders_of_tests_are_the_rooms():
+    rooms = {path.name for path in (ROOT / "hypvision").iterdir() if (path / "__init__.py").is_file()}
+    others = {"contract", "goldens", "helpers", "references", "tools"}
+    tests = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    assert tests - others <= rooms
