@@ -15,7 +15,7 @@ pytest.importorskip("open_clip")
 from helpers.devices import on_gpu
 from helpers.metric_learning import HIER, VIT
 from helpers.processes import run_in_two
-from helpers.task_models import CLASSES, HEADS, SIZE, TASKS, detector, learner, segmenter
+from helpers.task_models import CLASSES, HEADS, SIZE, TASKS, config_of, detector, learner, segmenter
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -134,6 +134,8 @@ def test_one_graph_forward_and_backward(name):
     found = several(run(inputs))
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
     sum(value.sum() for value in found).backward()
+    with torch.no_grad():  # adapters keep what they computed without gradients
+        torch.testing.assert_close(several(run(inputs)), expected, rtol=1e-3, atol=1e-4)
     own = dict(model.named_parameters())
     assert gradients
     for key, expected in gradients.items():
@@ -188,6 +190,29 @@ def test_a_metric_learner_is_exported_by_its_config(tmp_path, capsys, trained):
     torch.testing.assert_close(torch.export.load(tmp_path / "m.pt2").module()(x), model(x), rtol=1e-4, atol=1e-4)
     assert main([*command, "--model-args", "img_size=32"]) == 2
     assert "A config says what its model is given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "kind"), [("segmenter", "_Segmenter"), ("retinanet", "DetectorNetwork")])
+def test_the_whole_of_a_training_is_exported_by_its_config(tmp_path, monkeypatch, name, kind):
+    """What is exported; that the file computes the same is tested for records of the zoo."""
+    model, config = TASKS[name].create(), config_of(name)
+    config.default_scope = "mmseg" if name == "segmenter" else "mmdet"
+    config.custom_imports = dict(imports=["hypvision.openmmlab"])
+    config.dump(tmp_path / "mine.py")
+    torch.save(dict(state_dict=model.state_dict()), tmp_path / "mine.pth")
+    given = {}
+
+    def export_network(network, size, *options):
+        given.update(network=network, size=size, options=options)
+        return "Done."
+
+    monkeypatch.setattr("hypvision.tasks.exporting.export_network", export_network)
+    (tmp_path / "out").touch()
+    command = ["export", str(tmp_path / "mine.pth"), "--model", str(tmp_path / "mine.py"), "--format", "onnx"]
+    assert main([*command, "--out", str(tmp_path / "out"), "--size", "64"]) == 0
+    assert type(given["network"]).__name__ == kind and given["size"] == (3, 64, 64) and not given["network"].training
+    for key, value in given["network"].model.state_dict().items():
+        assert torch.equal(value, model.state_dict()[key]), key
 
 
 def test_a_metric_learner_is_no_record_of_the_zoo(trained):

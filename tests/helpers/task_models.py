@@ -45,17 +45,30 @@ class Task(NamedTuple):
     inputs: Callable[[], Tensor]
 
 
-def _built(name: str, scope: str, *changes: dict[str, Any]) -> nn.Module:
+def config_of(name: str, *changes: dict[str, Any]) -> Any:
+    """The config of a small ``segmenter`` or detector, of its model alone."""
     from mmengine.config import Config
-    from mmengine.registry import MODELS, DefaultScope
 
-    import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before mmdet
     from hypvision.shipped import config_folder
 
+    if name == "segmenter":
+        name = "semantic_fpn"
+        head = dict(in_channels=[16] * 4, channels=16, num_classes=CLASSES)
+        changes = (dict(model=dict(decode_head=head, data_preprocessor=dict(size=SIZE))), *changes)
+    else:
+        changes = (dict(model=HEADS[name]), *changes)
     config = Config.fromfile(config_folder() / f"_base_/models/{name}_hcformer.py")
     small = dict(backbone=BACKBONE, neck=dict(in_channels=[16] * 4, out_channels=16))
     for change in (dict(model=small), *changes):
         config.merge_from_dict(change)
+    return config
+
+
+def _built(config: Any, scope: str) -> nn.Module:
+    from mmengine.registry import MODELS, DefaultScope
+
+    import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before mmdet
+
     torch.manual_seed(0)
     with DefaultScope.overwrite_default_scope(scope):
         return MODELS.build(config.model).eval()
@@ -63,7 +76,7 @@ def _built(name: str, scope: str, *changes: dict[str, Any]) -> nn.Module:
 
 def detector(name: str, **changes: Any) -> nn.Module:
     """A small detector whose scores are all over the place."""
-    model = _built(name, "mmdet", dict(model=HEADS[name]), changes)
+    model = _built(config_of(name, changes), "mmdet")
     heads = [model.rpn_head, model.roi_head] if hasattr(model, "roi_head") else [model.bbox_head]
     with torch.no_grad():
         for head in heads:
@@ -75,8 +88,7 @@ def detector(name: str, **changes: Any) -> nn.Module:
 
 def segmenter() -> nn.Module:
     """A small Semantic FPN."""
-    head = dict(in_channels=[16] * 4, channels=16, num_classes=CLASSES)
-    model = _built("semantic_fpn", "mmseg", dict(model=dict(decode_head=head, data_preprocessor=dict(size=SIZE))))
+    model = _built(config_of("segmenter"), "mmseg")
     nn.init.normal_(model.decode_head.conv_seg.weight)
     return model
 
