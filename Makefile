@@ -60,15 +60,15 @@ clean:  ## remove what was built and trained, and the environment
 	rm -rf $(VENV) work_dirs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .cache
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info < (3, 14) else "hypvision needs Python 3.10 to 3.13: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "No environment could be made: see above (Debian and Ubuntu: apt install python3-venv)."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info < (3, 14) else "hypvision needs Python 3.10 to 3.13: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "No environment could be made: see above (Debian and Ubuntu: apt install python3-venv)."; exit 1; }
 
 $(RUN_STAMP): pyproject.toml requirements/run.txt Makefile | $(BIN)/python
 	@echo "Installing into $(VENV): a few minutes and 6 GB at the first call ..."
-	$(call install,run,$(RUN_EXTRAS))
+	@$(call install,run,$(RUN_EXTRAS))
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml requirements/dev.txt Makefile | $(BIN)/python
 	@echo "Installing into $(VENV): a few minutes and 6 GB at the first call ..."
-	$(call install,dev,dev)
+	@$(call install,dev,dev)
 	@touch $@ $(RUN_STAMP)

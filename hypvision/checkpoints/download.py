@@ -338,7 +338,8 @@ def _transfer(
             limit = LARGEST if size is None else size
             if expected is not None and expected > limit:
                 raise SourceError(f"sends more than the {limit} bytes of the file")
-            with tqdm(total=expected, initial=have, unit="B", unit_scale=True, desc=name, leave=False, delay=1) as bar:
+            shown = dict(unit="B", unit_scale=True, desc=name, leave=False, delay=1, disable=None)
+            with tqdm(total=expected, initial=have, **shown) as bar:
                 slow = _receive(answer, file, limit, bar)
             if slow:
                 return slow, None, anew

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -83,6 +84,18 @@ def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = No
     return guard(_run, argv, load)
 
 
+# What libraries note on their own code, deprecated parts above all, is nothing that who runs a command can act on.
+_LIBRARIES = ("mmengine", "mmcv", "mmdet", "mmseg")
+_NOTES = ("pkg_resources is deprecated", "torch.meshgrid: in an upcoming release")
+
+
+def _leave_out_notes() -> None:
+    for name in _LIBRARIES:
+        warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
+    for text in _NOTES:
+        warnings.filterwarnings("ignore", text)
+
+
 def _run(argv: list[str], load: Callable[[], None] | None) -> None:
     if not argv or argv[0] not in COMMANDS:
         _main_parser().parse_args(argv)  # help, the version, or an error
@@ -90,7 +103,9 @@ def _run(argv: list[str], load: Callable[[], None] | None) -> None:
     name = argv[0]
     parser = parser_of(name)
     args = parser.parse_args(argv[1:])
-    with protecting(*parser.inputs(args)):
+    with protecting(*parser.inputs(args)), warnings.catch_warnings():
+        if "verbose" not in args:  # train and test have them in their log
+            _leave_out_notes()
         parser.check_outputs(args)
         try:
             if load is not None:

@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, whole
+from hypvision.errors import HypvisionError
 
 __all__ = ["FORMATS", "PARTS", "add_export_arguments", "run_export"]
 
@@ -20,20 +21,23 @@ def add_export_arguments(parser: Parser) -> None:
         "name",
         metavar="NAME",
         help="as `hypvision models` lists it, or a release, ADDRESS#NAME; or, with --model, the checkpoint file of "
-        "a classifier",
+        "a training",
     )
     parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
     parser.add_argument(
-        "--model", metavar="MODEL", help="timm's name of the model in the file, e.g. himapper_deit_tiny_patch16_224"
+        "--model",
+        metavar="MODEL|CONFIG",
+        help="of the checkpoint file: timm's name of a classifier, e.g. himapper_deit_tiny_patch16_224, or the config "
+        "of the training of a classifier, segmenter, detector or metric learner",
     )
     parser.add_argument(
         "--model-args",
         nargs="+",
         default=[],
         metavar="KEY=VALUE",
-        help="arguments of that model, as in model.backbone of its config, e.g. patch_size=2 img_size=32",
+        help="arguments of timm's model, as in model.backbone of its config, e.g. patch_size=2 img_size=32",
     )
-    text = "side of its images (default: img_size or the model's)"
+    text = "side of its images (default: that of the config's test data; img_size or the model's)"
     parser.add_argument("--size", type=whole(1, 8192), metavar="N", help=text)
     parser.add_output("--out", metavar="FILE", help="default: NAME and the suffix of the format, here")
     parser.add_argument(
@@ -50,8 +54,12 @@ def add_export_arguments(parser: Parser) -> None:
 
 def run_export(args: Namespace) -> None:
     """``export``: writes the model for other runtimes, after comparing what it computes with PyTorch."""
+    import timm
+
     from hypvision.checkpoints.sources import find
     from hypvision.files import check_output
+    from hypvision.inference.progress import stages
+    from hypvision.shipped import find_config
     from hypvision.zoo.cards import size_text
     from hypvision.zoo.export import SUFFIXES, export_model
     from hypvision.zoo.loading import parse_arguments
@@ -61,15 +69,20 @@ def run_export(args: Namespace) -> None:
     out = check_output(args.out or f"{name}{middle}{SUFFIXES[args.format]}")
     kind = {"onnx": "ONNX", "torchexport": "torch.export"}[args.format]
     print(f"Exporting {name} to {kind}, which can take a minute or two ...", flush=True)
-    report = export_model(
-        args.name,
-        args.format,
-        out,
-        dynamic_size=not args.fixed_size,
-        part=args.part,
-        model=args.model,
-        arguments=parse_arguments(args.model_args),
-        size=args.size,
-    )
+    config = str(args.model).endswith((".py", ".json"))
+    if args.model is not None and not config and not timm.is_model(args.model):
+        config = find_config(args.model) is not None
+    arguments = parse_arguments(args.model_args)
+    if config and arguments:
+        raise HypvisionError("A config says what its model is given: leave out --model-args, or change the config.")
+    with stages() as tell:
+        tell(f"Loading {name}")
+        options = dict(dynamic_size=not args.fixed_size, part=args.part, size=args.size, tell=tell)
+        if config:
+            from hypvision.tasks.exporting import export_trained
+
+            report = export_trained(args.model, args.name, args.format, out, **options)
+        else:
+            report = export_model(args.name, args.format, out, model=args.model, arguments=arguments, **options)
     print(f"Wrote {out} ({size_text(out.stat().st_size)}).")
     print(report)

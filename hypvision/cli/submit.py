@@ -122,6 +122,8 @@ def run_cells(
     """
     from tqdm import tqdm
 
+    from hypvision.inference.progress import progress
+
     keys = [cell.key for cell in cells]
     if len(set(keys)) < len(keys):
         raise ValueError("two cells have the same key")
@@ -139,14 +141,12 @@ def run_cells(
         answers = _in_processes(left, jobs)
     else:
         answers = ((cell.key, _call(cell.function, *cell.arguments)) for cell in left)
-    with tqdm(total=len(cells), initial=len(skipped), unit=unit, disable=len(left) < 2) as bar:
-        for key, answer in answers:
-            if answer.failure is None:
-                outcome.results[key] = answer.value
-            else:
-                outcome.failures[key] = answer.failure
-                tqdm.write(f"{key} failed: {answer.failure}\n{answer.trace}".rstrip())
-            bar.update()
+    for key, answer in progress(answers, len(left), unit):
+        if answer.failure is None:
+            outcome.results[key] = answer.value
+        else:
+            outcome.failures[key] = answer.failure
+            tqdm.write(f"{key} failed: {answer.failure}\n{answer.trace}".rstrip())
     return outcome
 
 

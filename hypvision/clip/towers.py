@@ -223,6 +223,14 @@ class _Sequence:
 # Text -----------------------------------------------------------------------------------------------------------------
 
 
+def _tell_dtype(text: nn.Module) -> None:
+    """open_clip asks the first layer for its dtype; one that PyTorch has quantised does not say it."""
+    blocks = getattr(getattr(text, "transformer", None), "resblocks", None)
+    first = blocks[0].mlp.c_fc if blocks is not None and hasattr(blocks[0], "mlp") else None
+    if callable(getattr(first, "weight", None)):
+        first.int8_original_dtype = torch.float32
+
+
 def encode_text(
     model: nn.Module,
     tokens: Tensor,
@@ -250,6 +258,7 @@ def encode_text(
         HypvisionError: prompts that do not fit the tower, or make a text longer than it has positions.
     """
     text = getattr(model, "text", model)
+    _tell_dtype(text)
     causal, pool = _causal(text), _pool(text)
     known = causal and pool in ("argmax", "eos") and not getattr(text, "use_pad_mask", False)
     tower = next((tower for tower in find_towers(model) if tower.modality == "text"), None)

@@ -40,7 +40,7 @@ def _write_imagefolder(root: Path, lengths: dict[str, int], size: tuple[int, int
         data = ShapesClassification(split, length, size, seed, level)
         for name in data.classes:
             (root / split / name).mkdir(parents=True)
-        for i in tqdm(range(length), desc=f"imagefolder {split}", unit="img", leave=False):
+        for i in tqdm(range(length), desc=f"imagefolder {split}", unit="img", leave=False, disable=None):
             image, label = data[i]
             image.save(root / split / data.classes[label] / f"{i:06d}.png")
 
@@ -53,7 +53,7 @@ def _write_ade(root: Path, lengths: dict[str, int], size: tuple[int, int], seed:
         for kind in ("images", "annotations"):
             (root / kind / folder).mkdir(parents=True)
         data = ShapesScenes(split, length, size, seed)
-        for i in tqdm(range(length), desc=f"ade {split}", unit="img", leave=False):
+        for i in tqdm(range(length), desc=f"ade {split}", unit="img", leave=False, disable=None):
             scene = data[i]
             scene.image.save(root / "images" / folder / f"{i:06d}.jpg", quality=95)
             labels = (scene.semantic_at(level) + 1).astype(np.uint8 if len(names) < 255 else np.uint16)
@@ -76,7 +76,7 @@ def _write_coco(root: Path, lengths: dict[str, int], size: tuple[int, int], seed
         instances: list[dict] = []
         captions: list[dict] = []
         data = ShapesScenes(split, length, size, seed)
-        for i in tqdm(range(length), desc=f"coco {split}", unit="img", leave=False):
+        for i in tqdm(range(length), desc=f"coco {split}", unit="img", leave=False, disable=None):
             scene = data[i]
             name = f"{i:012d}.jpg"
             scene.image.save(folder / name, quality=95)

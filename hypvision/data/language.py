@@ -252,7 +252,8 @@ def _tokenized(
         folder.expanduser().mkdir(parents=True, exist_ok=True)
         sizes, count = [], 0
         with replacing(flat) as temporary, Path(temporary).open("wb") as out:
-            for text in tqdm(documents(source, field, separator), desc="tokens", unit="document", leave=False):
+            texts = documents(source, field, separator)
+            for text in tqdm(texts, desc="tokens", unit="document", leave=False, disable=None):
                 ids = [tokenizer.bos_id, *tokenizer.encode(text)]
                 out.write(np.asarray(ids, dtype=dtype).tobytes())
                 sizes.append(len(ids))

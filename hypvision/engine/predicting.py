@@ -1,7 +1,8 @@
-"""The config of a training and its checkpoint, as a predictor of :mod:`hypvision.inference`."""
+"""The config of a training and its checkpoint: the model, and the predictor of :mod:`hypvision.inference`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmengine.registry import MODELS, DefaultScope
@@ -14,9 +15,12 @@ from hypvision.engine.extensions import PREDICTORS, import_extensions
 from hypvision.errors import HypvisionError
 
 if TYPE_CHECKING:
+    from mmengine.config import Config
+    from torch import nn
+
     from hypvision.inference.predictors import Predictor, Request
 
-__all__ = ["predictor_of"]
+__all__ = ["predictor_of", "trained_model"]
 
 
 def predictor_of(request: Request) -> Predictor:
@@ -36,11 +40,21 @@ def predictor_of(request: Request) -> Predictor:
         )
     if request.weights is None:
         raise HypvisionError(f"The config '{request.model}' has no weights: add --weights, its checkpoint.")
+    return build(trained_model(config, request.weights).to(request.device), config, request)
+
+
+def trained_model(config: Config, weights: str | Path) -> nn.Module:
+    """The model of a config with the weights of its checkpoint, in eval mode, with ``dataset_meta`` or None.
+
+    Raises:
+        HypvisionError: the checkpoint cannot be read or does not fit.
+    """
     leave_out_pretrained(config.model)
-    with DefaultScope.overwrite_default_scope(scope or "mmengine"), readable_errors():
+    scope = config.get("default_scope") or "mmengine"
+    with DefaultScope.overwrite_default_scope(scope), readable_errors():
         model = MODELS.build(config.model)
-    checkpoint = engine_names(model, load(request.weights))
-    load_trained(model, checkpoint, request.weights)
+    checkpoint = engine_names(model, load(weights))
+    load_trained(model, checkpoint, weights)
     about = (checkpoint.get("meta") or {}).get("dataset_meta") or {}
     model.dataset_meta = about if about.get("classes") else None
-    return build(model.to(request.device).eval(), config, request)
+    return model.eval()

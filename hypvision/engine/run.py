@@ -101,7 +101,16 @@ def train(
     Raises:
         HypvisionError: a mistake in the config, the data or the checkpoint; the loss became NaN.
     """
-    config = load_config(config, cfg_options)
+    with quiet(verbose):
+        config = _training(load_config(config, cfg_options), work_dir, resume, amp, launcher)
+        with lock_work_dir(config.work_dir):
+            return _train(config, None if verbose else ConsoleHook())
+
+
+def _training(
+    config: Config, work_dir: str | Path | None, resume: str | Path | None, amp: bool, launcher: str
+) -> Config:
+    """The config of a training, with its data checked and what it goes on from."""
     import_extensions(config)
     config = prepare(config, work_dir, amp, launcher)
     for name in ("train_dataloader", "train_cfg", "optim_wrapper"):
@@ -115,9 +124,7 @@ def train(
         config.resume, config.load_from = path is not None, None if path is None else str(path)
     if config.get("resume"):
         leave_out_pretrained(config.model)
-    console = None if verbose else ConsoleHook()
-    with lock_work_dir(config.work_dir), quiet(verbose):
-        return _train(config, console)
+    return config
 
 
 def _train(config: Config, console: ConsoleHook | None) -> Runner:
@@ -190,29 +197,31 @@ def test(
     Raises:
         HypvisionError: a mistake in the config, the data or the checkpoint; no test-time augmentation for the config.
     """
-    config = load_config(config, cfg_options)
-    import_extensions(config)
-    config = prepare(config, work_dir, launcher=launcher)
-    if "test_dataloader" not in config:
-        raise HypvisionError(f"The config '{config.filename}' has no test_dataloader: there is nothing to measure on.")
-    address = str(weights).startswith(("http://", "https://")) or is_address(weights)
-    if not address and not Path(weights).is_file():
-        raise HypvisionError(f"There is no checkpoint '{weights}'. Give the path of a .pth file.")
-    check_data(config, ("test",))
-    # The averaged weights are those in the checkpoint's state_dict already.
-    config.custom_hooks = [hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"]
-    config.resume, config.load_from = False, str(weights)
-    leave_out_pretrained(config.model)
-    if tta:
-        _use_tta(config)
-    if out is not None:
-        with protecting(weights, *files_of(config)):
-            _write_predictions(config, Path(out))
-    if show_dir is not None:
-        _check_result_folder(config, Path(show_dir))
-        _show(config, Path(show_dir))
-    console = None if verbose else ConsoleHook()
     with quiet(verbose):
+        config = load_config(config, cfg_options)
+        import_extensions(config)
+        config = prepare(config, work_dir, launcher=launcher)
+        if "test_dataloader" not in config:
+            raise HypvisionError(
+                f"The config '{config.filename}' has no test_dataloader: there is nothing to measure on."
+            )
+        address = str(weights).startswith(("http://", "https://")) or is_address(weights)
+        if not address and not Path(weights).is_file():
+            raise HypvisionError(f"There is no checkpoint '{weights}'. Give the path of a .pth file.")
+        check_data(config, ("test",))
+        # The averaged weights are those in the checkpoint's state_dict already.
+        config.custom_hooks = [hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"]
+        config.resume, config.load_from = False, str(weights)
+        leave_out_pretrained(config.model)
+        if tta:
+            _use_tta(config)
+        if out is not None:
+            with protecting(weights, *files_of(config)):
+                _write_predictions(config, Path(out))
+        if show_dir is not None:
+            _check_result_folder(config, Path(show_dir))
+            _show(config, Path(show_dir))
+        console = None if verbose else ConsoleHook()
         runner = _build_runner(config, console)
         _check_weights(runner, str(weights), allow_nonfinite=allow_nonfinite)
         try:

@@ -58,7 +58,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> T
         return joined.view(whole[0], whole[2], whole[1], v.shape[-1]).transpose(1, 2)
     if context.mask is not None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=context.mask, scale=scale)
-    return F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1, scale=scale)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=bool(q.shape[2] > 1), scale=scale)
 
 
 def _attend_half(q: Tensor, k: Tensor, v: Tensor, n: int, m: int, scale: float, context: Context, dtype) -> Tensor:

@@ -115,7 +115,10 @@ class MixtureOfCurvatures(nn.Module):
         weights, chosen, scores = self.gate(flat)
         count, k = chosen.shape
         order = chosen.flatten().argsort(stable=True)
-        counts = torch.bincount(chosen.flatten(), minlength=config.n_routed_experts)
+        every = chosen.flatten()
+        order = every.argsort(stable=True)
+        # not bincount, which waits for a GPU to learn how many numbers it gives
+        counts = every.new_zeros(config.n_routed_experts).scatter_add_(0, every, torch.ones_like(every))
         # one gather; an expert without tokens gets none, and so its weights a gradient of zero
         parts = flat.index_select(0, order // k).split(counts.tolist())
         done = torch.cat([expert(part) for expert, part in zip(self.experts, parts)])

@@ -182,7 +182,8 @@ class Helm(nn.Module):
             HypvisionError: token numbers, masks or a cache that do not fit the model.
         """
         b, length = input_ids.shape
-        if input_ids.device.type == "cpu" and input_ids.numel():  # a GPU would have to be waited for
+        # a GPU would have to be waited for, and a compiler has no numbers
+        if input_ids.device.type == "cpu" and input_ids.numel() and not torch.compiler.is_compiling():
             highest = int(input_ids.max())
             if highest >= self.config.vocab_size or int(input_ids.min()) < 0:
                 raise HypvisionError(

@@ -57,16 +57,20 @@ class Rotary:
 
     def __call__(self, start: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosines and sines ``(length, d/2)`` of the positions from ``start``."""
+        if torch.compiler.is_compiling():  # its tensors are of its graph, and must not be kept
+            return self._table(torch.arange(start, start + length, device=device, dtype=torch.float32))
         table = self._tables.get(device)
         if table is None or table[0].shape[0] < start + length:
             # powers of two, so that generating token by token seldom makes a new one
             count = 1 << max(start + length - 1, 1).bit_length()
-            with torch.no_grad():
-                position = torch.arange(count, device=device, dtype=torch.float32)
-                angle = torch.outer(position, angles(self.config, self.d, device))
-                table = (angle.cos(), angle.sin())
+            table = self._table(torch.arange(count, device=device, dtype=torch.float32))
             self._tables[device] = table
         return table[0][start : start + length], table[1][start : start + length]
+
+    @torch.no_grad()
+    def _table(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        angle = torch.outer(position, angles(self.config, self.d, position.device))
+        return angle.cos(), angle.sin()
 
     def __deepcopy__(self, memo: dict) -> Rotary:
         return Rotary(self.config, self.d)

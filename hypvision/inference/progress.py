@@ -1,15 +1,17 @@
-"""One progress bar for the commands that look at images: live on a terminal, a line now and then elsewhere."""
+"""How far a command is: one live line on a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from tqdm import tqdm
 
-__all__ = ["progress"]
+__all__ = ["progress", "stages"]
 
 _Item = TypeVar("_Item")
 _SECONDS = 30.0  # between the lines of an output that is no terminal
@@ -32,3 +34,28 @@ def progress(items: Iterable[_Item], total: int, unit: str) -> Iterator[_Item]:
             left = (total - done) / rate
             print(f"{done} of {total} {unit}s, {rate:.3g} a second, {left:.0f} s left", file=sys.stderr, flush=True)
             last = now
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str], None]]:
+    """A function that says what is being done, for work of a few long steps.
+
+    On a terminal it is one line, with the time that has gone since the beginning; elsewhere each step has a line.
+    """
+    if not sys.stderr.isatty():
+        yield lambda text: print(f"{text} ...", file=sys.stderr, flush=True)
+        return
+    ended = threading.Event()
+    with tqdm(bar_format="{desc} ... {elapsed}", leave=False, dynamic_ncols=True) as line:
+
+        def tick() -> None:
+            while not ended.wait(1.0):
+                line.refresh()
+
+        ticker = threading.Thread(target=tick, daemon=True)
+        ticker.start()
+        try:
+            yield line.set_description_str
+        finally:
+            ended.set()
+            ticker.join()

@@ -33,7 +33,7 @@ from hypvision.errors import HypvisionError
 from hypvision.files import write_text
 from hypvision.zoo.cards import readme
 
-__all__ = ["MAIN_METRICS", "PACKAGED_LIMIT", "describe_config", "publish", "read_about", "stripped"]
+__all__ = ["MAIN_METRICS", "PACKAGED_LIMIT", "describe_config", "input_size", "publish", "read_about", "stripped"]
 
 PACKAGED_LIMIT = 25 * 2**20  # bytes of all files in the repository
 MAIN_METRICS = {"classification": "top1", "segmentation": "mIoU", "detection": "coco/bbox_mAP_50", "zero-shot": "top1"}
@@ -70,6 +70,12 @@ def describe_config(config: Any) -> dict[str, Any]:
     scope = config.get("default_scope")
     if config.model.get("type") in ("CLIPContrast", "CaptionContrast"):
         return _describe_clip(config)
+    if config.model.get("type") == "MetricLearner":
+        raise HypvisionError(
+            "A metric learner gives points of its own manifold, which no record of the zoo describes. Pass on its "
+            "config and its checkpoint: hypvision predict SOURCE --model CONFIG --weights CHECKPOINT, or hypvision "
+            "export CHECKPOINT --model CONFIG for other runtimes."
+        )
     task = {"mmseg": "segmentation", "mmdet": "detection"}.get(scope, "classification")
     backbone = dict(config.model.get("backbone") or {})
     if "model_name" not in backbone:
@@ -82,10 +88,8 @@ def describe_config(config: Any) -> dict[str, Any]:
         if arguments:
             found["arguments"] = json.loads(json.dumps(arguments))
         transform = config.test_dataloader.dataset.get("transform") or {}
-        size = transform.get("input_size", 224)
-        size = list(size)[-2:] if isinstance(size, (list, tuple)) else [size, size]
         found["input"] = dict(
-            size=[int(arguments.get("in_chans", 3)), *size],
+            size=list(input_size(config)),
             mean=list(transform.get("mean", IMAGENET_DEFAULT_MEAN)),
             std=list(transform.get("std", IMAGENET_DEFAULT_STD)),
             crop_pct=transform.get("crop_pct", 0.875),
@@ -93,11 +97,8 @@ def describe_config(config: Any) -> dict[str, Any]:
         )
         return found
     preprocessor = config.model.data_preprocessor
-    size = preprocessor.get("size") or _resized(config.test_dataloader.dataset)
-    if size is None:
-        raise HypvisionError("The input size is in neither model.data_preprocessor nor a Resize of the test pipeline.")
     found["input"] = dict(
-        size=[3, int(size[0]), int(size[1])],
+        size=list(input_size(config)),
         mean=[round(value / 255, 6) for value in preprocessor.mean],
         std=[round(value / 255, 6) for value in preprocessor.std],
         crop_pct=1.0,
@@ -105,6 +106,23 @@ def describe_config(config: Any) -> dict[str, Any]:
     )
     found["model_config"] = _model_config(config)
     return found
+
+
+def input_size(config: Any, side: int | None = None) -> tuple[int, int, int]:
+    """Channels, height and width of the images that the model of a config is tested on; square ones if a side is given.
+
+    Raises:
+        HypvisionError: neither the preprocessor nor the test pipeline says it.
+    """
+    dataset = (config.get("test_dataloader") or {}).get("dataset") or {}
+    if config.get("default_scope") not in ("mmseg", "mmdet"):
+        size = side or (dataset.get("transform") or {}).get("input_size", 224)
+        height, width = list(size)[-2:] if isinstance(size, (list, tuple)) else (size, size)
+        return int(config.model.backbone.get("in_chans", 3)), height, width
+    size = (side, side) if side else (config.model.get("data_preprocessor") or {}).get("size") or _resized(dataset)
+    if size is None:
+        raise HypvisionError("The input size is in neither model.data_preprocessor nor a Resize of the test pipeline.")
+    return 3, int(size[0]), int(size[1])
 
 
 def _describe_clip(config: Any) -> dict[str, Any]:

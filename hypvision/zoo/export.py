@@ -28,13 +28,17 @@ from hypvision.files import replacing
 from hypvision.zoo.export_detector import DetectorNetwork
 from hypvision.zoo.loading import load
 
-__all__ = ["FORMATS", "PARTS", "SUFFIXES", "ExportReport", "export_model", "export_network"]
+__all__ = ["FORMATS", "PARTS", "SUFFIXES", "ExportReport", "export_model", "export_network", "part_of"]
 
 SUFFIXES = {"onnx": ".onnx", "torchexport": ".pt2"}
 FORMATS = tuple(SUFFIXES)
 PARTS = ("whole", "features")
 TOLERANCE = 1e-3  # of the largest output: float32 round-off of another order of operations
 _UNIT = 32  # sides are multiples of it: the stride of the last stage, which windows are aligned to
+
+
+def _silent(text: str) -> None:
+    """The default of what tells how far an export is."""
 
 
 class ExportReport(NamedTuple):
@@ -116,6 +120,7 @@ def export_model(
     model: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     size: int | None = None,
+    tell: Callable[[str], None] = _silent,
 ) -> ExportReport:
     """Export weights of the zoo, or of a training.
 
@@ -130,6 +135,7 @@ def export_model(
         model, arguments: ``name`` is the checkpoint file of a classifier that is this timm model with these arguments;
             see :func:`hypvision.zoo.loading.load_trained`.
         size: side of the images of that training; default: ``img_size`` in ``arguments``, or the model's own.
+        tell: is called with what is being done, which can take minutes.
 
     Raises:
         HypvisionError: the whole of a CLIP, a detector that finds boxes in a way of its own, a missing package, a
@@ -142,7 +148,7 @@ def export_model(
         if part == "features":
             network.reset_classifier(0)
         shape = _input_size(network, arguments or {}, size)
-        return export_network(network, shape, format, path, dynamic_size, "logits" if part == "whole" else part)
+        return export_network(network, shape, format, path, dynamic_size, "logits" if part == "whole" else part, tell)
     if arguments or size is not None:
         raise HypvisionError(
             f"The zoo knows the arguments and the size of '{name}': leave them out, or name the model of a file."
@@ -151,9 +157,9 @@ def export_model(
     if record.task == "zero-shot" and part == "features" and dynamic_size:
         height, width = record.input["size"][1:]
         raise HypvisionError(f"The image tower of '{name}' takes images of {height}x{width} only: use --fixed-size.")
-    network = _network(name, record, part)
-    dynamic_size = dynamic_size and not isinstance(network, DetectorNetwork)
-    return export_network(network, tuple(record.input["size"]), format, path, dynamic_size, _output_names(record, part))
+    _check_part(name, record, part)
+    network, output = part_of(load(name), record.task, part, record.input["size"][1:])
+    return export_network(network, tuple(record.input["size"]), format, path, dynamic_size, output, tell)
 
 
 def _input_size(model: nn.Module, arguments: Mapping[str, Any], size: int | None) -> tuple[int, int, int]:
@@ -164,26 +170,37 @@ def _input_size(model: nn.Module, arguments: Mapping[str, Any], size: int | None
     return arguments.get("in_chans", channels), height, width
 
 
-def _network(name: str, record: Record, part: str) -> nn.Module:
+def _check_part(name: str, record: Record, part: str) -> None:
     if part == "whole" and record.task == "zero-shot":
         raise HypvisionError(
             f"'{name}' is a CLIP, two networks whose outputs are compared. Add --part features for the image tower, "
             "and keep the embeddings of the class names, which do not change."
         )
-    if record.task == "classification":
-        return load(name) if part == "whole" else load(name, num_classes=0)
-    model = load(name)
-    if part == "whole" and record.task == "detection":
-        return DetectorNetwork(model, record.input["size"][1:]).eval()
-    if part == "whole":
-        return _Segmenter(model).eval()
-    return (_ImageTower(model) if record.task == "zero-shot" else _Maps(model)).eval()
 
 
-def _output_names(record: Record, part: str) -> str | tuple[str, ...]:
-    if part == "whole" and record.task == "detection":
-        return ("boxes", "scores", "labels", "masks")
-    return "logits" if part == "whole" else "map" if record.task in ("segmentation", "detection") else "features"
+def part_of(model: nn.Module, task: str, part: str, size: Sequence[int]) -> tuple[nn.Module, str | tuple[str, ...]]:
+    """What is exported of a model, and what ONNX calls its outputs.
+
+    Args:
+        model: a timm model, or of mmseg, mmdet or open_clip.
+        task: what it is trained for, as a record of the zoo says it.
+        part: one of :data:`PARTS`.
+        size: height and width of the images, which the whole of a detector is fixed to.
+
+    Raises:
+        HypvisionError: a detector that finds boxes in a way of its own.
+    """
+    if task == "classification":
+        if part == "features":
+            model.reset_classifier(0)
+        return model.eval(), "logits" if part == "whole" else part
+    if task == "zero-shot":
+        return _ImageTower(model).eval(), "features"
+    if part == "features":
+        return _Maps(model).eval(), "map"
+    if task == "detection":
+        return DetectorNetwork(model, size).eval(), ("boxes", "scores", "labels", "masks")
+    return _Segmenter(model).eval(), "logits"
 
 
 def export_network(
@@ -193,6 +210,7 @@ def export_network(
     path: str | Path,
     dynamic_size: bool = True,
     output: str | tuple[str, ...] = "logits",
+    tell: Callable[[str], None] = _silent,
 ) -> ExportReport:
     """Export a network in eval mode; see :func:`export_model`.
 
@@ -202,9 +220,12 @@ def export_network(
         size: channels, height and width of the training.
         format, path, dynamic_size: as there.
         output: what ONNX calls the output; with several outputs it is followed by their numbers, or is a name for each.
+        tell: as there.
     """
     if format not in SUFFIXES:
         raise HypvisionError(f"There is no format '{format}'. Known: {', '.join(FORMATS)}.")
+    for module in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
+        require(module, "export")
     dynamic_size = dynamic_size and not isinstance(model, DetectorNetwork)
     if dynamic_size and (size[1] % _UNIT or size[2] % _UNIT):
         raise HypvisionError(
@@ -216,14 +237,16 @@ def export_network(
                 folds.enter_context(layer.folded())
         temporary.touch()  # a place that cannot be written is found out before the work
         try:
-            run = _WRITERS[format](model, size, temporary, dynamic_size, output)
+            tell("Tracing the network")
+            program = _program(model, size, dynamic_size)
+            run = _WRITERS[format](program, temporary, output, tell)
         except (HypvisionError, OSError):
             raise
         except Exception as error:  # the exporters raise whatever they stumble over
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             fixed = " Try --fixed-size." if dynamic_size else ""
             raise HypvisionError(f"The network cannot be exported as {format}: {reason}.{fixed}") from error
-        return _compare(model, run, size, dynamic_size, format)
+        return _compare(model, run, size, dynamic_size, format, tell)
 
 
 def _shapes(model: nn.Module, size: tuple[int, int, int], dynamic_size: bool) -> list[tuple[int, int, int, int]]:
@@ -238,11 +261,13 @@ def _shapes(model: nn.Module, size: tuple[int, int, int], dynamic_size: bool) ->
 
 
 def _compare(
-    model: nn.Module, run: Callable[[Tensor], Any], size: tuple[int, int, int], dynamic_size: bool, format: str
-) -> ExportReport:
+    model: nn.Module, run: Callable[[Tensor], Any], size: tuple[int, int, int], dynamic_size: bool, format: str,
+    tell: Callable[[str], None],
+) -> ExportReport:  # fmt: skip
     generator = torch.Generator().manual_seed(0)
     worst, shapes = 0.0, _shapes(model, size, dynamic_size)
     for shape in shapes:
+        tell(f"Comparing with PyTorch on {'x'.join(map(str, shape))}")
         x = torch.randn(shape, generator=generator)
         expected = _several(model(x))
         try:
@@ -324,24 +349,24 @@ def _program(model: nn.Module, size: tuple[int, int, int], dynamic_size: bool) -
 
 
 def _write_torchexport(
-    model: nn.Module, size: tuple, path: Path, dynamic_size: bool, output: str | tuple[str, ...]
+    exported: torch.export.ExportedProgram, path: Path, output: str | tuple[str, ...], tell: Callable[[str], None]
 ) -> Callable[[Tensor], Any]:
-    torch.export.save(_program(model, size, dynamic_size), path)
+    tell("Writing the file, reading it back")
+    torch.export.save(exported, path)
     return torch.export.load(path).module()
 
 
 def _write_onnx(
-    model: nn.Module, size: tuple, path: Path, dynamic_size: bool, output: str | tuple[str, ...]
+    exported: torch.export.ExportedProgram, path: Path, output: str | tuple[str, ...], tell: Callable[[str], None]
 ) -> Callable[[Tensor], Any]:
-    for module in ("onnx", "onnxscript"):
-        require(module, "export")
     onnxruntime = require("onnxruntime", "export")
-    exported = _program(model, size, dynamic_size)
+    tell("Translating it to ONNX")
     count = len(exported.graph_signature.user_outputs)
     names = [output] if count == 1 else [f"{output}{i}" for i in range(count)]
     if isinstance(output, tuple):
         names = list(output[:count])
     program = torch.onnx.export(exported, input_names=["images"], output_names=names, dynamo=True, verbose=False)
+    tell("Writing the file, reading it back")
     program.save(path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name

@@ -8,6 +8,7 @@ import warnings
 import pytest
 from helpers.engine import make_images, write_config
 
+from hypvision import cli
 from hypvision.cli import main
 from hypvision.engine import console
 from hypvision.engine.console import _duration, _Progress, _table, quiet
@@ -20,11 +21,13 @@ def config(tmp_path):
 
 def test_a_training_and_a_test_say_what_matters(tmp_path, config, capsys):
     work = tmp_path / "work"
+    with open(config, "a") as file:
+        file.write("__import__('warnings').warn('a note that a library makes when it is imported')\n")
     assert main(["train", config, "--work-dir", str(work)]) == 0
     said = capsys.readouterr()
     lines = said.err.splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith(("train ", "validate ")))
-    assert first <= 25 and said.out == ""
+    assert first <= 25 and said.out == "" and "a note" not in said.err
     begin = "\n".join(lines[:first])
     for word in ("ImageClassifier on test_vit", "0.3 M parameters", "24 samples", "3 classes", "CPU", "log", "6 steps"):
         assert word in begin, word
@@ -80,6 +83,17 @@ def test_a_terminal_has_a_live_bar(monkeypatch, capsys):
         bar.update(step, "loss 0.5")
     bar.close()
     assert "train: 100%" in capsys.readouterr().err and bar.bar.n == 4
+
+
+def test_what_libraries_note_on_their_own_code_is_left_out(capsys):
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        cli._leave_out_notes()
+        warnings.warn_explicit("old", UserWarning, "builder.py", 36, module="mmseg.models.builder")
+        warnings.warn("pkg_resources is deprecated as an API.", stacklevel=1)
+        with pytest.warns(UserWarning, match="ours"):
+            warnings.warn_explicit("ours", UserWarning, "x.py", 1, module="hypvision.x")
+    assert capsys.readouterr().err == ""
 
 
 def test_words():

@@ -4,56 +4,12 @@ import pytest
 import torch
 
 pytest.importorskip("mmdet")
-from mmdet.registry import MODELS
+from helpers.task_models import HEADS, SIZE, detector
 from mmdet.structures import DetDataSample
-from mmengine.config import Config
-from mmengine.registry import DefaultScope
 
-import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before mmdet
 from hypvision.errors import HypvisionError
-from hypvision.shipped import config_folder
 from hypvision.zoo.export import export_model, export_network
 from hypvision.zoo.export_detector import DetectorNetwork
-
-SIZE = (64, 96)
-BACKBONE = dict(
-    dims=(16, 16, 16, 16), heads=(2, 2, 2, 2), head_dim=8, layers=(1, 1, 1, 1), mlp_ratios=(2, 2, 2, 2), img_size=64
-)
-DENSE = dict(num_classes=3, in_channels=16, feat_channels=64, stacked_convs=1)
-HEADS = dict(
-    retinanet=dict(bbox_head=DENSE, test_cfg=dict(score_thr=0.3)),
-    fcos=dict(bbox_head=DENSE, test_cfg=dict(score_thr=0.3)),
-    faster_rcnn=dict(
-        rpn_head=dict(in_channels=16, feat_channels=16),
-        roi_head=dict(
-            bbox_roi_extractor=dict(out_channels=16), bbox_head=dict(in_channels=16, fc_out_channels=32, num_classes=3)
-        ),
-        test_cfg=dict(rpn=dict(nms_pre=60, max_per_img=40), rcnn=dict(score_thr=0.3, max_per_img=12)),
-    ),
-)
-HEADS["mask_rcnn"] = {**HEADS["faster_rcnn"], "roi_head": {**HEADS["faster_rcnn"]["roi_head"]}}
-HEADS["mask_rcnn"]["roi_head"].update(
-    mask_roi_extractor=dict(out_channels=16),
-    mask_head=dict(in_channels=16, conv_out_channels=8, num_convs=1, num_classes=3),
-)
-
-
-def detector(name, **changes):
-    """A small detector whose scores are all over the place."""
-    config = Config.fromfile(config_folder() / f"_base_/models/{name}_hcformer.py")
-    config.merge_from_dict(dict(model=dict(backbone=BACKBONE, neck=dict(in_channels=[16] * 4, out_channels=16))))
-    config.merge_from_dict(dict(model=HEADS[name]))
-    config.merge_from_dict(changes)
-    torch.manual_seed(0)
-    with DefaultScope.overwrite_default_scope("mmdet"):
-        model = MODELS.build(config.model).eval()
-    heads = [model.rpn_head, model.roi_head] if hasattr(model, "roi_head") else [model.bbox_head]
-    with torch.no_grad():
-        for head in heads:
-            for parameter in head.parameters():
-                if parameter.dim():
-                    parameter.copy_(torch.randn(parameter.shape) / parameter[0].numel() ** 0.5)
-    return model
 
 
 def image(seed=0):

@@ -110,7 +110,8 @@ def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64)
     side = clip.model.visual.image_size
     height, width = (side, side) if isinstance(side, int) else side
     parts = []
-    for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=len(paths) <= batch):
+    alone = len(paths) <= batch
+    for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=True if alone else None):
         inputs = torch.stack([read_middle(path, height, width) for path in paths[start : start + batch]]).to(device)
         parts.append(F.normalize(encode_image(clip.model, (inputs - mean) / std).float(), dim=-1))
     found = torch.cat(parts)

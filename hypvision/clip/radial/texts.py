@@ -64,7 +64,7 @@ def embed_texts(
     lengths = token_lengths(tokens)
     order = lengths.argsort(stable=True)
     found = None
-    with tqdm(total=len(once), desc="texts", disable=not progress, leave=False) as bar:
+    with tqdm(total=len(once), desc="texts", disable=None if progress else True, leave=False) as bar:
         start = 0
         while start < len(order):
             # As many of the next texts as fit, padded to the longest of them.

@@ -266,11 +266,13 @@ class BlockMaps(nn.Module):
             return found
         if frozen:
             return packed
+        if torch.compiler.is_compiling():  # nothing is kept between calls of a graph
+            return self._adapted(packed)
         return self._kept.get([*parameters, packed], lambda: self._adapted(packed))
 
     def _adapted(self, packed: Tensor) -> Tensor:
         config = self.config
-        if config.fused and config.mobius:
+        if config.fused and config.mobius and not torch.compiler.is_compiling():  # which fuses by itself
             size = (self.dim // config.block, config.block, config.block)
             blocks = torch.stack([getattr(self, letter).expand(size) for letter in config.projections])
             c = None if config.geometry == "euclidean" else self.c

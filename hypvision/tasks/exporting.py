@@ -1,0 +1,57 @@
+"""A model of one's own training for other runtimes, by its config and checkpoint; see :mod:`hypvision.zoo.export`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hypvision.engine.config import load_config
+from hypvision.engine.extensions import import_extensions
+from hypvision.engine.predicting import trained_model
+from hypvision.errors import HypvisionError
+from hypvision.tasks.publishing import input_size
+from hypvision.zoo.export import ExportReport, export_network, part_of
+
+__all__ = ["export_trained"]
+
+
+def export_trained(
+    config: str | Path,
+    weights: str | Path,
+    format: str,
+    path: str | Path,
+    dynamic_size: bool = True,
+    part: str = "whole",
+    size: int | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> ExportReport:
+    """Export the model of a training: a classifier, segmenter, detector or metric learner.
+
+    Args:
+        config: of the training, its path or name.
+        weights: its checkpoint.
+        format, path, dynamic_size, part, tell: as for :func:`hypvision.zoo.export.export_model`. The whole of a metric
+            learner gives embeddings: points of its manifold, as the backbone and neck compute them.
+        size: side of the images; default: that of the config's test data.
+
+    Raises:
+        HypvisionError: another kind of model, and as there.
+    """
+    config = load_config(config)
+    import_extensions(config)
+    kind, scope = config.model.get("type"), config.get("default_scope")
+    model = trained_model(config, weights)
+    task = dict(mmseg="segmentation", mmdet="detection").get(scope, "classification")
+    shape = input_size(config, size)
+    if kind == "MetricLearner" and part == "whole":
+        network, output = model, "embeddings"
+    elif kind in ("ImageClassifier", "MetricLearner"):
+        network, output = part_of(model.backbone, task, part, shape[1:])
+    elif task != "classification" and not getattr(model, "open_vocabulary", False):
+        network, output = part_of(model, task, part, shape[1:])
+    else:
+        raise HypvisionError(
+            f"The config describes a {kind}. What can be exported by a config are classifiers (ImageClassifier), "
+            "metric learners, and the segmenters and detectors of mmseg and mmdet that have fixed classes."
+        )
+    return export_network(network, shape, format, path, dynamic_size, output, tell)
