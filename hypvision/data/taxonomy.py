@@ -63,6 +63,19 @@ class Taxonomy:
             result = self.parents[below][result]
         return result
 
+    def tree_distance(self, level: str) -> np.ndarray:
+        """Edges on the path between every two classes of ``level``: int64 array (n, n), 0 on the diagonal.
+
+        Classes that share a parent are 2 apart, those that share a grandparent 4, and so on: an ultrametric, to which
+        the cophenetic distances of a recovered tree can be compared.
+        """
+        depth = self.depth(level)
+        distance = np.full((len(self.classes[level]),) * 2, 2 * depth, dtype=np.int64)
+        for above in self.levels[:depth]:
+            ancestor = self.ancestors(above, of=level)
+            distance -= 2 * (ancestor[:, None] == ancestor[None, :])
+        return distance
+
 
 @dataclass(frozen=True)
 class _ShapesTaxonomy(Taxonomy):
