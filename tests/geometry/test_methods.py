@@ -152,6 +152,14 @@ class TestAliases:
         assert rim[0].item() * 10**0.5 == pytest.approx(1 - 4e-3, rel=1e-5)
 
 
+def test_one_standard_deviation_for_all_factors():
+    """Of every row, as a tensor."""
+    manifold = Product((Lorentz(0.7), 2), (PoincareBall(0.5), 1))
+    x, y = manifold.random(2, 4, 3)
+    found = manifold.wrapped_normal_log_prob(x, y, torch.full((4, 1), 0.5))
+    torch.testing.assert_close(found, manifold.wrapped_normal_log_prob(x, y, 0.5))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "make",

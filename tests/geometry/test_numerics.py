@@ -14,24 +14,25 @@ from hypvision.geometry import lorentz, numerics, poincare
 
 mpmath.mp.dps = 60
 
-ROOTS = [1e-30, 1e-9, 1e-3, 9.9e-3, 1.01e-2, 0.099, 0.101, 1.0, 7.5, 1e3]
+ROOTS = [1e-30, 1e-9, 1e-3, 9.9e-3, 0.0199, 0.099, 0.101, 1.0, 7.5, 1e3]
 # Name, exact function, points of its domain (the series end at 0.001 to 0.1)
 SCALARS = [
     ("safe_sqrt", mpmath.sqrt, [1e-300, 1e-20, 1e-3, 1.0, 7.5, 1e12]),
     ("asinh", mpmath.asinh, [-1e3, -0.1, 1e-300, 1e-20, 1e-9, 1e-3, 0.5, 1.0, 30.0, 1e8, 1e100]),
-    ("sinhc", lambda z: mpmath.sinh(z) / z, [-40.0, -1.0, -1e-3, 1e-12, 1e-4, 9.9e-3, 1.01e-2, 0.3, 1.0, 10.0, 80.0]),
-    ("tanhc", lambda z: mpmath.tanh(z) / z, [-40.0, -1.0, -1e-3, 1e-12, 1e-4, 9.9e-3, 1.01e-2, 0.3, 1.0, 10.0, 300.0]),
+    ("sinhc", lambda z: mpmath.sinh(z) / z, [-40.0, -1.0, -1e-3, 1e-12, 1e-4, 9.9e-3, 0.0199, 0.3, 1.0, 10.0, 80.0]),
+    ("tanhc", lambda z: mpmath.tanh(z) / z, [-40.0, -1.0, -1e-3, 1e-12, 1e-4, 9.9e-3, 0.0199, 0.3, 1.0, 10.0, 300.0]),
     ("sinhc_sqrt", lambda q: mpmath.sinh(mpmath.sqrt(q)) / mpmath.sqrt(q), ROOTS),
     ("asinhc_sqrt", lambda q: mpmath.asinh(mpmath.sqrt(q)) / mpmath.sqrt(q), [*ROOTS, 1e10, 1e30]),
     ("log_sinhc_sqrt", lambda q: mpmath.log(mpmath.sinh(mpmath.sqrt(q)) / mpmath.sqrt(q)), [*ROOTS, 1e5]),
     ("distance_from_square", lambda q: mpmath.acosh(1 + q / 2), [*ROOTS, 1e10, 1e30]),
     ("_tanhc_sqrt", lambda q: mpmath.tanh(mpmath.sqrt(q)) / mpmath.sqrt(q), ROOTS),
 ]
+ATANHC = [1e-30, 1e-9, 1e-3, 2.9e-3, 3.1e-3, 9.9e-3, 0.0199, 0.1, 0.9]
 NAMES = [row[0] for row in SCALARS]
 
 
 def function_of(name):
-    return getattr(poincare if name == "_tanhc_sqrt" else numerics, name)
+    return getattr(poincare if name.startswith("_") else numerics, name)
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
@@ -51,6 +52,16 @@ def test_values_and_gradients_in_double(name, exact, points, compiled, monkeypat
             expected = float((exact(at + step) - exact(at - step)) / (2 * step))
         # below 0.01 the last term of the series has a relative error of 1e-11 in the slope
         assert slope == pytest.approx(expected, rel=1e-10), point
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_inverse_hyperbolic_tangents(compiled, monkeypatch):
+    """``atanh(sqrt(q)) / sqrt(q)``, defined below 1 alone."""
+    forms = poincare._atanhc_values, poincare._atanhc_back, poincare._plain_atanhc_sqrt
+    monkeypatch.setattr(poincare, "_atanhc_sqrt", lambda q: numerics.scalar(q, *forms), raising=False)
+    test_values_and_gradients_in_double(
+        "_atanhc_sqrt", lambda q: mpmath.atanh(mpmath.sqrt(q)) / mpmath.sqrt(q), ATANHC, compiled, monkeypatch
+    )
 
 
 @pytest.mark.parametrize(("name", "exact", "points"), SCALARS, ids=NAMES)

@@ -195,18 +195,18 @@ def test_batch_norm_without_momentum_keeps_its_statistics():
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("name", "make"),
     [
-        lambda: hnn.LorentzBatchNorm2d(3, LORENTZ, limit=0),
-        lambda: hnn.LorentzBatchNorm2d(3, LORENTZ, slope=0),
-        lambda: hnn.LorentzBatchNorm2d(3, LORENTZ, momentum=1.5),
-        lambda: hnn.ChangeManifold(LORENTZ, LORENTZ, slope=0),
-        lambda: hnn.ChangeManifold(LORENTZ, LORENTZ, slope=2.0, limit=0),
-        lambda: hnn.LorentzResidual(LORENTZ, mode="average", scale="learned", scale_init=0),
+        ("limit", lambda: hnn.LorentzBatchNorm2d(3, LORENTZ, limit=0)),
+        ("slope", lambda: hnn.LorentzBatchNorm2d(3, LORENTZ, slope=0)),
+        ("momentum", lambda: hnn.LorentzBatchNorm2d(3, LORENTZ, momentum=1.5)),
+        ("slope", lambda: hnn.ChangeManifold(LORENTZ, LORENTZ, slope=0)),
+        ("limit", lambda: hnn.ChangeManifold(LORENTZ, LORENTZ, slope=2.0, limit=0)),
+        ("scale_init", lambda: hnn.LorentzResidual(LORENTZ, mode="average", scale="learned", scale_init=0)),
     ],
 )
-def test_numbers_out_of_range_are_refused(make):
-    with pytest.raises(ValueError):
+def test_numbers_out_of_range_are_refused_by_name(name, make):
+    with pytest.raises(ValueError, match=f": {name} must"):
         make()
 
 
