@@ -178,9 +178,9 @@ def read_metadata(path: str | Path, *entries: str) -> dict[str, Any]:
         metadata = json.loads(file.read(length)).get("__metadata__") or {}
     try:
         found = json.loads(next((metadata[entry] for entry in entries if entry in metadata), "{}"))
-    except (TypeError, ValueError, RecursionError):  # no mapping of texts, no JSON
+    except (TypeError, ValueError, RecursionError):  # no text, no JSON
         found = None
-    if not isinstance(found, dict):
+    if not isinstance(metadata, dict) or not isinstance(found, dict):
         raise HypvisionError(f"The header of '{path}' is not one of hypvision's. Download the file again.")
     return found
 
@@ -220,11 +220,16 @@ def write_tensors(tensors: Mapping[str, Tensor], path: str | Path, metadata: Map
     Raises:
         HypvisionError: the place cannot be written.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with replacing(path) as temporary:
-        save_file(stored, temporary, metadata={"format": "pt", **(metadata or {})})
+        try:
+            save_file(stored, temporary, metadata={"format": "pt", **(metadata or {})})
+        except SafetensorError as error:  # of the disk, whose number is in the text alone
+            number = re.search(r"os error (\d+)", str(error))
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error)) from error
         os.chmod(temporary, 0o644)  # safetensors makes files that their owner alone can read
 
 

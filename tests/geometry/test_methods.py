@@ -261,6 +261,15 @@ def test_hyperplanes_of_flat_space_have_an_offset_each():
         Euclidean().hyperplane_logits(torch.zeros(5, 3), torch.ones(2, 3), torch.zeros(3))
 
 
+@pytest.mark.parametrize("length", [1e-3, 3.0])
+def test_angles_of_flat_space(length):
+    """At the end of a vector along the first axis, towards points around it."""
+    angle = torch.linspace(0, 3.1, 9, dtype=torch.float64)
+    x = torch.tensor([length, 0.0], dtype=torch.float64)
+    y = x + 0.5 * torch.stack([angle.cos(), angle.sin()], -1)
+    torch.testing.assert_close(Euclidean().exterior_angle(x.expand_as(y), y), angle)
+
+
 def test_flat_space_is_the_limit_of_small_curvature():
     """Every operation that all manifolds have, at c = 1e-10 in float64, where tangent vectors are differences."""
     torch.manual_seed(0)

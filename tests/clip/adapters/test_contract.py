@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import clip_models
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from hypvision.clip import adapters
@@ -367,7 +367,7 @@ def test_how_alike_a_base_model_must_be():
     """As bfloat16 is: one in a hundred, of the mean size, and of each number and of the mean size together."""
     own = {"text": dict(mean_abs=1.0, sample=[1.0, 0.0])}
     for mean, first, same in ((1.009, 1.0, True), (1.011, 1.0, False), (1.0, 1.019, True), (1.0, 1.022, False)):
-        base = {"text": dict(mean_abs=mean, sample=[first, 0.0])}
+        base = {"text": dict(mean_abs=mean, sample=torch.tensor([first, 0.0]))}
         with nullcontext() if same else pytest.raises(HypvisionError, match="trained on other weights"):
             _check_base(own, base, Path("adapter.safetensors"))
 
@@ -377,10 +377,10 @@ def test_an_interrupted_save_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "adapter.safetensors"
     path.write_text("old")
 
-    def full(*args, **kwargs):
-        raise OSError(28, "No space left on device")
+    def full(*args, **kwargs):  # as safetensors words it
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(HypvisionError, match="was not written: the disk is full"):
         adapters.save(model, path)
     assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1

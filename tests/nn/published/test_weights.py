@@ -268,9 +268,11 @@ def test_hypercore_linear_without_bias():
     torch.testing.assert_close(layer(x), F.linear(with_time(x), state["linear.weight"]))
 
 
-def test_hypercore_convolution():
-    state = {"linearized_kernel.linear.weight": randn(5, 4 * 9 + 1), "linearized_kernel.linear.bias": randn(5)}
-    layer = loaded(LorentzConv2d(4, 5, 3, LORENTZ, stride=2, padding=1), state, "hypercore")
+@pytest.mark.parametrize("bias", [True, False])
+def test_hypercore_convolution(bias):
+    state = {"linearized_kernel.linear.weight": randn(5, 4 * 9 + 1)}
+    state |= {"linearized_kernel.linear.bias": randn(5)} if bias else {}
+    layer = loaded(LorentzConv2d(4, 5, 3, LORENTZ, stride=2, padding=1, bias=bias), state, "hypercore")
     x = randn(2, 4, 6, 7)
     out = layer(x)
     for i, j, patch in patches(x, 3, 2, 1):
