@@ -232,6 +232,7 @@ class Logits(nn.Module):
         return self.model(tokens).logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_a_language_model_is_exported_with_any_batch_and_length(name):
     model, tokens = TASKS[name].create(), TASKS[name].inputs()

@@ -408,7 +408,10 @@ def check_compiled(name: str, backend: str) -> None:
             torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5 * max(1, b.abs().max().item()))
 
 
-@every
+@pytest.mark.parametrize(
+    "name",  # iterations unrolled are long graphs
+    [pytest.param(name, marks=pytest.mark.slow) if name.endswith("frechet_mean") else name for name in TABLE],
+)
 def test_compiles_in_one_graph(name):
     check_compiled(name, "eager")
 
