@@ -26,5 +26,5 @@ def run_in_two(code, folder, modules):
     environment = dict(
         os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", PYTHONPATH=os.pathsep.join(map(str, paths))
     )
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stderr[-3000:]
