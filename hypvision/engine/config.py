@@ -37,6 +37,16 @@ RUN_KEYS = (
     "log_processor", "log_level", "visualizer", "vis_backends", "default_scope", "randomness", "experiment_name",
     "model_wrapper_cfg", "find_unused_parameters", "tta_model", "tta_pipeline",
 )  # fmt: skip
+# What mmengine takes there; anything else ends in a traceback far from the config.
+KINDS = {
+    "a dict": (dict, (
+        "model", *(f"{phase}_{part}" for phase in PHASES for part in ("dataloader", "cfg")), "optim_wrapper",
+        "auto_scale_lr", "default_hooks", "env_cfg", "log_processor", "randomness", "model_wrapper_cfg", "visualizer",
+    )),
+    "a dict or a list of dicts": ((dict, list, tuple), ("val_evaluator", "test_evaluator", "param_scheduler")),
+    "a list of dicts": ((list, tuple), ("custom_hooks", "vis_backends")),
+    "a string": ((str, os.PathLike), ("work_dir", "load_from", "default_scope", "experiment_name")),
+}  # fmt: skip
 
 OWN = "hypvision::"  # before the name of a shipped config in _base_, as "mmdet::" stands before those of mmdet
 
@@ -108,9 +118,7 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             raise HypvisionError(f"The config '{path}' cannot be read: {type(error).__name__}: {error}.") from error
     if "model" not in config:
         raise HypvisionError(f"The config '{source}' has no 'model': it is a part to be used as _base_ of another one.")
-    for key in ("model", *(f"{phase}_dataloader" for phase in PHASES)):
-        if not isinstance(config.get(key) or {}, dict):
-            raise HypvisionError(f"The config '{source}' has {key} = {config[key]!r}, but a dict is expected there.")
+    _check_kinds(config, source)
     options = dict(options or {})
     for old in _roots_of_bases(config):
         _move_data(config, old, config.data_root, keep=True)
@@ -121,7 +129,18 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         config.merge_from_dict(options)
     except (KeyError, TypeError, AssertionError, IndexError) as error:
         raise HypvisionError(f"The options {options} do not fit the config: {error}.") from error
+    _check_kinds(config, source)  # options are merged by then
     return config
+
+
+def _check_kinds(config: Config, source: str | Path | Config) -> None:
+    for expected, (kinds, keys) in KINDS.items():
+        for key in keys:
+            value = config.get(key)
+            parts = value if isinstance(value, (list, tuple)) else ()  # hooks may be built already
+            plain = any(part is None or isinstance(part, (str, int, float)) for part in parts)
+            if value is not None and (plain or not isinstance(value, kinds)):
+                raise HypvisionError(f"The config '{source}' has {key} = {value!r}, but {expected} is expected there.")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -36,7 +37,9 @@ def trained(data, tmp_path_factory):
     command += ["--cfg-options", "train_dataloader.batch_size=6"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "eta:" in done.stdout and "loss:" in done.stdout and "top1:" in done.stdout
+    assert "validate 3/3" in done.stderr and "epoch  top1" in done.stderr  # lines for people
+    (log,) = (folder / "run").glob("*/*.log")  # and all of mmengine's in the file
+    assert all(word in log.read_text() for word in ("eta:", "loss:", "top1:"))
     return config, folder / "run" / "epoch_2.pth"
 
 
@@ -81,6 +84,21 @@ def test_all_configs_load():
         config = load_config(file)
         loader = config.get("train_dataloader") or config.test_dataloader  # some only test
         assert config.model.type and loader.batch_size > 0
+
+
+@pytest.mark.parametrize(
+    "key, value, expected",
+    [
+        ("train_dataloader", 3, "a dict"),
+        ("visualizer", 4, "a dict"),
+        ("custom_hooks", [3], "a list of dicts"),
+        ("test_evaluator", "Accuracy", "a dict or a list of dicts"),
+        ("load_from", 3, "a string"),
+    ],
+)
+def test_options_that_change_the_form_of_a_config(key, value, expected):
+    with pytest.raises(HypvisionError, match=re.escape(f"has {key} = {value!r}, but {expected} is expected there")):
+        load_config(ROOT / "configs/hcformer/hcformer-nano_cifar10.py", {key: value})
 
 
 def test_data_root_moves_every_data_set():
