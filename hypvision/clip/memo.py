@@ -28,13 +28,16 @@ class Memo:
         self._value: Any = None
 
     def get(self, tensors: Sequence[Tensor], make: Callable[[], Any], key: Any = None) -> Any:
-        """The kept value, or that of ``make()``, which runs without gradients.
+        """The kept value, or that of ``make()``, which runs without gradients; always the latter in a compiled graph.
 
         Args:
             tensors: what the value depends on; they are held, so that no other can be taken for one of them.
             make: computes the value.
             key: what else it depends on, compared by ``==``.
         """
+        if torch.compiler.is_compiling():  # a graph does not see versions
+            with torch.no_grad():
+                return make()
         if self._key is None or not self._holds(tensors, key):
             # Not an inference tensor: it may be used under no_grad later.
             with torch.inference_mode(False), torch.no_grad():

@@ -48,3 +48,11 @@ def test_copies_begin_empty():
     for other in (copy.deepcopy(memo), pickle.loads(pickle.dumps(memo))):
         assert other.get([tensor], lambda: 2) == 2
     assert memo.get([tensor], lambda: 3) == 1
+
+
+def test_a_compiled_graph_computes_anew():
+    memo, weight = Memo(), torch.ones(2)
+    run = torch.compile(lambda x: x + memo.get([weight], lambda: 2 * weight), fullgraph=True, backend="eager")
+    assert run(torch.zeros(2)).tolist() == [2, 2]
+    weight.data.mul_(3)
+    assert run(torch.zeros(2)).tolist() == [6, 6]
