@@ -87,7 +87,7 @@ def with_our_backbone(name):
     for key in ("decode_head", "auxiliary_head", "panoptic_head") if not neck else ():
         narrow(config.model.get(key))
     if "num_queries" in config.model:
-        config.model.num_queries = 50  # of a small image
+        config.model.num_queries = config.model.test_cfg.max_per_img = 50  # of a small image
     config.model.pop("pretrained", None)  # of the other backbone
     config.model.data_preprocessor.pop("size", None)
     if config.model.data_preprocessor.get("batch_augments"):
