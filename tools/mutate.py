@@ -258,7 +258,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"), help="file of the results (%(default)s)")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # threads do not survive a fork
-    sys.path.insert(0, os.getcwd())
 
     if args.again and args.out.exists():
         rows = [row for row in args.out.read_text().splitlines(keepends=True) if json.loads(row)["found"] == "killed"]

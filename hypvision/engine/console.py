@@ -23,6 +23,8 @@ from mmengine.logging import MMLogger
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from tqdm import tqdm
 
+from hypvision.zoo.cards import count_text
+
 __all__ = ["ConsoleHook", "quiet"]
 
 _OWN = str(Path(__file__).resolve().parents[1])
@@ -88,10 +90,6 @@ class _Relay(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         MMLogger.get_current_instance().info(" ".join(record.getMessage().split()))
-
-
-def _count(number: int) -> str:
-    return f"{number / 1e6:.1f} M" if number >= 1e5 else f"{number / 1e3:.1f} k"
 
 
 def _duration(seconds: float) -> str:
@@ -164,7 +162,7 @@ class ConsoleHook(Hook):
         if device.type == "cuda":
             place = torch.cuda.get_device_name(device)
         several = f", {get_world_size()} processes" if get_world_size() > 1 else ""
-        size = f"{_count(sum(sizes))} parameters, {_count(trained)} of them trained"
+        size = f"{count_text(sum(sizes))} parameters, {count_text(trained)} of them trained"
         say(f"model   {type(model).__name__} on {name}, {size}")
         say(f"device  {place}{several}")
         say(f"log     {runner.log_dir}")

@@ -14,7 +14,6 @@ from hypvision.errors import HypvisionError
 __all__ = ["mirror_pipeline"]
 
 AFTER_FLIP = ("Pad", "LoadAnnotations")  # padding stays right and below; the truth is that of the image as it is
-NMS = dict(nms=dict(type="nms", iou_threshold=0.5), max_per_img=100)
 
 
 def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -49,7 +48,7 @@ def _augment(config: Config) -> None:
         if config.default_scope == "mmseg":
             config.tta_model = dict(type="SegTTAModel")
         else:
-            import hypvision.openmmlab.tta  # noqa: F401 - registers MirrorDetector; imports mmcv's operations
+            from hypvision.openmmlab.tta import NMS  # registers MirrorDetector, too; imports mmcv's operations
 
             rules = config.model.get("test_cfg") or {}
             rules = rules.get("rcnn") or rules  # two-stage detectors keep those of the second stage there

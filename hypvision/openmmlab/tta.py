@@ -16,9 +16,10 @@ from mmengine.structures import InstanceData
 from torch import Tensor
 
 from hypvision.errors import HypvisionError
-from hypvision.openmmlab.testing import NMS
 
 __all__ = ["MirrorDetector"]
+
+NMS = dict(nms=dict(type="nms", iou_threshold=0.5), max_per_img=100)
 
 
 def _unflip(instances: InstanceData, meta: dict[str, Any]) -> tuple[Tensor, Tensor | None]:

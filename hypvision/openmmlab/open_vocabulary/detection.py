@@ -39,6 +39,7 @@ from hypvision.openmmlab.open_vocabulary.vocabulary import (
     Vocabulary,
     groups_of,
     held_out,
+    mean_percent,
     preprocessing,
 )
 from hypvision.viz.palette import palette
@@ -291,10 +292,10 @@ class OpenVocabCocoMetric(CocoMetric):
                 continue
             precision = _precision(reference, detections, ids, [item["img_id"] for item in truth], metric)
             prefix = "" if metric == "bbox" else f"{metric}_"
-            found[f"{prefix}AP50"] = _percent(precision[0])
-            found[f"{prefix}AP"] = _percent(precision.mean(0))
+            found[f"{prefix}AP50"] = mean_percent(precision[0])
+            found[f"{prefix}AP"] = mean_percent(precision.mean(0))
             for group, numbers in groups.items():
-                found[f"{prefix}AP50_{group}"] = _percent(precision[0, numbers])
+                found[f"{prefix}AP50_{group}"] = mean_percent(precision[0, numbers])
         return found
 
     def _reference(self, truth: Sequence[dict], names: list[str]) -> tuple[COCO, list[int]]:
@@ -355,7 +356,3 @@ def _precision(reference: COCO, detections: list[dict], ids: list[int], images: 
     precision = run.eval["precision"][:, :, :, 0, -1]  # thresholds, recalls, classes
     occurs = (precision > -1).all((0, 1))
     return np.where(occurs, precision.mean(1), np.nan)
-
-
-def _percent(values: np.ndarray) -> float:
-    return round(100 * float(np.nanmean(values)), 2) if np.isfinite(values).any() else float("nan")

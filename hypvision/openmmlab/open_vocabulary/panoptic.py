@@ -39,6 +39,7 @@ from hypvision.openmmlab.open_vocabulary.vocabulary import (
     Vocabulary,
     groups_of,
     held_out,
+    mean_percent,
     preprocessing,
 )
 from hypvision.viz.palette import palette
@@ -531,12 +532,8 @@ class OpenVocabPanopticMetric(BaseMetric):
             quality = np.where(total > 0, iou / total, np.nan)
             segmentation = np.where(total > 0, np.where(tp > 0, iou / tp, 0), np.nan)
             recognition = np.where(total > 0, tp / total, np.nan)
-        found = dict(PQ=_percent(quality), SQ=_percent(segmentation), RQ=_percent(recognition))
+        found = dict(PQ=mean_percent(quality), SQ=mean_percent(segmentation), RQ=mean_percent(recognition))
         for group, numbers in groups.items():
             if numbers:
-                found[f"PQ_{group}"] = _percent(quality[numbers])
+                found[f"PQ_{group}"] = mean_percent(quality[numbers])
         return found
-
-
-def _percent(values: np.ndarray) -> float:
-    return round(100 * float(np.nanmean(values)), 2) if np.isfinite(values).any() else float("nan")

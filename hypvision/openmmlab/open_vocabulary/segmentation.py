@@ -28,7 +28,7 @@ from hypvision.clip.classes import load_classes
 from hypvision.clip.segmentation.segmenter import SegmenterBase
 from hypvision.errors import HypvisionError
 from hypvision.images import read_labels
-from hypvision.openmmlab.open_vocabulary.vocabulary import DatasetClassesHook, Vocabulary
+from hypvision.openmmlab.open_vocabulary.vocabulary import DatasetClassesHook, Vocabulary, mean_percent
 from hypvision.viz.palette import palette
 
 __all__ = [
@@ -306,14 +306,10 @@ class OpenVocabIoUMetric(IoUMetric):
         if self.absent_classes == "ignore":
             iou = np.where(label > 0, iou, np.nan)
         names = list(self.dataset_meta["classes"])
-        metrics["mIoU"] = _mean(iou)
-        metrics["mAcc"] = _mean(accuracy)
+        metrics["mIoU"] = mean_percent(iou)
+        metrics["mAcc"] = mean_percent(accuracy)
         for group, wanted in self.groups.items():
             if missing := [name for name in wanted if name not in names]:
                 raise HypvisionError(f"The group '{group}' has {missing[0]!r}, which is not in the class list.")
-            metrics[f"mIoU_{group}"] = _mean(iou[[names.index(name) for name in wanted]])
+            metrics[f"mIoU_{group}"] = mean_percent(iou[[names.index(name) for name in wanted]])
         return metrics
-
-
-def _mean(values: np.ndarray) -> float:
-    return round(100 * float(np.nanmean(values)), 2) if np.isfinite(values).any() else float("nan")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
@@ -27,6 +28,7 @@ __all__ = [
     "Vocabulary",
     "groups_of",
     "held_out",
+    "mean_percent",
     "preprocessing",
 ]
 
@@ -266,3 +268,8 @@ def held_out(classes: str | Path | Sequence[str], ignore: str | Path | Sequence[
     if unknown := [name for name in out if name not in names]:
         raise HypvisionError(f"ignore_classes has {unknown[0]!r}, which is not in the class list.")
     return load_classes([name for name in names if name not in out])
+
+
+def mean_percent(values: np.ndarray) -> float:
+    """The mean of shares in percent, without those that are NaN (classes that do not occur)."""
+    return round(100 * float(np.nanmean(values)), 2) if np.isfinite(values).any() else float("nan")
