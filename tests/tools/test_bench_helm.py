@@ -33,5 +33,6 @@ def test_all_parts(small, tmp_path, capsys):
                 "core of its attention", "helm_mice_120m: a token at 128"):  # fmt: skip
         assert row in text
     assert "| 93 / 600 | 372 bytes |" in text and "| 768 / 780 | 3072 bytes |" in text  # of the published sizes
-    tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+    parts = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+    tables = [[line for line in part if not line.startswith("<!--")] for part in parts]
     assert len(tables) == 2 and all(len({line.count("|") for line in table}) == 1 for table in tables)
