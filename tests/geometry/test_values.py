@@ -221,6 +221,29 @@ def test_frechet_means_minimise_squared_distances(c):
 
 
 @c_values
+def test_frechet_means_of_far_sets(c):
+    """At the mean the logarithms of the points add up to 0, by the textbook's formulas in 60 digits."""
+    length = 30 * torch.rand(8, 6, 1) / c**0.5
+    x = exp0(length * torch.nn.functional.normalize(torch.randn(8, 6, 3), dim=-1), c)
+    with mpmath.workdps(60):
+
+        def point(row):
+            space = [mpmath.mpf(value) for value in row.tolist()]
+            return [mpmath.sqrt(1 / mpmath.mpf(c) + sum(s * s for s in space)), *space]
+
+        def product(a, b):
+            return sum(s * t for s, t in zip(a[1:], b[1:])) - a[0] * b[0]
+
+        for mean, points in zip(lorentz.frechet_mean(x, None, c)[:, 1:], x[..., 1:]):
+            mean, total = point(mean), [mpmath.mpf(0)] * 4
+            for row in map(point, points):
+                alpha = -c * product(mean, row)
+                scale = mpmath.acosh(alpha) / mpmath.sqrt(alpha**2 - 1)
+                total = [t + scale * (r - alpha * m) for t, r, m in zip(total, row, mean)]
+            assert mpmath.sqrt(c * product(total, total)) < 1e-6
+
+
+@c_values
 def test_matrices_act_on_the_tangent_space_of_the_origin(c):
     x, matrix = exp0(torch.randn(5, 3), c), torch.randn(2, 3)
     expected = exp0(log0(x, c) @ matrix.T, c)

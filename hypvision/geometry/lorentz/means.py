@@ -24,6 +24,8 @@ from .points import _expmap0, logmap0
 
 __all__ = ["centroid", "frechet_mean", "weighted_centroids"]
 
+_STEP = 2.0  # longest Newton step in radii of curvature: 1 is slower, from 4 on far sets do not converge
+
 
 @stable("x", sets=("x",))
 def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Tensor:
@@ -36,8 +38,8 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
 
     Args:
         x: points ``(..., N, n + 1)``.
-        weights: ``(..., N)``, not negative; equal ones if left out. Their scale does not matter. Where all are 0 the
-            result is the origin.
+        weights: ``(..., N)``, not negative; equal ones if left out. Their scale does not matter. Where all are 0, or
+            there are no points, the result is the origin.
         c: curvature.
 
     Returns:
@@ -54,7 +56,7 @@ def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Te
     q = square_norm(space) * c
     space = space * _root(c)
     if weights is None:
-        weights = torch.full_like(q[..., 0], 1 / q.shape[-2])
+        weights = torch.full_like(q[..., 0], 1 / max(q.shape[-2], 1))
     weights = saturate_gradient(weights.unsqueeze(-1).to(space.dtype), last=True, dtype=weights.dtype)
     weights, some = _normalised(weights, -2)
     if not has_float64(x):
@@ -131,14 +133,16 @@ def centroid_space(time: Tensor, space: Tensor, c, dim: int = -1) -> Tensor:
 def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, steps: int = 30) -> Tensor:
     """Weighted Frechet mean: the minimiser of the weighted sum of squared geodesic distances.
 
-    Newton's method from the centroid, with the Hessian in closed form; it converges in a few steps. The last two steps
-    alone are differentiated, which gives the exact (implicit) first and second derivatives.
+    Newton's method from the centroid, with the Hessian in closed form and steps no longer than 2 radii of curvature: 2
+    steps for points at a distance of 1, 10 for such at 30. The last two steps alone are differentiated, which gives the
+    exact (implicit) first and second derivatives.
 
     Args:
         x: points ``(..., N, n + 1)``.
         weights: ``(..., N)``, not negative; equal ones if left out. Where all are 0 the result is the origin.
         c: curvature.
-        steps: most steps to take; 8 where they cannot end early, while compiling and under ``vmap``.
+        steps: most steps to take; 8 where they cannot end early, while compiling and under ``vmap``, which is enough up to
+            a distance of 15.
 
     Returns:
         Points ``(..., n + 1)``.
@@ -181,4 +185,7 @@ def _newton(mean: Tensor, x: Tensor, weights: Tensor, c) -> Tensor:
         across = (weights * stretch).sum(-2)
         across = torch.where(across > 0, across, torch.ones_like(across))  # no weights, no step
         hessian = hessian + torch.diag_embed(across.expand(*logs.shape[:-2], logs.shape[-1]))
-    return torch.linalg.solve(hessian, (weights * logs).sum(-2))
+    step = torch.linalg.solve(hessian, (weights * logs).sum(-2))
+    with torch.no_grad():  # far from the mean the Hessian is that of another place
+        factor = (_STEP / safe_sqrt(c * square_norm(step))).clamp(max=1)
+    return step * factor
