@@ -20,6 +20,7 @@ from hypvision.clip.classes import TEMPLATES, prompts
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.towers import encode_dense, encode_text
 from hypvision.errors import HypvisionError
+from hypvision.geometry import poincare
 from hypvision.images import open_image
 
 __all__ = ["hyperbolic_radius", "image_radii", "measure_radii", "radius_penalty", "radius_statistics", "scale_sweep",
@@ -51,10 +52,9 @@ def hyperbolic_radius(z: Tensor, c: float = 0.01, convention: str = "metric2", i
     length = torch.linalg.vector_norm(z.to(torch.promote_types(z.dtype, torch.float32)), dim=-1)
     if input == "tangent":
         return factor * length  # artanh(sqrt(c) |exp0(z)|) = sqrt(c) |z|
-    root = math.sqrt(c)
-    if (root * length >= 1).any():
+    if (math.sqrt(c) * length >= 1).any():
         raise HypvisionError(f"A point of norm {float(length.max()):.4g} is not inside the ball of c = {c}.")
-    return factor / root * torch.atanh(root * length)
+    return factor / 2 * poincare.dist0(z.to(length.dtype), c)
 
 
 @torch.no_grad()

@@ -725,7 +725,7 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
     scaled = p * _root(c)
     time = 2 * along / gap.to(p.dtype)
     space = away + scaled * (2 * along / gap.to(p.dtype))
-    points = _lift_scaled(to_lorentz(x, c), c)
+    points = _lift_scaled(to_lorentz(x, c)[..., 1:], c)
     logits = asinh(torch.matmul(points, torch.cat([-time, space], -1).t()))
     return logits * (2 * length / _root(c)).squeeze(-1)
 

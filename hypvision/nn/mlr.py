@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz
-from hypvision.geometry.numerics import asinh, safe_sqrt, square_norm, stable
+from hypvision.geometry.lorentz.cones import space_logits
 
 from .checks import check_features, check_manifold, check_sizes
-from .functional import space_time
 
 __all__ = ["LorentzMLR"]
-
-
-@stable("x")
-def lorentz_logits(x: Tensor, z: Tensor, a: Tensor, c) -> Tensor:
-    """Lengths of the normals ``z`` times signed distances from hyperplanes, of space parts ``x``."""
-    root = c**0.5
-    length = safe_sqrt(square_norm(z))
-    angle = (a * root).clamp(-40, 40)
-    unit = z * (root * torch.cosh(angle).unsqueeze(-1) / torch.where(length > 0, length, torch.ones_like(length)))
-    out = torch.addcmul(F.linear(x, unit), space_time(x, c), torch.sinh(angle) * root, value=-1)
-    return asinh(out) * (length.squeeze(-1) / root)
 
 
 class LorentzMLR(nn.Module):
@@ -67,7 +54,7 @@ class LorentzMLR(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)
-        return lorentz_logits(x, self.z, self.a, self.manifold.c)
+        return space_logits(x, self.z, self.a, self.manifold.c)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.num_classes}"

@@ -82,11 +82,21 @@ def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
     if z.dim() != 2:
         raise ValueError(f"hyperplane_logits: z must be a matrix (K, n), got the shape {tuple(z.shape)}.")
     one_each("hyperplane_logits", "a", a, z.shape[0], "hyperplanes")
+    return _logits(x[..., 1:], z, a, c)
+
+
+@stable("x", fits=("z",))
+def space_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
+    """:func:`hyperplane_logits` of points that are given by their space parts ``(..., n)``."""
+    return _logits(x, z, a, c)
+
+
+def _logits(space: Tensor, z: Tensor, a: Tensor, c) -> Tensor:
     root = _root(c)
     normals, length = _unit(z)
     cosh, sinh = _offset(a, root, z, length)
     planes = saturate_gradient(torch.cat([-sinh, normals * cosh], -1))
-    points = saturate_gradient(_lift_scaled(x, c))
+    points = saturate_gradient(_lift_scaled(space, c))
     return asinh(torch.matmul(points, planes.t())) * (length.squeeze(-1) / root)
 
 

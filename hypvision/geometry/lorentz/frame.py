@@ -113,9 +113,9 @@ def _join(time: Tensor, space: Tensor) -> Tensor:
     return torch.cat([time.expand(*space.shape[:-1], 1), space], -1)
 
 
-def _lift_scaled(x: Tensor, c) -> Tensor:
-    """Points ``(..., n + 1)`` in units of the radius, capped, time computed anew."""
-    space, q = _capped(x[..., 1:], c)
+def _lift_scaled(space: Tensor, c) -> Tensor:
+    """Points ``(..., n + 1)`` in units of the radius, capped, from space parts."""
+    space, q = _capped(space, c)
     return _lift(torch.sqrt(1 + q), _root(c), space)
 
 

@@ -141,8 +141,8 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
         x: points ``(..., N, n + 1)``.
         weights: ``(..., N)``, not negative; equal ones if left out. Where all are 0 the result is the origin.
         c: curvature.
-        steps: most steps to take; 8 where they cannot end early, while compiling and under ``vmap``, which is enough up to
-            a distance of 15.
+        steps: most steps to take; 8 where they cannot end early, while compiling and under ``vmap``: enough up to a
+            distance of 15.
 
     Returns:
         Points ``(..., n + 1)``.

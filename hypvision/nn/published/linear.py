@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, PoincareBall, poincare
+from hypvision.geometry.lorentz.cones import space_logits
 from hypvision.geometry.numerics import exact, safe_sqrt, square_norm, stable
 from hypvision.nn.checks import check_features, check_manifold, check_sizes
 from hypvision.nn.functional import space_time
 from hypvision.nn.linear import check_init, equal_rows_, isometric_
-from hypvision.nn.mlr import lorentz_logits
 
 __all__ = ["FGGLinear", "PLFCLinear", "PoincareFullyConnected", "PoincareLinear"]
 
@@ -186,7 +186,7 @@ class PLFCLinear(nn.Module):
         with exact(x.device):
             c, precise = self.manifold.c, x.to(torch.promote_types(x.dtype, torch.float32))
             root, limit = c**0.5, 40.0 - 0.5 * math.log(self.out_features)
-            distance = lorentz_logits(precise, self.z, self.a, c) * root
+            distance = space_logits(precise, self.z, self.a, c) * root
             out = torch.sinh(distance.clamp(-limit, limit)) / root
             if self.bias is not None:
                 shift = self.manifold.expmap0(self.bias.to(out.dtype))
