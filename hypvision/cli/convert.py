@@ -24,7 +24,7 @@ def add_convert_arguments(parser: Parser) -> None:
     parser.add_argument("source", metavar="IN", help=".pth (loaded without running code) or .safetensors")
     parser.add_output("target", metavar="OUT", help=".safetensors or .pth")
     parser.add_argument("--to-official", action="store_true", help="the other way: from hypvision's names")
-    parser.add_argument("--curvature", type=float, help="of an HCFormer that gets official names, if it is not 1")
+    parser.add_argument("--curvature", type=float, help="of a model that gets official names, if it is not 1")
     parser.add_argument(
         "--backbone", metavar="NAME", help="of a Hi-Mapper whose backbone has the shapes of another one"
     )

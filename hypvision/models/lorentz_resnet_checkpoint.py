@@ -7,6 +7,7 @@ it. Every official module repeats ``manifold.k`` (``-<x, x>``); ours keep ``log 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -110,13 +111,28 @@ def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Te
     return out
 
 
-def hyperboliccv_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def hyperboliccv_to_official(state_dict: Mapping[str, Tensor], curvature: float | None = None) -> dict[str, Tensor]:
     """The inverse of :func:`hyperboliccv_from_official`, as the official code loads it strictly: dead rows are 0, and
     every module has its copy of ``k``.
 
+    Args:
+        state_dict: of our model.
+        curvature: of the model, which its weights tell only where it is learned; 1 if left out.
+
     Raises:
-        HypvisionError: a name has no official counterpart, as those of the "+" components.
+        HypvisionError: a name has no official counterpart, as those of the "+" components; stages of several
+            curvatures; or a curvature that is not positive, or given beside learned ones.
     """
+    learned = {name: value for name, value in state_dict.items() if name.endswith("log_c")}
+    if curvature is not None and (learned or not 0 < curvature < math.inf):
+        raise HypvisionError(
+            f"The curvature {curvature:g} was given, but "
+            + ("the weights hold what was learned: leave it out." if learned else "it must be positive.")
+        )
+    inner = [value for name, value in learned.items() if name.startswith("manifolds.")]
+    if any(not torch.equal(value, inner[0]) for value in inner):
+        raise HypvisionError("The stages have several curvatures (curvature_per_stage), official networks have one.")
+    default = torch.tensor(math.log(1.0 if curvature is None else curvature))
     out: dict[str, Tensor] = {}
     lorentz = "stem.conv.time_weight" in state_dict
     for name, value in state_dict.items():
@@ -149,11 +165,10 @@ def hyperboliccv_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tens
             out[f"{official}.{entry}"] = torch.cat([value.new_zeros(1), value]) if points else value
         else:
             raise HypvisionError(unknown_name(name, "exact Lorentz ResNet (conv='exact')"))
-    one = torch.zeros(())
     if lorentz:
-        k = torch.exp(-state_dict.get("manifolds.0.log_c", one))
+        k = torch.exp(-learned.get("manifolds.0.log_c", default))
         out |= {f"{module}.k": k for module in _manifolds(out)}
-    k = torch.exp(-state_dict.get("head_manifold.log_c", one))
+    k = torch.exp(-learned.get("head_manifold.log_c", default))
     out["dec_manifold.k"] = out["decoder.manifold.k"] = k
     return {name: value.clone() for name, value in out.items()}
 

@@ -52,10 +52,13 @@ def manifold_of(parameter: Tensor) -> Manifold | None:
 def factors(manifold: Manifold, width: int) -> list[Factor]:
     """The factors of a manifold, for points of ``width`` coordinates."""
     if not isinstance(manifold, Product):
-        return [Factor(kernel_of(manifold), manifold, slice(0, width), slice(0, width - manifold.extra), 0)]
+        kernel = kernel_of(manifold)
+        return [Factor(kernel, manifold, slice(0, width), slice(0, kernel.size(width)), 0)]
     found, start, tangent = [], 0, 0
-    for index, (part, size, dim) in enumerate(zip(manifold.manifolds, manifold.sizes, manifold.dims)):
-        found.append(Factor(kernel_of(part), part, slice(start, start + size), slice(tangent, tangent + dim), index))
+    for index, (part, size) in enumerate(zip(manifold.manifolds, manifold.sizes)):
+        kernel = kernel_of(part)
+        dim = kernel.size(size)
+        found.append(Factor(kernel, part, slice(start, start + size), slice(tangent, tangent + dim), index))
         start, tangent = start + size, tangent + dim
     return found
 

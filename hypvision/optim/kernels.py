@@ -85,6 +85,10 @@ class Kernel:
     def __init__(self, manifold: Manifold):
         self.manifold = manifold
 
+    def size(self, width: int) -> int:
+        """Numbers of a vector in the frame, for points of ``width`` coordinates."""
+        return width - self.manifold.extra
+
     def gradient(self, x: Tensor, grad: Tensor, c, decay: float = 0.0) -> tuple[Tensor, tuple]:
         """Riemannian gradient in the frame, of a loss with the Euclidean gradient ``grad + decay x``.
 
@@ -307,24 +311,41 @@ class BallKernel(Kernel):
 class MethodKernel(Kernel):
     """Steps by the methods of a manifold that this package does not know, one operation after the other.
 
-    The manifold offers ``origin``, ``egrad2rgrad``, ``retr``, ``transp``, ``transp0``, ``transp0back``, ``inner``,
-    ``projx`` and, for decoupled weight decay, ``from_tangent0`` and ``to_tangent0``, as
-    :class:`~hypvision.geometry.Lorentz` does. Its metric at the origin is a multiple of that of flat space.
+    The manifold offers ``egrad2rgrad``, ``retr``, ``transp`` and ``projx``, as :class:`~hypvision.geometry.Lorentz`
+    does. With ``origin``, ``transp0``, ``transp0back`` and ``inner``, too, vectors are kept in frames; the metric at
+    the origin is then a multiple of that of flat space. Without them vectors keep their coordinates ``(N, d)``, and the
+    metric is that of the space around, as for spheres. Decoupled weight decay takes ``from_tangent0`` and
+    ``to_tangent0``.
     """
 
-    NEEDED = ("origin", "egrad2rgrad", "retr", "transp", "transp0", "transp0back", "inner", "projx")
+    NEEDED = ("egrad2rgrad", "retr", "transp", "projx")
+    FRAMES = ("origin", "transp0", "transp0back", "inner")
 
     def __init__(self, manifold: Manifold):
-        lacking = [name for name in self.NEEDED if not callable(getattr(manifold, name, None))]
+        self._require(manifold, self.NEEDED, "The optimisers need")
+        super().__init__(manifold)
+        self.frames = all(callable(getattr(manifold, name, None)) for name in self.FRAMES)
+
+    @staticmethod
+    def _require(manifold: Manifold, names: tuple[str, ...], who: str) -> None:
+        lacking = [name for name in names if not callable(getattr(manifold, name, None))]
         if lacking:
             raise TypeError(
-                f"The optimisers need {', '.join(lacking)} of the manifold {type(manifold).__name__}. Methods are as "
-                "those of hypvision.geometry.Lorentz."
+                f"{who} {', '.join(lacking)} of the manifold {type(manifold).__name__}. Methods are as those of "
+                "hypvision.geometry.Lorentz."
             )
-        super().__init__(manifold)
 
-    def _unit(self, x: Tensor) -> Tensor:
+    def size(self, width: int) -> int:
+        return super().size(width) if self.frames else width
+
+    def _at(self, x: Tensor, d: Tensor) -> Tensor:
+        """The tangent vector at ``x`` that is ``d`` in its frame, but for the unit of length."""
+        return self.manifold.transp0(x, d) if self.frames else d
+
+    def _unit(self, x: Tensor) -> Tensor | float:
         """Length of a unit vector of coordinates at the origin."""
+        if not self.frames:
+            return 1.0
         origin = self.manifold.origin(x.shape[-1] - self.manifold.extra, dtype=x.dtype, device=x.device)
         vector = torch.zeros_like(origin[self.manifold.extra :])
         vector[0] = 1
@@ -333,24 +354,25 @@ class MethodKernel(Kernel):
 
     def gradient(self, x: Tensor, grad: Tensor, c, decay: float = 0.0) -> tuple[Tensor, tuple]:
         grad = torch.add(grad, x, alpha=decay) if decay else grad
-        return self.frame(x, self.manifold.egrad2rgrad(x, grad), c), ()
+        return self.frame(x, grad, c), ()
 
     def frame(self, x: Tensor, v: Tensor, c) -> Tensor:
-        return self.manifold.transp0back(x, v) * self._unit(x)
+        tangent = self.manifold.egrad2rgrad(x, v)
+        return self.manifold.transp0back(x, tangent) * self._unit(x) if self.frames else tangent
 
     def step_(self, x: Tensor, d: Tensor, m: Tensor | None, where: tuple, c) -> None:
-        unit = self._unit(x)
         start = x.clone()
-        x.copy_(self.manifold.retr(start, self.manifold.transp0(start, d / unit)))
+        x.copy_(self.manifold.retr(start, self._at(start, d / self._unit(x))))
         if m is not None:
-            moved = self.manifold.transp(start, x, self.manifold.transp0(start, m))
-            m.copy_(self.manifold.transp0back(x, moved))
+            moved = self.manifold.transp(start, x, self._at(start, m))
+            m.copy_(self.manifold.transp0back(x, moved) if self.frames else moved)
 
     def step_along_(self, x: Tensor, m: Tensor, scale: Tensor | float, where: tuple, c) -> None:
         scale = scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale
         self.step_(x, m * scale, m, where, c)
 
     def decay_(self, x: Tensor, share: float, c) -> None:
+        self._require(self.manifold, ("from_tangent0", "to_tangent0"), "Decoupled weight decay needs")
         x.copy_(self.manifold.from_tangent0(self.manifold.to_tangent0(x) * (1 - share)))
 
     def project_(self, x: Tensor, c) -> None:

@@ -93,6 +93,7 @@ CONVERTERS = {
         hyperboliccv_from_official,
         hyperboliccv_to_official,
         hyperboliccv_variant,
+        back_options=("curvature",),
     ),
     "hyperclip": Converter(
         "HyperCLIP segmenter", is_official_hyperclip, segmenter_from_official, hyperclip_to_official, segmenter_variant
@@ -166,7 +167,7 @@ def convert_file(
         target: ``.safetensors``, ``.pth`` or ``.pt``. It is written under another name and moved into place, so that
             an interruption leaves no half of a file.
         to_official: convert from hypvision's names to the official ones.
-        curvature: of an HCFormer that becomes an official one, if it is not 1.
+        curvature: of an HCFormer or Lorentz ResNet that becomes an official one, if it is not 1 (nor learned).
         backbone: of a Hi-Mapper, timm's name, where shapes do not tell it.
 
     Returns:
@@ -214,7 +215,7 @@ def convert_file(
 
 
 _USES = {
-    "curvature": "it is for HCFormers that get official names (--from hcformer --to-official)",
+    "curvature": "it is for HCFormers and Lorentz ResNets that get official names (--to-official)",
     "backbone": "it is for official Hi-Mappers (--from himapper)",
 }
 

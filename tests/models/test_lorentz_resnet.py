@@ -188,6 +188,21 @@ def test_mistakes_in_checkpoints_are_explained():
         hyperboliccv_to_official(timm.create_model("hcnn_resnet18", plus=True, **MICRO).state_dict())
 
 
+def test_curvatures_on_the_way_back():
+    fixed = timm.create_model("hcnn_resnet18", curvature=0.5, **MICRO).state_dict()
+    official = hyperboliccv_to_official(fixed, curvature=0.5)
+    assert {float(value) for name, value in official.items() if name.endswith(".k")} == {2.0}
+    learned = timm.create_model("hcnn_resnet18", curvature=0.5, learn_curvature=True, **MICRO).state_dict()
+    assert all(torch.equal(official[n], v) for n, v in hyperboliccv_to_official(learned).items() if n.endswith(".k"))
+    for weights, curvature, message in (
+        (learned, 0.5, "hold what was learned"),
+        (fixed, -1.0, "must be positive"),
+        ({**fixed, "manifolds.0.log_c": torch.zeros(()), "manifolds.1.log_c": torch.ones(())}, None, "several curvat"),
+    ):
+        with pytest.raises(HypvisionError, match=message):
+            hyperboliccv_to_official(weights, curvature)
+
+
 def test_command_line(tmp_path, monkeypatch, capsys):
     torch.save(published("L-ResNet-18")[1].state_dict(), tmp_path / "in.pth")
     monkeypatch.setattr(

@@ -7,13 +7,10 @@ from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBal
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, kernels
 
 
-class Sphere(Manifold):
-    """Unit vectors ``(..., n + 1)``; the origin is the first axis."""
+class SphereWithoutOrigin(Manifold):
+    """Unit vectors ``(..., n + 1)``."""
 
     extra = 1
-
-    def origin(self, n, dtype=None, device=None):
-        return torch.eye(n + 1, dtype=dtype, device=device)[0]
 
     def projx(self, x):
         return x / x.norm(dim=-1, keepdim=True)
@@ -31,6 +28,13 @@ class Sphere(Manifold):
     def transp(self, x, y, v):
         return v - (y * v).sum(-1, keepdim=True) / (1 + (x * y).sum(-1, keepdim=True)) * (x + y)
 
+
+class Sphere(SphereWithoutOrigin):
+    """The origin is the first axis."""
+
+    def origin(self, n, dtype=None, device=None):
+        return torch.eye(n + 1, dtype=dtype, device=device)[0]
+
     def transp0(self, x, u):
         origin = self.origin(u.shape[-1], u.dtype, u.device).expand_as(x)
         return self.transp(origin, x, torch.cat([torch.zeros_like(u[..., :1]), u], -1))
@@ -47,9 +51,9 @@ class Sphere(Manifold):
 
 
 @pytest.mark.parametrize("kind", [RiemannianSGD, RiemannianAdam, RiemannianAdamW])
-def test_points_of_a_sphere_find_theirs(kind):
+@pytest.mark.parametrize("sphere", [Sphere(), SphereWithoutOrigin()], ids=["origin", "none"])
+def test_points_of_a_sphere_find_theirs(sphere, kind):
     torch.manual_seed(0)
-    sphere = Sphere()
     target = sphere.projx(torch.randn(5, 4, dtype=torch.float64))
     start = sphere.projx(target + 0.5 * torch.randn(5, 4, dtype=torch.float64))
     points = ManifoldParameter(start, sphere)
@@ -93,5 +97,23 @@ def test_what_a_manifold_lacks_is_told():
     class Bare(Manifold):
         pass
 
-    with pytest.raises(TypeError, match="need origin, egrad2rgrad.*Bare"):
+    with pytest.raises(TypeError, match="need egrad2rgrad, .*Bare"):
         RiemannianAdam([ManifoldParameter(torch.zeros(3, 4), Bare())])
+    points = ManifoldParameter(torch.eye(4)[:3], SphereWithoutOrigin())
+    points.grad = torch.ones(3, 4)
+    with pytest.raises(TypeError, match="weight decay needs from_tangent0, to_tangent0 of the manifold Sphere"):
+        RiemannianAdamW([points], weight_decay=0.1).step()
+
+
+def test_vectors_without_an_origin_and_with_one_make_the_same_steps():
+    found = []
+    for sphere in (Sphere(), SphereWithoutOrigin()):
+        torch.manual_seed(0)
+        points = ManifoldParameter(sphere.projx(torch.randn(5, 4, dtype=torch.float64)), sphere)
+        optimizer = RiemannianAdam([points], lr=0.05, weight_decay=0.0)
+        for _ in range(5):
+            optimizer.zero_grad()
+            points[:, 0].sum().backward()
+            optimizer.step()
+        found.append(points.data)
+    torch.testing.assert_close(*found)
