@@ -48,9 +48,10 @@ PUBLISHED = {
         "optimiser": "AdamW, rate 0.0001, decay 0.0001",
         "batch": "8 x 2",
         "length": "12 epochs",
-        "schedule": "steps after epochs 8, 11",
+        "schedule": "500 iterations of warm-up, steps after epochs 8, 11",
         "size": "1333 x 800",
         "drop path": "0",
+        "not decayed": "nothing",
     },
 }
 KEPT = {
@@ -98,6 +99,8 @@ def _ade20k(cfg: Config, found: dict[str, str]) -> dict[str, str]:
     resize, crop = cfg.train_dataloader.dataset.pipeline[2:4]
     tested = {step.type: step for step in cfg.test_dataloader.dataset.pipeline}
     assert cfg.val_dataloader.dataset.pipeline == cfg.test_dataloader.dataset.pipeline
+    views = cfg.tta_pipeline[1].transforms
+    assert [dict(type="ResizeToMultiple", size_divisor=32)] in views  # with --tta, too
     low, high = resize.ratio_range
     aligned = f", aligned to {tested['ResizeToMultiple'].size_divisor}" if "ResizeToMultiple" in tested else ""
     return {
@@ -109,9 +112,11 @@ def _ade20k(cfg: Config, found: dict[str, str]) -> dict[str, str]:
 
 
 def _coco(cfg: Config, found: dict[str, str]) -> dict[str, str]:
+    warm_up, steps = cfg.param_scheduler
     return {
-        "schedule": f"steps after epochs {', '.join(map(str, cfg.param_scheduler[1].milestones))}",
+        "schedule": f"{warm_up.end} iterations of warm-up, steps after epochs {', '.join(map(str, steps.milestones))}",
         "size": " x ".join(map(str, cfg.train_dataloader.dataset.pipeline[2].scale)),
+        "not decayed": _not_decayed(cfg),
     }
 
 

@@ -67,9 +67,7 @@ def test_there_and_back(tmp_path, official):
     assert done.model == "hcformer_nano"
     assert {n: v.shape for n, v in back.items()} == {n: v.shape for n, v in whole.items()}
     assert all(torch.equal(back[name], value) for name, value in whole.items())
-    with pytest.raises(
-        HypvisionError, match="--curvature has no use here: it is for HCFormers and Lorentz ResNets"
-    ):
+    with pytest.raises(HypvisionError, match="--curvature has no use here: it is for HCFormers and Lorentz ResNets"):
         convert_file("hcformer", source, tmp_path / "ours.safetensors", curvature=0.25)
     with pytest.raises(HypvisionError, match="must be positive"):
         hcformer_to_official({}, -1.0)

@@ -9,3 +9,16 @@ test_pipeline = [
 ]
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
+tta_pipeline = [  # mmseg's views, aligned, too
+    dict(type="LoadImageFromFile"),
+    dict(
+        type="TestTimeAug",
+        transforms=[
+            [dict(type="Resize", scale_factor=r, keep_ratio=True) for r in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)],
+            [dict(type="ResizeToMultiple", size_divisor=32)],
+            [dict(type="RandomFlip", prob=0.0), dict(type="RandomFlip", prob=1.0, direction="horizontal")],
+            [dict(type="LoadAnnotations")],
+            [dict(type="PackSegInputs")],
+        ],
+    ),
+]
