@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hypvision.geometry import Lorentz, ManifoldParameter
-from hypvision.geometry.lorentz.frame import _times
+from hypvision.geometry.lorentz.frame import _CAP, _times
 from hypvision.geometry.lorentz.means import centroid_space
 from hypvision.geometry.numerics import backward_of, distance_from_square, exact, plain, squash_factor
 
@@ -23,14 +23,13 @@ __all__ = ["LorentzBatchNorm1d", "LorentzBatchNorm2d", "LorentzLayerNorm", "Lore
 
 # Everything below is in units of the radius of curvature. Points are pairs of a time and a space part.
 
-# Longest vector whose cosh has a square in float32 (float64): the bound where no other is asked for.
-_CAP = {torch.float32: 40.0, torch.float64: 350.0}
 # Least cosh(r) - 1: r and sinh(r) are numbers to divide by
 _LEAST = 1e-30
 
 
 def _longest(limit: float | None, dtype: torch.dtype) -> float:
     """Length at which the exponential map cuts vectors, in units of the radius of curvature."""
+    # the cap: the longest vector whose cosh has a square
     return _CAP[dtype] if limit is None else min(limit, _CAP[dtype])
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hypvision.geometry import CurvatureParameter, Euclidean, Manifold, Product
+from hypvision.geometry.rows import blocks
 
-from .kernels import Kernel, blocks, kernel_of
+from .kernels import Kernel, kernel_of
 
 __all__ = ["RiemannianOptimizer"]
 

@@ -18,19 +18,10 @@ from hypvision.geometry.numerics import wide_square_norm
 
 __all__ = ["BallKernel", "Kernel", "LorentzKernel", "kernel_of"]
 
-# Rows of a block: its temporaries stay in the cache. On a CPU new memory is handed out page by page, and that is what
-# an update written in whole tensors waits for.
-_BLOCK = 2**18  # coordinates; in smaller ones calls cost more than what they compute
 # Longest step, sqrt(c) times the distance; nothing can be farther away than twice the caps of the radius.
 _LONGEST = 40.0
 # Longest gradient: its products with points at the cap must not overflow.
 _STEEPEST = {torch.float32: 1e18, torch.float64: 1e150}
-
-
-def blocks(rows: int, columns: int, device: torch.device) -> list[slice]:
-    """Slices of the rows of a tensor; one slice on a GPU."""
-    size = max(64, _BLOCK // columns) if device.type == "cpu" else rows
-    return [slice(i, i + size) for i in range(0, rows, max(size, 1))] if rows > size else [slice(None)]
 
 
 def _square(v: Tensor) -> Tensor:
