@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 from mmengine.dist import barrier, get_rank
-from mmengine.fileio import LocalBackend, YamlHandler, register_backend, register_handler
+from mmengine.fileio import LocalBackend, PickleHandler, YamlHandler, register_backend, register_handler
 from mmengine.fileio import io as mmengine_io
 from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer, print_log
@@ -393,9 +393,20 @@ class SafeYamlHandler(YamlHandler):
         return yaml.safe_load(file)
 
 
+class PickleWriter(PickleHandler):
+    """mmengine's pickles, written but never read: one that is called an annotation file could run any command."""
+
+    def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
+        raise HypvisionError(  # mmengine opens the file, and tells the name to nobody
+            "A file that the data of the config name is a pickle (.pkl, .pickle), which could run any code, so it was "
+            "not read. If you trust it, convert it to JSON, and name that file in the config."
+        )
+
+
 def install() -> None:
     """Make mmengine read and write files as above; calling it again changes nothing."""
     register_handler(["yaml", "yml"])(SafeYamlHandler)
+    register_handler(["pickle", "pkl"])(PickleWriter)
     names = ("", "http://", "https://", "zoo:", "hf-hub:", "file://")
     CheckpointLoader.register_scheme(prefixes=names, loader=load, force=True)
     stores = (r"(\S+\:)?s3://", r"(\S+\:)?petrel://", "pavi://")

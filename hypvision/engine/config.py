@@ -94,12 +94,9 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         path = Path(source).expanduser()
         if not path.is_file():
             path = find_config(source) or path
-        if path.is_file() and path.suffix not in (".py", ".json"):  # mmengine's reader of YAML runs code from the file
-            raise HypvisionError(
-                f"The config '{path}' ends in '{path.suffix}'. Configs are Python (.py) or JSON (.json); both can run "
-                "any code."
-            )
-        if not path.is_file():
+        if path.is_file():
+            _check_suffix(path)
+        else:
             raise HypvisionError(
                 f"There is no config '{source}'.{close_configs(source)} Give the path of a config file, or a name "
                 "of `hypvision configs`."
@@ -143,15 +140,27 @@ def _check_kinds(config: Config, source: str | Path | Config) -> None:
                 raise HypvisionError(f"The config '{source}' has {key} = {value!r}, but {expected} is expected there.")
 
 
+def _check_suffix(path: Path) -> None:
+    if path.suffix not in (".py", ".json"):
+        raise HypvisionError(
+            f"The config '{path}' ends in '{path.suffix}'. Configs are Python (.py) or JSON (.json); both can run any "
+            "code."
+        )
+
+
 @contextmanager
 def _own_bases() -> Iterator[None]:
-    """Inside, mmengine finds the configs that ``_base_`` names with :data:`OWN`."""
+    """Inside, mmengine finds the configs that ``_base_`` names with :data:`OWN`, and reads no other kind of base than
+    of config."""
     from mmengine.config import Config
 
     find = Config._get_cfg_path
 
     def find_own(name: str, filename: str) -> tuple[str, str | None]:
-        return (str(config_folder() / name.removeprefix(OWN)), None) if name.startswith(OWN) else find(name, filename)
+        own = name.startswith(OWN)
+        path, scope = (str(config_folder() / name.removeprefix(OWN)), None) if own else find(name, filename)
+        _check_suffix(Path(path))
+        return path, scope
 
     Config._get_cfg_path = staticmethod(find_own)
     try:

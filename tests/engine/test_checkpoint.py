@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import pickle
 import shutil
 import threading
 import warnings
@@ -17,7 +18,8 @@ import torch
 from torch import nn
 
 pytest.importorskip("mmcv")
-from mmengine.fileio import get, get_file_backend, put_text
+from mmengine.dataset import BaseDataset
+from mmengine.fileio import dump, get, get_file_backend, put_text
 from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
 from mmengine.runner import CheckpointLoader, Runner, save_checkpoint
@@ -146,6 +148,16 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path, zipped, through_mmeng
     assert not proof.exists()
     torch.load(path, weights_only=False)
     assert proof.exists()  # the trap works
+
+
+@pytest.mark.parametrize("suffix", ["pkl", "pickle"])
+def test_annotations_in_a_pickle_are_refused_and_not_run(tmp_path, suffix):
+    (tmp_path / f"ann.{suffix}").write_bytes(pickle.dumps(Command(f"touch {tmp_path / 'proof'}")))
+    with pytest.raises(HypvisionError, match="convert it to JSON"):
+        BaseDataset(str(tmp_path / f"ann.{suffix}"))
+    assert not (tmp_path / "proof").exists()
+    dump([1], tmp_path / f"results.{suffix}")  # what a metric writes
+    assert pickle.loads((tmp_path / f"results.{suffix}").read_bytes()) == [1]
 
 
 @pytest.mark.parametrize("arguments", [(HistoryBuffer, "__init__"), (np.ndarray, "tofile"), (np.ndarray, "mean")])
