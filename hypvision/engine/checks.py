@@ -13,7 +13,7 @@ from typing import Any
 from hypvision.errors import HypvisionError, did_you_mean, explain_os_error
 from hypvision.shipped import shipped_configs
 
-__all__ = ["check_channels", "check_data", "close_configs", "explain", "readable_errors"]
+__all__ = ["check_channels", "check_data", "close_configs", "data_folders", "explain", "readable_errors"]
 
 LAYOUT = {
     "img_path": "the images",
@@ -40,6 +40,18 @@ def datasets_of(config: Any) -> Iterator[dict]:
     elif isinstance(config, (list, tuple)):
         for item in config:
             yield from datasets_of(item)
+
+
+def data_folders(config: dict) -> list[Path]:
+    """The folders that the images and label maps of a config lie in, as far as the config names them."""
+    found: dict[Path, None] = {}
+    for phase in ("train", "val", "test"):
+        for dataset in datasets_of(config.get(f"{phase}_dataloader")):
+            root, parts = str(dataset.get("data_root") or dataset.get("root") or ""), dataset.get("data_prefix") or {}
+            parts = [part for part in parts.values() if isinstance(part, str)] if isinstance(parts, dict) else []
+            if (root or any(parts)) and not any(map(_is_remote, (root, *parts))):
+                found.update(dict.fromkeys(Path(root, part).expanduser().resolve() for part in parts or [""]))
+    return list(found)
 
 
 def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test")) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypvision.engine.checks import close_configs
+from hypvision.engine.checks import close_configs, datasets_of
 from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS
 from hypvision.errors import HypvisionError, did_you_mean, require
 from hypvision.shipped import config_folder, find_config
@@ -189,6 +189,9 @@ def _roots_of_bases(config: Config) -> list[str]:
 def files_of(config: Config) -> list[str]:
     """The files that a config is made of, and those that it names: what nothing of its run may write."""
     named = [value for value in _values(config.to_dict()) if isinstance(value, str) and 0 < len(value) < 4096]
+    for dataset in (dataset for phase in PHASES for dataset in datasets_of(config.get(f"{phase}_dataloader"))):
+        if isinstance(dataset.get("ann_file"), str):
+            named.append(str(Path(str(dataset.get("data_root") or ""), dataset["ann_file"]).expanduser()))
     return [
         name
         for name in (*_files(config), *named, config.filename)

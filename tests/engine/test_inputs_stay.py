@@ -1,9 +1,18 @@
 """What a run reads is never written by it: its config, that one's bases, the files that it names; links stay links."""
 
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
 import pytest
 from helpers.engine import make_images, write_config
 
 from hypvision.cli import main
+from hypvision.engine.config import files_of, load_config
+from hypvision.engine.run import _write_predictions
+from hypvision.engine.run import test as measure
+from hypvision.errors import HypvisionError
+from hypvision.files import protecting
 
 
 @pytest.fixture
@@ -41,3 +50,40 @@ def test_links_in_a_work_dir_are_not_followed(config, tmp_path, capsys, name):
     (tmp_path / "work" / name).symlink_to(precious)
     assert main(["train", str(config), "--work-dir", str(tmp_path / "work")]) == 2
     assert "link" in capsys.readouterr().err and precious.read_text() == "old"
+
+
+def test_images_of_the_data_stay(config, monkeypatch, capsys):
+    assert main(["train", str(config), "--work-dir", str(config.parent)]) == 0
+    weights, data = str(config.parent / "epoch_1.pth"), config.parents[1] / "data"
+    image = data / "val/blue/0.png"
+    before = image.read_bytes()
+    for option, place in (("--out", image), ("--out", data / "train/new.json"), ("--show-dir", data / "val/blue")):
+        assert main(["test", str(config), weights, "--work-dir", str(config.parent / "t"), option, str(place)]) == 2
+        assert "which holds data" in capsys.readouterr().err
+    assert image.read_bytes() == before and not (data / "train/new.json").exists()
+
+    monkeypatch.chdir(data / "val")  # where everything lies below the data, but images
+    with pytest.raises(HypvisionError, match="which holds data"):
+        measure(config, weights, config.parent / "t", out="blue/0.png")
+    assert image.read_bytes() == before
+
+
+@pytest.mark.parametrize("root", ["", ".", "{data}"])
+def test_label_maps_and_annotations_of_the_data_stay(tmp_path, monkeypatch, root):
+    pytest.importorskip("mmseg")
+    import hypvision.openmmlab  # noqa: F401 - where predictions of its metrics go
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ann.json").write_text("{}")
+    dataset = dict(type="x", data_root=root.format(data=tmp_path), ann_file="ann.json")
+    prefixes = [dict(img_path="images", seg_map_path="maps"), {}]
+    for metric, out, refused in (
+        ("IoUMetric", "maps/val", True), ("IoUMetric", "images", True), ("IoUMetric", "work/maps", False),
+        ("IoUMetric", ".", root != ""), ("TopKAccuracy", "ann.json", True), ("TopKAccuracy", "work/a.json", False),
+    ):  # fmt: skip
+        part = dict(dataset, data_prefix=prefixes[out == "."])
+        content = dict(model=dict(type="x"), test_dataloader=dict(dataset=part), test_evaluator=dict(type=metric))
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        found = load_config(tmp_path / "config.json")
+        with protecting(*files_of(found)), pytest.raises(HypvisionError) if refused else nullcontext():
+            _write_predictions(found, Path(out))
