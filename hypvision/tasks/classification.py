@@ -7,6 +7,7 @@ initialises the backbone of a segmenter or detector.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import replacing, write_json
+from hypvision.files import below, replacing, write_json
 from hypvision.inference.predictors import Predictor, Request, classifier
 
 if TYPE_CHECKING:
@@ -264,7 +265,8 @@ class PredictionPainterHook(Hook):
             text = [f"{names[best]}  {100 * float(output['scores'][best]):.0f}%", f"true: {names[label]}"]
             verdict = "right" if best == label else "wrong"
             painted = self._paint(dataset.read(output["index"]), text, right=best == label)
-            with replacing(self.out_dir / f"{verdict}_{output['index']:06d}_{names[label]}.png") as temporary:
+            name = re.sub(r"[/\\]", "-", str(names[label]))  # a class may be called "yes/no"
+            with replacing(below(self.out_dir, f"{verdict}_{output['index']:06d}_{name}.png")) as temporary:
                 painted.save(temporary)
 
     def _paint(self, image: Image.Image, text: list[str], right: bool) -> Image.Image:
