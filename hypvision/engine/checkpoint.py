@@ -213,8 +213,6 @@ class AtomicLocalBackend(LocalBackend):
 
 def _resumable(path: Path) -> bool:
     """Whether a checkpoint is complete and holds the place in the training that a resumed run starts from."""
-    if path.is_dir():  # sharded, as DeepSpeed and FSDP write them: their own loader checks them
-        return any(path.iterdir())
     try:
         checkpoint = load_checkpoint_file(path)
     except HypvisionError as error:

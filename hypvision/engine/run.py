@@ -148,9 +148,8 @@ def _check_weights(
     runner: Runner, path: str, resume: bool = False, exact: bool = True, allow_nonfinite: bool = True
 ) -> None:
     """Refuse a checkpoint of another architecture before it is loaded."""
-    known = path.startswith(("http://", "https://")) or is_address(path)
-    if Path(path).is_dir() or ("://" in path and not known):  # sharded, or elsewhere on the net: their loaders check it
-        return
+    if "://" in path and not path.startswith(("http://", "https://")) and not is_address(path):
+        return  # elsewhere on the net: mmengine's loaders find it
     checkpoint = load(path)  # of an address from the cache, when the Runner asks again
     if resume and "optimizer" not in checkpoint:
         raise HypvisionError(

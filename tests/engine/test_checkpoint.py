@@ -347,6 +347,8 @@ def test_resume_takes_the_newest_that_loads(tmp_path):
     for epoch in (2, 9, 10):
         torch.save(resumable(epoch), tmp_path / f"epoch_{epoch}.pth")
     torch.save({"state_dict": {}}, tmp_path / "epoch_12.pth")  # weights only: nothing to go on from
+    (tmp_path / "epoch_13.pth").mkdir()
+    (tmp_path / "epoch_13.pth" / "part.pth").write_bytes(b"no checkpoint")
     torch.save(resumable(), tmp_path / "best_top1_epoch_11.pth")
     assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_10.pth"
     (tmp_path / "epoch_10.pth").write_bytes(b"half")
@@ -363,7 +365,8 @@ def test_resume_takes_the_newest_that_loads(tmp_path):
         pointer.write_text(text)
         assert Path(find_resume_checkpoint(tmp_path)).name == expected, text
     for path in tmp_path.glob("*.pth"):
-        path.write_bytes(b"")
+        if path.is_file():
+            path.write_bytes(b"")
     with pytest.raises(HypvisionError, match=r"None of the checkpoints .* can be resumed .*epoch_10\.pth"):
         find_resume_checkpoint(tmp_path)
 
