@@ -14,8 +14,9 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,22 @@ class EngineNamesHook(Hook):
 def _load_with_cache(filename: str, map_location: Any = None, model_dir: str | None = None) -> dict[str, Any]:
     """:func:`load` with the arguments that mmengine's loaders of model names pass."""
     return load(filename, map_location)
+
+
+def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """One of mmengine's loaders of names that a list has, which raises a KeyError for those of none."""
+
+    @wraps(read)
+    def load_known(filename: str, map_location: Any = None) -> dict[str, Any]:
+        try:
+            return read(filename, map_location=map_location)
+        except KeyError as error:
+            raise HypvisionError(
+                f"There are no weights '{filename}': mmengine's list of them has no such name. Correct load_from, or "
+                "init_cfg of the model, or give a file."
+            ) from error
+
+    return load_known
 
 
 def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
@@ -411,6 +428,12 @@ def install() -> None:
     CheckpointLoader.register_scheme(prefixes=stores, loader=refuse_store, force=True)
     # mmengine's loaders of torchvision://, open-mmlab:// and mmcls:// look an address up and call this name.
     mmengine_checkpoint.load_from_http = _load_with_cache
+    for prefixes, read in (
+        (("modelzoo://", "torchvision://"), mmengine_checkpoint.load_from_torchvision),
+        (("open-mmlab://", "openmmlab://"), mmengine_checkpoint.load_from_openmmlab),
+        ("mmcls://", mmengine_checkpoint.load_from_mmcls),
+    ):
+        CheckpointLoader.register_scheme(prefixes=prefixes, loader=_of_a_list(read), force=True)
     register_backend("local", AtomicLocalBackend, force=True, prefixes="")
     # mmengine keeps the backends it has made: those of the old kind would go on being used.
     for key, backend in list(mmengine_io.backend_instances.items()):

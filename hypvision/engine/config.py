@@ -42,10 +42,15 @@ KINDS = {
     "a dict": (dict, (
         "model", *(f"{phase}_{part}" for phase in PHASES for part in ("dataloader", "cfg")), "optim_wrapper",
         "auto_scale_lr", "default_hooks", "env_cfg", "log_processor", "randomness", "model_wrapper_cfg", "visualizer",
+        "custom_imports", "env_cfg.dist_cfg", "env_cfg.mp_cfg",
     )),
     "a dict or a list of dicts": ((dict, list, tuple), ("val_evaluator", "test_evaluator", "param_scheduler")),
     "a list of dicts": ((list, tuple), ("custom_hooks", "vis_backends")),
     "a string": ((str, os.PathLike), ("work_dir", "load_from", "default_scope", "experiment_name")),
+    "a whole number": (int, (
+        "log_processor.window_size", "train_cfg.val_interval", "default_hooks.checkpoint.interval",
+        "default_hooks.logger.interval",
+    )),
 }  # fmt: skip
 
 OWN = "hypvision::"  # before the name of a shipped config in _base_, as "mmdet::" stands before those of mmdet
@@ -127,13 +132,20 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
     except (KeyError, TypeError, AssertionError, IndexError) as error:
         raise HypvisionError(f"The options {options} do not fit the config: {error}.") from error
     _check_kinds(config, source)  # options are merged by then
+    if any(option.partition(".")[0] == "custom_imports" for option in options):
+        try:
+            _import_modules(config)
+        except ImportError as error:
+            raise HypvisionError(f"The options {options} name what cannot be imported: {error}.") from error
     return config
 
 
 def _check_kinds(config: Config, source: str | Path | Config) -> None:
     for expected, (kinds, keys) in KINDS.items():
         for key in keys:
-            value = config.get(key)
+            value = config
+            for part in key.split("."):
+                value = value.get(part) if hasattr(value, "get") else None
             parts = value if isinstance(value, (list, tuple)) else ()  # hooks may be built already
             plain = any(part is None or isinstance(part, (str, int, float)) for part in parts)
             if value is not None and (plain or not isinstance(value, kinds)):

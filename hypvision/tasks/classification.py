@@ -98,6 +98,8 @@ class ImageClassifier(BaseModel):
         self.num_classes = self.backbone.num_classes
         if not self.num_classes:
             raise HypvisionError("A classifier needs classes: set model.backbone.num_classes in the config.")
+        if not 0 <= label_smoothing <= 1:
+            raise ValueError(f"label_smoothing must be from 0 to 1, got {label_smoothing}")
         self.label_smoothing = label_smoothing
         self.test_flip = test_flip
         self.mixup = None
@@ -159,6 +161,8 @@ class TopKAccuracy(BaseMetric):
     def __init__(self, topk: tuple[int, ...] = (1, 5), out_file: str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.topk = tuple(topk)
+        if min(self.topk) < 1:
+            raise ValueError(f"topk must be numbers from 1, got {topk}")
         self.out_file = out_file
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:

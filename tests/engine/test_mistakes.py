@@ -434,6 +434,36 @@ def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
         assert message in said
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("log_level=x", "does not fit: KeyError, x"),
+        ("randomness.seed=x", "does not fit: TypeError"),
+        ("env_cfg.dist_cfg=3", "has env_cfg.dist_cfg = 3, but a dict"),
+        ("train_dataloader.dataset.transform=3", "value of ImageFolderDataset that does not fit"),
+        ("train_dataloader.dataset.root=3", "does not fit: TypeError"),
+        ("train_dataloader.sampler=3", "does not fit: TypeError"),
+        ("train_dataloader.collate_fn=3", "collate_fn should be a dict or callable"),
+        ("train_cfg.val_interval=x", "has train_cfg.val_interval = 'x', but a whole number"),
+        ("log_processor.window_size=x", "has log_processor.window_size = 'x', but a whole number"),
+        ("model.backbone=3", "value of ImageClassifier that does not fit"),
+        ("model.mixup=3", "value of ImageClassifier that does not fit"),
+        ("model.data_preprocessor=3", "data_preprocessor should be a `dict`"),
+        ("model.label_smoothing=2", "label_smoothing must be from 0 to 1"),
+        ("model.type=os.mkdir", "mkdir() missing required argument"),
+        ("val_evaluator.topk=x", "value of TopKAccuracy that does not fit"),
+        ("load_from=mmcls://nosuch", "no weights 'mmcls://nosuch'"),
+        ("load_from=torchvision://nosuch", "no weights 'torchvision://nosuch'"),
+        ("load_from=open-mmlab://nosuch", "no weights 'open-mmlab://nosuch'"),
+        ("custom_imports=nosuch", "has custom_imports = 'nosuch', but a dict"),
+        ("custom_imports.imports=nosuch", "cannot be imported"),
+    ],
+)
+def test_a_value_of_another_kind(classifier, tmp_path, capsys, option, message):
+    said = fails(capsys, "train", classifier, "--work-dir", tmp_path / "run", "--cfg-options", option)
+    assert message in said
+
+
 def test_bugs_keep_their_traceback():
     """An error of the same words that does not come from building the config."""
     with pytest.raises(TypeError) as caught:
