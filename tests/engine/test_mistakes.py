@@ -89,8 +89,8 @@ def label_map(value: int, shape=(64, 64)):
 @pytest.mark.parametrize(
     ("folder", "spoil", "message"),
     [
-        ("images", lambda path: path.write_bytes(b"no image"), r"image '.*000001\.jpg' cannot be read\. Replace"),
-        ("images", lambda path: path.write_bytes(b""), r"image '.*000001\.jpg' cannot be read, it is empty\."),
+        ("images", lambda path: path.write_bytes(b"no image"), r"image '.*000001\.jpg' cannot be read: .*Replace"),
+        ("images", lambda path: path.write_bytes(b""), r"image '.*000001\.jpg' cannot be read \(it is empty\)"),
         ("annotations", lambda path: path.write_bytes(b"no"), r"label map '.*000001\.png' cannot be read\. Replace"),
         ("annotations", Path.unlink, r"label map '.*000001\.png' of the image '.*000001\.jpg' does not exist\. Put it"),
         ("annotations", label_map(200), r"000001\.png' has the label 200, .* 5 classes, so labels from 1 to 5 are"),
@@ -345,10 +345,9 @@ def test_full_disk(originals, checkpoints, tmp_path, capsys, monkeypatch, task):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "replace", full)  # mmengine's files and ours
-    monkeypatch.setattr(Image.Image, "save", full)  # the label maps of mmseg
     out = tmp_path / "out" / "found"
     said = fails(capsys, "test", config, checkpoints[task], "--work-dir", tmp_path / "run", "--out", out)
-    assert "The disk is full" in said and "Free some space" in said
+    assert "he disk is full" in said and "Free some space" in said
     assert remains(tmp_path / "out") == []
     if task == "detection":
         assert "found.bbox.json' was not written" in said
