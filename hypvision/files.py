@@ -35,6 +35,7 @@ __all__ = [
     "csv_text",
     "protecting",
     "read_json",
+    "read_lines",
     "replacing",
     "replacing_folder",
     "write_json",
@@ -224,6 +225,28 @@ def read_json(path: str | Path) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8-sig"))  # Windows editors begin a file with a mark
     except RecursionError as error:
         raise ValueError("its brackets are nested too deeply") from error
+
+
+def read_lines(path: str | Path, what: str, blank: bool = False) -> list[str]:
+    """The lines of a text file, without the space around them.
+
+    Args:
+        path: the file.
+        what: it is, for the message.
+        blank: keep the empty lines, so that the others can be numbered.
+
+    Raises:
+        HypvisionError: it is missing, cannot be read, or is no text in UTF-8.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")  # Windows editors begin a file with a mark
+    except FileNotFoundError as error:
+        raise HypvisionError(f"There is no '{path}', {what}.") from error
+    except UnicodeDecodeError as error:
+        raise HypvisionError(f"'{path}', {what}, is not text in UTF-8 ({error}). Save it as UTF-8.") from error
+    except OSError as error:
+        raise HypvisionError(f"'{path}', {what}, cannot be read: {error.strerror or error}.") from error
+    return [line.strip() for line in text.splitlines() if blank or line.strip()]
 
 
 def write_json(path: str | Path, content: Any, indent: int | None = 1) -> None:

@@ -24,6 +24,7 @@ __all__ = [
     "MAX_PIXELS",
     "SUFFIXES",
     "find_images",
+    "image_kind",
     "image_size",
     "images_in",
     "is_image",
@@ -155,6 +156,15 @@ def image_size(path: str | Path) -> tuple[int, int]:
         HypvisionError: as for the files of :func:`open_image`.
     """
     return _read(path, "image", lambda image: (image.height, image.width), pixels=False)
+
+
+def image_kind(path: str | Path) -> tuple[str, str]:
+    """The format and the mode, as Pillow calls them, from the header alone.
+
+    Raises:
+        HypvisionError: as for the files of :func:`open_image`.
+    """
+    return _read(path, "image", lambda image: (image.format or "", image.mode), pixels=False)
 
 
 def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pixels: bool = True) -> _Result:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from hypvision import files
 from hypvision.errors import HypvisionError
-from hypvision.files import below, check_new_folder, protecting, replacing, replacing_folder, write_table
+from hypvision.files import below, check_new_folder, protecting, read_lines, replacing, replacing_folder, write_table
 from hypvision.viz.sheet import save_image
 
 
@@ -212,3 +212,18 @@ def test_json_of_others_is_read_or_told(tmp_path, content):
     for door in json_doors(path):
         with pytest.raises(HypvisionError, match=r"\.json"):
             door()
+
+
+def test_lines_of_others_are_read_or_told(tmp_path):
+    path = tmp_path / "list.txt"
+    path.write_bytes(b"\xef\xbb\xbfone \r\n\r\n two\n")
+    assert read_lines(path, "the list") == ["one", "two"]
+    assert read_lines(path, "the list", blank=True) == ["one", "", "two"]
+    path.write_bytes("gar\xe7on".encode("latin-1"))
+    for place, message in (
+        (path, "'.*list.txt', the list, is not text in UTF-8"),
+        (tmp_path / "none", "There is no '.*none', the list"),
+        (tmp_path, "cannot be read"),
+    ):
+        with pytest.raises(HypvisionError, match=message):
+            read_lines(place, "the list")

@@ -79,6 +79,18 @@ def look(path):
     return Image.fromarray(taken[0].permute(1, 2, 0).numpy()[..., ::-1])
 
 
+def stock(path):
+    """The transform of every config of mmseg and mmdet."""
+    pytest.importorskip("mmcv")
+    from mmengine.registry import TRANSFORMS
+
+    import hypvision.openmmlab  # noqa: F401
+
+    found = TRANSFORMS.build(dict(type="LoadImageFromFile"))(dict(img_path=str(path)))
+    assert found["img_shape"] == found["ori_shape"] == found["img"].shape[:2]
+    return Image.fromarray(found["img"][..., ::-1])
+
+
 def command(path):
     """explain, search and the rest of the commands open images in the one way."""
     from hypvision.cli import main
@@ -87,7 +99,7 @@ def command(path):
     return open_image(path)  # raises for the bad ones
 
 
-IMAGES = [classification, retrieval, published_retrieval, captions, embed, segment, radius, look, command]
+IMAGES = [classification, retrieval, published_retrieval, captions, embed, segment, radius, look, stock, command]
 
 
 def wide_labels(path):
@@ -147,3 +159,18 @@ def test_sixteen_bits_and_turned_photos_are_taken_as_they_are_shown(tmp_path, do
     pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(pixels[::-1, ::-1].copy()).save(tmp_path / "turned/class/good.png", exif=exif)
     assert (np.asarray(door(tmp_path / "turned/class/good.png")) == pixels).all()
+
+
+@pytest.mark.parametrize(
+    ("mode", "suffix"),
+    [("RGB", "jpg"), ("L", "jpg"), ("CMYK", "jpg"), ("RGB", "png"), ("L", "png"), ("RGBA", "png"), ("P", "png")],
+)
+def test_mmcv_shows_what_the_other_doors_show(tmp_path, mode, suffix):
+    """``hypvision test`` reads by its transform, ``hypvision predict`` by open_image."""
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 48, 3), dtype=np.uint8))
+    image = image.resize((96, 64), Image.Resampling.BICUBIC).convert(mode)
+    if mode == "RGBA":
+        image.putalpha(0)
+    image.save(tmp_path / f"a.{suffix}", **({"quality": 95} if suffix == "jpg" else {}))
+    shown, read = np.asarray(open_image(tmp_path / f"a.{suffix}")), np.asarray(stock(tmp_path / f"a.{suffix}"))
+    assert np.abs(shown.astype(int) - read).max() <= (1 if suffix == "jpg" else 0)

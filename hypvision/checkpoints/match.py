@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 _logger = logging.getLogger(__name__)
+_judged: ContextVar[bool] = ContextVar("judged", default=False)
 
 
 class Comparison(NamedTuple):
@@ -131,11 +133,12 @@ def check_kinds(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
     same = {name: value for name, value in given.items() if name in expected and value.shape == expected[name].shape}
     if wrong := compare({name: expected[name] for name in same}, same).mismatched:
         raise HypvisionError(f"The checkpoint does not fit the model: {', '.join(list(wrong.values())[:3])}.")
-    check_finite(same, "of this model")
+    if not _judged.get():
+        check_finite(same)
 
 
-def check_finite(weights: Mapping[str, Tensor], source: str | Path, allow: bool = True) -> None:
-    """Warn of weights that are NaN or infinite, as a training that diverged leaves them.
+def check_finite(weights: Mapping[str, Tensor], source: str | Path | None = None, allow: bool = True) -> None:
+    """Warn of weights that are NaN or infinite, as a training that diverged leaves them; ``source`` is their file.
 
     Raises:
         HypvisionError: there are such weights, and they are not allowed.
@@ -143,8 +146,9 @@ def check_finite(weights: Mapping[str, Tensor], source: str | Path, allow: bool 
     wrong = nonfinite_names(weights)
     if not wrong:
         return
+    which = "that is being loaded" if source is None else f"'{source}'"
     text = (
-        f"The checkpoint '{source}' has NaN or infinite values in {len(wrong)} of {len(weights)} weights "
+        f"The checkpoint {which} has NaN or infinite values in {len(wrong)} of {len(weights)} weights "
         f"({', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}): the training that gave it has diverged."
     )
     if not allow:
@@ -201,7 +205,7 @@ def load_trained(model: nn.Module, checkpoint: Mapping[str, Any], path: str | Pa
     state = checkpoint.get("state_dict", checkpoint)
     check_compatible(model, state, path)
     expected = model.state_dict()
-    model.load_state_dict({name: value for name, value in _named(state).items() if name in expected}, strict=False)
+    _load_judged(model, {name: value for name, value in _named(state).items() if name in expected})
 
 
 def load_into(
@@ -237,8 +241,17 @@ def load_into(
         raise _misfit(found._replace(unexpected=[] if extra else found.unexpected), source, what, advice)
     taken = {name: value for name, value in weights.items() if name in expected}
     check_finite(taken, source)
-    model.load_state_dict(taken, strict=False)
+    _load_judged(model, taken)
     return found
+
+
+def _load_judged(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load weights that were warned of by the name of their file, without a second warning that does not know it."""
+    token = _judged.set(True)
+    try:
+        model.load_state_dict(weights, strict=False)
+    finally:
+        _judged.reset(token)
 
 
 def _misfit(comparison: Comparison, source: str | Path, what: str, advice: str) -> HypvisionError:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hypvision.errors import HypvisionError
-from hypvision.files import read_json
+from hypvision.files import read_json, read_lines
 
 __all__ = ["CLASS_LISTS", "TEMPLATES", "load_classes", "official_ids", "prompts"]
 
@@ -94,10 +94,9 @@ def _read(path: Path) -> list[Any]:
         raise HypvisionError(
             f"There is no class list '{path}'. Give names, a .txt or .json file, or one of {', '.join(CLASS_LISTS)}."
         )
+    if path.suffix.lower() != ".json":
+        return read_lines(path, "the class list")
     try:
-        if path.suffix.lower() != ".json":
-            lines = path.read_text(encoding="utf-8-sig").splitlines()  # Windows editors begin a file with a mark
-            return [line for line in lines if line.strip()]
         found = read_json(path)
     except UnicodeDecodeError as error:
         raise HypvisionError(f"The class list '{path}' is not text in UTF-8 ({error}). Save it as UTF-8.") from error

@@ -21,6 +21,7 @@ import numpy as np
 
 from hypvision.data.chains import Chain
 from hypvision.errors import HypvisionError
+from hypvision.files import read_lines
 
 __all__ = ["Terms", "build_chains", "chain_of", "read_captions", "read_terms"]
 
@@ -203,11 +204,7 @@ def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
     if path.suffix.lower() == ".csv":
         found = [(caption, image or None) for _, (image, caption) in _rows(path, ("image", "caption"), ",") if caption]
     else:
-        try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise HypvisionError(f"The captions '{path}' cannot be read: {error}. Expected: text in UTF-8.") from error
-        found = [(line.strip(), None) for line in lines if line.strip()]
+        found = [(line, None) for line in read_lines(path, "the captions")]
     if not found:
         raise HypvisionError(f"There are no captions in '{path}'.")
     return found

@@ -20,6 +20,7 @@ from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
 
 from hypvision.errors import HypvisionError, require
+from hypvision.files import read_lines
 from hypvision.images import SUFFIXES, open_image
 
 require("mmengine", "mm")
@@ -189,14 +190,14 @@ class ImageFolderDataset(_ImageDataset):
                 f"path relative to '{self.root}'. Correct 'ann_file' in the config, or leave it out to use folders."
             )
         samples = []
-        for number, line in enumerate(path.read_text().splitlines(), start=1):
-            if not line.strip():
+        for number, line in enumerate(read_lines(path, "the list of images", blank=True), start=1):
+            if not line:
                 continue
-            name, _, label = line.strip().rpartition(" ")
+            name, _, label = line.rpartition(" ")
             if not name or not label.isdigit() or (classes is not None and int(label) >= len(classes)):
                 limit = "" if classes is None else f" from 0 to {len(classes) - 1}"
                 raise HypvisionError(
-                    f"'{path}', line {number}: '{line.strip()}' is not 'path label' with a whole number{limit} as "
+                    f"'{path}', line {number}: '{line}' is not 'path label' with a whole number{limit} as "
                     "label. Correct the line."
                 )
             samples.append((str(self.root / name), int(label)))

@@ -24,7 +24,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from hypvision.errors import HypvisionError, require
-from hypvision.files import below, check_output_folder, read_json, replacing
+from hypvision.files import below, check_output_folder, read_json, read_lines, replacing
 from hypvision.images import image_size, read_labels
 
 __all__ = ["PREPARED", "ade847_labels", "prepare", "voc_labels"]
@@ -62,6 +62,10 @@ def _need(path: Path) -> Path:
     if not path.exists():
         raise HypvisionError(f"'{path}' does not exist. Check SOURCE; docs/open-vocabulary.md says what it must hold.")
     return path
+
+
+def _names(path: Path) -> list[str]:
+    return [_plain(name) for line in read_lines(_need(path), "the list of images") for name in line.split()]
 
 
 @contextmanager
@@ -102,8 +106,10 @@ def _pc59(source: Path) -> Iterator[Item]:
     table = np.full(max(ids) + 1, 255, dtype=np.uint8)
     table[ids[1:]] = np.arange(len(ids) - 1)
     by_image: dict[Any, list[dict]] = {}
-    for annotation in annotations:
-        by_image.setdefault(annotation["image_id"], []).append(annotation)
+    with _reading(source / "trainval_merged.json"):
+        for annotation in annotations:
+            by_image.setdefault(annotation["image_id"], []).append(annotation)
+        wanted = [(Path(item["file_name"]).stem, item) for item in images if item.get("phase", "val") == "val"]
 
     def labels(item: dict) -> np.ndarray:
         painted = np.zeros((item["height"], item["width"]), dtype=np.int64)
@@ -116,11 +122,9 @@ def _pc59(source: Path) -> Iterator[Item]:
             painted[masks.decode(mask).astype(bool)] = annotation["category_id"]
         return table[np.where(painted < len(table), painted, 0)]
 
-    for item in images:
-        if item.get("phase", "val") == "val":
-            name = Path(item["file_name"]).stem
-            source_image = _need(source / "JPEGImages" / f"{name}.jpg")
-            yield name, source_image, source / "trainval_merged.json", lambda item=item: labels(item)
+    for name, item in wanted:
+        source_image = _need(source / "JPEGImages" / f"{name}.jpg")
+        yield name, source_image, source / "trainval_merged.json", lambda item=item: labels(item)
 
 
 def _pc459(source: Path) -> Iterator[Item]:
@@ -132,14 +136,14 @@ def _pc459(source: Path) -> Iterator[Item]:
             raise HypvisionError(f"'{path}' has labels from {found.min()} to {found.max()}; expected 1 to 459.")
         return (found - 1).astype(np.uint16)
 
-    for name in map(_plain, _need(source / "pascalcontext_val.txt").read_text().split()):
+    for name in _names(source / "pascalcontext_val.txt"):
         path = _need(source / "trainval" / f"{name}.mat")
         yield name, _need(source / "JPEGImages" / f"{name}.jpg"), path, lambda path=path: labels(path)
 
 
 def _voc(background: bool) -> Callable[[Path], Iterator[Item]]:
     def items(source: Path) -> Iterator[Item]:
-        for name in map(_plain, _need(source / "ImageSets/Segmentation/val.txt").read_text().split()):
+        for name in _names(source / "ImageSets/Segmentation/val.txt"):
             path = _need(source / "SegmentationClassAug" / f"{name}.png")
             yield (
                 name,

@@ -22,6 +22,7 @@ import numpy as np
 from PIL import Image
 
 from hypvision.errors import HypvisionError, require
+from hypvision.files import read_lines
 from hypvision.images import open_image
 
 from .image_folder import ImageFolderDataset, _ImageDataset
@@ -94,7 +95,7 @@ class _RetrievalDataset(_ImageDataset):
         """The words of each line of the first of these files that exists."""
         for name in names:
             if (self.root / name).is_file():
-                return [line.split() for line in (self.root / name).read_text().splitlines() if line.strip()]
+                return [line.split() for line in read_lines(self.root / name, f"a list of {self.title}")]
         raise self._missing(f"The file '{self.root / names[0]}' does not exist.")
 
     def _table(self, rows: Iterable[list[str]], width: int, name: str) -> list[list[str]]:

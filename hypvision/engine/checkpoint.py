@@ -14,14 +14,15 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import yaml
 from mmengine.dist import barrier, get_rank
-from mmengine.fileio import LocalBackend, YamlHandler, register_backend, register_handler
+from mmengine.fileio import LocalBackend, PickleHandler, YamlHandler, register_backend, register_handler
 from mmengine.fileio import io as mmengine_io
 from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer, print_log
@@ -145,6 +146,22 @@ def _load_with_cache(filename: str, map_location: Any = None, model_dir: str | N
     return load(filename, map_location)
 
 
+def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """One of mmengine's loaders of names that a list has, which raises a KeyError for those of none."""
+
+    @wraps(read)
+    def load_known(filename: str, map_location: Any = None) -> dict[str, Any]:
+        try:
+            return read(filename, map_location=map_location)
+        except KeyError as error:
+            raise HypvisionError(
+                f"There are no weights '{filename}': mmengine's list of them has no such name. Correct load_from, or "
+                "init_cfg of the model, or give a file."
+            ) from error
+
+    return load_known
+
+
 def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
     """In place of mmengine's loaders of ``s3://``, ``petrel://`` and ``pavi://``, which verify nothing."""
     raise HypvisionError(
@@ -213,8 +230,6 @@ class AtomicLocalBackend(LocalBackend):
 
 def _resumable(path: Path) -> bool:
     """Whether a checkpoint is complete and holds the place in the training that a resumed run starts from."""
-    if path.is_dir():  # sharded, as DeepSpeed and FSDP write them: their own loader checks them
-        return any(path.iterdir())
     try:
         checkpoint = load_checkpoint_file(path)
     except HypvisionError as error:
@@ -393,15 +408,32 @@ class SafeYamlHandler(YamlHandler):
         return yaml.safe_load(file)
 
 
+class PickleWriter(PickleHandler):
+    """mmengine's pickles, written but never read: one that is called an annotation file could run any command."""
+
+    def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
+        raise HypvisionError(  # mmengine opens the file, and tells the name to nobody
+            "A file that the data of the config name is a pickle (.pkl, .pickle), which could run any code, so it was "
+            "not read. If you trust it, convert it to JSON, and name that file in the config."
+        )
+
+
 def install() -> None:
     """Make mmengine read and write files as above; calling it again changes nothing."""
     register_handler(["yaml", "yml"])(SafeYamlHandler)
+    register_handler(["pickle", "pkl"])(PickleWriter)
     names = ("", "http://", "https://", "zoo:", "hf-hub:", "file://")
     CheckpointLoader.register_scheme(prefixes=names, loader=load, force=True)
     stores = (r"(\S+\:)?s3://", r"(\S+\:)?petrel://", "pavi://")
     CheckpointLoader.register_scheme(prefixes=stores, loader=refuse_store, force=True)
     # mmengine's loaders of torchvision://, open-mmlab:// and mmcls:// look an address up and call this name.
     mmengine_checkpoint.load_from_http = _load_with_cache
+    for prefixes, read in (
+        (("modelzoo://", "torchvision://"), mmengine_checkpoint.load_from_torchvision),
+        (("open-mmlab://", "openmmlab://"), mmengine_checkpoint.load_from_openmmlab),
+        ("mmcls://", mmengine_checkpoint.load_from_mmcls),
+    ):
+        CheckpointLoader.register_scheme(prefixes=prefixes, loader=_of_a_list(read), force=True)
     register_backend("local", AtomicLocalBackend, force=True, prefixes="")
     # mmengine keeps the backends it has made: those of the old kind would go on being used.
     for key, backend in list(mmengine_io.backend_instances.items()):

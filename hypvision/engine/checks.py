@@ -13,7 +13,7 @@ from typing import Any
 from hypvision.errors import HypvisionError, did_you_mean, explain_os_error
 from hypvision.shipped import shipped_configs
 
-__all__ = ["check_channels", "check_data", "close_configs", "explain", "readable_errors"]
+__all__ = ["check_channels", "check_data", "close_configs", "data_folders", "explain", "readable_errors"]
 
 LAYOUT = {
     "img_path": "the images",
@@ -40,6 +40,18 @@ def datasets_of(config: Any) -> Iterator[dict]:
     elif isinstance(config, (list, tuple)):
         for item in config:
             yield from datasets_of(item)
+
+
+def data_folders(config: dict) -> list[Path]:
+    """The folders that the images and label maps of a config lie in, as far as the config names them."""
+    found: dict[Path, None] = {}
+    for phase in ("train", "val", "test"):
+        for dataset in datasets_of(config.get(f"{phase}_dataloader")):
+            root, parts = str(dataset.get("data_root") or dataset.get("root") or ""), dataset.get("data_prefix") or {}
+            parts = [part for part in parts.values() if isinstance(part, str)] if isinstance(parts, dict) else []
+            if (root or any(parts)) and not any(map(_is_remote, (root, *parts))):
+                found.update(dict.fromkeys(Path(root, part).expanduser().resolve() for part in parts or [""]))
+    return list(found)
 
 
 def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test")) -> None:
@@ -178,17 +190,19 @@ def explain(error: BaseException) -> str | None:
             f"The GPU has no memory left ({text.partition('.')[0]}). Use a smaller batch (--cfg-options "
             "train_dataloader.batch_size=...), --amp, or more GPUs."
         )
-    if isinstance(error, (TypeError, ValueError)):
+    if isinstance(error, (TypeError, ValueError, KeyError, AttributeError, AssertionError)):
         return _explain_building(error, text)
     return None
 
 
 def _explain_building(error: Exception, text: str) -> str | None:
-    """The paragraph for what a constructor refused while a part of the config was being built; None elsewhere."""
+    """The paragraph for what a constructor refused while a part of the config was being built or looked at; None
+    elsewhere."""
     target, inside, names, trace = None, False, {}, error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if code.co_name.startswith("build_") and "mmengine" in Path(code.co_filename).parts:
+        inside = inside or code is check_data.__code__
+        if code.co_name.startswith(("build_", "from_cfg")) and "mmengine" in Path(code.co_filename).parts:
             inside = True
             names = trace.tb_frame.f_globals
             target = trace.tb_frame.f_locals.get("obj_cls", target)
@@ -216,12 +230,11 @@ def _explain_building(error: Exception, text: str) -> str | None:
                 f"The config lacks what {lacking[1].removesuffix('.__init__')} needs: {lacking[2]}. Add it to the "
                 "config, or give it with --cfg-options."
             )
-        return None
     of = f" of {target.__name__}" if inspect.isclass(target) else ""
-    return (
-        f"The config has a value{of} that is out of range: {text.rstrip('.')}. Correct it in the config or in "
-        "--cfg-options."
+    wrong = (
+        f"is out of range: {text}" if isinstance(error, ValueError) else f"does not fit: {type(error).__name__}, {text}"
     )
+    return f"The config has a value{of} that {wrong.rstrip('.')}. Correct it in the config or in --cfg-options."
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypvision.engine.checks import close_configs
+from hypvision.engine.checks import close_configs, datasets_of
 from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS
 from hypvision.errors import HypvisionError, did_you_mean, require
 from hypvision.shipped import config_folder, find_config
@@ -42,10 +42,15 @@ KINDS = {
     "a dict": (dict, (
         "model", *(f"{phase}_{part}" for phase in PHASES for part in ("dataloader", "cfg")), "optim_wrapper",
         "auto_scale_lr", "default_hooks", "env_cfg", "log_processor", "randomness", "model_wrapper_cfg", "visualizer",
+        "custom_imports", "env_cfg.dist_cfg", "env_cfg.mp_cfg",
     )),
     "a dict or a list of dicts": ((dict, list, tuple), ("val_evaluator", "test_evaluator", "param_scheduler")),
     "a list of dicts": ((list, tuple), ("custom_hooks", "vis_backends")),
     "a string": ((str, os.PathLike), ("work_dir", "load_from", "default_scope", "experiment_name")),
+    "a whole number": (int, (
+        "log_processor.window_size", "train_cfg.val_interval", "default_hooks.checkpoint.interval",
+        "default_hooks.logger.interval",
+    )),
 }  # fmt: skip
 
 OWN = "hypvision::"  # before the name of a shipped config in _base_, as "mmdet::" stands before those of mmdet
@@ -94,12 +99,9 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         path = Path(source).expanduser()
         if not path.is_file():
             path = find_config(source) or path
-        if path.is_file() and path.suffix not in (".py", ".json"):  # mmengine's reader of YAML runs code from the file
-            raise HypvisionError(
-                f"The config '{path}' ends in '{path.suffix}'. Configs are Python (.py) or JSON (.json); both can run "
-                "any code."
-            )
-        if not path.is_file():
+        if path.is_file():
+            _check_suffix(path)
+        else:
             raise HypvisionError(
                 f"There is no config '{source}'.{close_configs(source)} Give the path of a config file, or a name "
                 "of `hypvision configs`."
@@ -130,28 +132,47 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
     except (KeyError, TypeError, AssertionError, IndexError) as error:
         raise HypvisionError(f"The options {options} do not fit the config: {error}.") from error
     _check_kinds(config, source)  # options are merged by then
+    if any(option.partition(".")[0] == "custom_imports" for option in options):
+        try:
+            _import_modules(config)
+        except ImportError as error:
+            raise HypvisionError(f"The options {options} name what cannot be imported: {error}.") from error
     return config
 
 
 def _check_kinds(config: Config, source: str | Path | Config) -> None:
     for expected, (kinds, keys) in KINDS.items():
         for key in keys:
-            value = config.get(key)
+            value = config
+            for part in key.split("."):
+                value = value.get(part) if hasattr(value, "get") else None
             parts = value if isinstance(value, (list, tuple)) else ()  # hooks may be built already
             plain = any(part is None or isinstance(part, (str, int, float)) for part in parts)
             if value is not None and (plain or not isinstance(value, kinds)):
                 raise HypvisionError(f"The config '{source}' has {key} = {value!r}, but {expected} is expected there.")
 
 
+def _check_suffix(path: Path) -> None:
+    if path.suffix not in (".py", ".json"):
+        raise HypvisionError(
+            f"The config '{path}' ends in '{path.suffix}'. Configs are Python (.py) or JSON (.json); both can run any "
+            "code."
+        )
+
+
 @contextmanager
 def _own_bases() -> Iterator[None]:
-    """Inside, mmengine finds the configs that ``_base_`` names with :data:`OWN`."""
+    """Inside, mmengine finds the configs that ``_base_`` names with :data:`OWN`, and reads no other kind of base than
+    of config."""
     from mmengine.config import Config
 
     find = Config._get_cfg_path
 
     def find_own(name: str, filename: str) -> tuple[str, str | None]:
-        return (str(config_folder() / name.removeprefix(OWN)), None) if name.startswith(OWN) else find(name, filename)
+        own = name.startswith(OWN)
+        path, scope = (str(config_folder() / name.removeprefix(OWN)), None) if own else find(name, filename)
+        _check_suffix(Path(path))
+        return path, scope
 
     Config._get_cfg_path = staticmethod(find_own)
     try:
@@ -180,6 +201,9 @@ def _roots_of_bases(config: Config) -> list[str]:
 def files_of(config: Config) -> list[str]:
     """The files that a config is made of, and those that it names: what nothing of its run may write."""
     named = [value for value in _values(config.to_dict()) if isinstance(value, str) and 0 < len(value) < 4096]
+    for dataset in (dataset for phase in PHASES for dataset in datasets_of(config.get(f"{phase}_dataloader"))):
+        if isinstance(dataset.get("ann_file"), str):
+            named.append(str(Path(str(dataset.get("data_root") or ""), dataset["ann_file"]).expanduser()))
     return [
         name
         for name in (*_files(config), *named, config.filename)

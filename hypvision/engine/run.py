@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hypvision.checkpoints.match import check_compatible
 from hypvision.checkpoints.sources import is_address
 from hypvision.engine.checkpoint import engine_names, find_resume_checkpoint, load, readable_resume, resume_problem
-from hypvision.engine.checks import check_channels, check_data, datasets_of
+from hypvision.engine.checks import check_channels, check_data, data_folders
 from hypvision.engine.config import files_of, leave_out_pretrained, load_config, prepare
 from hypvision.engine.console import ConsoleHook, quiet
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, import_extensions, test_options
@@ -22,6 +22,7 @@ from hypvision.engine.hooks import InterruptHook
 from hypvision.engine.work_dir import lock_work_dir
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output, check_output_folder, protecting
+from hypvision.images import is_image
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -147,9 +148,8 @@ def _check_weights(
     runner: Runner, path: str, resume: bool = False, exact: bool = True, allow_nonfinite: bool = True
 ) -> None:
     """Refuse a checkpoint of another architecture before it is loaded."""
-    known = path.startswith(("http://", "https://")) or is_address(path)
-    if Path(path).is_dir() or ("://" in path and not known):  # sharded, or elsewhere on the net: their loaders check it
-        return
+    if "://" in path and not path.startswith(("http://", "https://")) and not is_address(path):
+        return  # elsewhere on the net: mmengine's loaders find it
     checkpoint = load(path)  # of an address from the cache, when the Runner asks again
     if resume and "optimizer" not in checkpoint:
         raise HypvisionError(
@@ -219,7 +219,8 @@ def test(
             with protecting(weights, *files_of(config)):
                 _write_predictions(config, Path(out))
         if show_dir is not None:
-            _check_result_folder(config, Path(show_dir))
+            check_output_folder(show_dir)
+            _check_result(config, Path(show_dir))
             _show(config, Path(show_dir))
         console = None if verbose else ConsoleHook()
         runner = _build_runner(config, console)
@@ -261,9 +262,10 @@ def _write_predictions(config: Config, out: Path) -> None:
                 for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes them by itself
                     check_output(f"{path}.{kind}.json")
             elif argument == "output_dir":
-                _check_result_folder(config, path)
+                check_output_folder(path)
             else:
                 check_output(path)
+            _check_result(config, path)
             path.parent.mkdir(parents=True, exist_ok=True)
             evaluator[argument] = str(path)
             return
@@ -273,15 +275,14 @@ def _write_predictions(config: Config, out: Path) -> None:
     )
 
 
-def _check_result_folder(config: Config, folder: Path) -> None:
-    """Refuse to write results among the data: label maps would take the place of the true ones."""
-    check_output_folder(folder)
-    for dataset in datasets_of(config.test_dataloader):
-        root = str(dataset.get("data_root") or dataset.get("root") or "")
-        for place in (dataset.get("data_prefix") or {}).values() if root or dataset.get("data_prefix") else ():
-            data = Path(root, str(place)).expanduser().resolve()
-            if place and folder.resolve().is_relative_to(data):
-                raise HypvisionError(f"'{folder}' holds the data of the test. Give another folder for the results.")
+def _check_result(config: Config, path: Path) -> None:
+    """Refuse to write results among the data: they would take the place of images, or of the true label maps."""
+    result, here = path.expanduser().resolve(), Path.cwd()
+    for data in data_folders(config):
+        # Below a folder that the command runs in lies everything, also what is no data.
+        wide = here.is_relative_to(data) and result != data and not is_image(path)
+        if result.is_relative_to(data) and not wide:
+            raise HypvisionError(f"'{path}' lies in '{data}', which holds data. Give another place for the results.")
 
 
 def _show(config: Config, folder: Path) -> None:

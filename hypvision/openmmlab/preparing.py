@@ -43,4 +43,10 @@ def prepare_model(config: Config) -> None:
     leave_out_unseen_levels(config)
 
 
-PREPARATIONS.update(mmdet=prepare_model, mmseg=prepare_model)
+def _prepare_segmentation(config: Config) -> None:
+    import hypvision.openmmlab.label_maps  # noqa: F401 - mmseg's metric with files as ours; imports mmseg
+
+    prepare_model(config)
+
+
+PREPARATIONS.update(mmdet=prepare_model, mmseg=_prepare_segmentation)

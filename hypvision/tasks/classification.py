@@ -7,6 +7,7 @@ initialises the backbone of a segmenter or detector.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import replacing, write_json
+from hypvision.files import below, replacing, write_json
 from hypvision.inference.predictors import Predictor, Request, classifier
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class ImageClassifier(BaseModel):
         self.num_classes = self.backbone.num_classes
         if not self.num_classes:
             raise HypvisionError("A classifier needs classes: set model.backbone.num_classes in the config.")
+        if not 0 <= label_smoothing <= 1:
+            raise ValueError(f"label_smoothing must be from 0 to 1, got {label_smoothing}")
         self.label_smoothing = label_smoothing
         self.test_flip = test_flip
         self.mixup = None
@@ -158,6 +161,8 @@ class TopKAccuracy(BaseMetric):
     def __init__(self, topk: tuple[int, ...] = (1, 5), out_file: str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.topk = tuple(topk)
+        if min(self.topk) < 1:
+            raise ValueError(f"topk must be numbers from 1, got {topk}")
         self.out_file = out_file
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
@@ -264,7 +269,8 @@ class PredictionPainterHook(Hook):
             text = [f"{names[best]}  {100 * float(output['scores'][best]):.0f}%", f"true: {names[label]}"]
             verdict = "right" if best == label else "wrong"
             painted = self._paint(dataset.read(output["index"]), text, right=best == label)
-            with replacing(self.out_dir / f"{verdict}_{output['index']:06d}_{names[label]}.png") as temporary:
+            name = re.sub(r"[/\\]", "-", str(names[label]))  # a class may be called "yes/no"
+            with replacing(below(self.out_dir, f"{verdict}_{output['index']:06d}_{name}.png")) as temporary:
                 painted.save(temporary)
 
     def _paint(self, image: Image.Image, text: list[str], right: bool) -> Image.Image:

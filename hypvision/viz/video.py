@@ -13,7 +13,7 @@ from PIL import Image
 
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
-from hypvision.images import is_image
+from hypvision.images import MAX_PIXELS, is_image
 
 __all__ = ["VIDEO_SUFFIXES", "frame_count", "frame_rate", "read_frames", "separate_videos", "writing_video"]
 
@@ -58,13 +58,34 @@ def _opencv() -> ModuleType:
     return require("cv2", "mm")
 
 
+def _is_video(path: Path) -> bool:
+    """Whether a file begins as those of :data:`VIDEO_SUFFIXES` do: FFmpeg follows playlists to any file or address."""
+    if not path.is_file():  # a pipe would be waited for
+        return False
+    with path.open("rb") as file:
+        start = file.read(12)
+    matroska, avi = start[:4] == b"\x1aE\xdf\xa3", start[:4] == b"RIFF" and start[8:] == b"AVI "
+    return matroska or avi or start[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")
+
+
 @contextmanager
 def _reading(path: Path) -> Iterator:
     cv2 = _opencv()
-    reader = cv2.VideoCapture(str(path))
+    if not _is_video(path):
+        raise HypvisionError(
+            f"The video '{path}' cannot be read: it is none of {', '.join(VIDEO_SUFFIXES)}, whatever it is called. "
+            "Convert it to .mp4 (H.264) first."
+        )
+    reader = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG)  # OpenCV's other readers take images and patterns of names
     try:
         if not reader.isOpened():
             raise HypvisionError(f"The video '{path}' cannot be read. Convert it to .mp4 (H.264) first.")
+        width, height = (int(reader.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
+        if width * height > MAX_PIXELS:
+            raise HypvisionError(
+                f"The video '{path}' was not read: its frames are {width} x {height} pixels, more than {MAX_PIXELS:,} "
+                "in all. Make them smaller."
+            )
         yield reader
     finally:
         reader.release()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hypvision.checkpoints.match import check_finite
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.storage import write_tensors
 from hypvision.clip.hugging_face import clip_variant, from_hugging_face, is_hugging_face, to_hugging_face
@@ -189,6 +190,7 @@ def convert_file(
     with protecting(source):
         check_output(target)
     weights = network_weights(read(source))
+    check_finite(weights, source)
     official = converter.is_official(weights)
     if official == to_official:
         expected = f"hypvision {converter.title}" if to_official else f"official {converter.title}"

@@ -270,6 +270,11 @@ def _compare(
         tell(f"Comparing with PyTorch on {'x'.join(map(str, shape))}")
         x = torch.randn(shape, generator=generator)
         expected = _several(model(x))
+        if not all(y.isfinite().all() for y in expected):
+            raise HypvisionError(
+                "The network itself gives NaN or infinite values, so no file can be compared with it: the training "
+                "that gave its weights has diverged. Take an earlier checkpoint."
+            )
         try:
             got = _several(run(x))
         except Exception as error:  # guards of the exported program, errors of the runtime

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.bad_images import BAD_IMAGES
+from helpers.engine import make_images, write_config
 from PIL import Image
 
 from hypvision.cli import COMMANDS, main, parser_of
@@ -92,6 +93,7 @@ def write_scratch(folder):
     (inner / "dangling").symlink_to("nowhere")
     (inner / "loop").symlink_to("loop")
     os.mkfifo(inner / "pipe")
+    write_config(inner / "good.py", make_images(inner / "images", per_class=1))
     (folder / "home").mkdir()
     return inner
 
@@ -110,7 +112,7 @@ WORDS = [
 
 # What gets past the first checks, by the name of the argument, so that the work itself is reached with the rest wrong.
 PLAUSIBLE = {
-    "config": list(CONFIGS),
+    "config": [*CONFIGS, *["good.py"] * len(CONFIGS)],
     "weights": ["other.pth", "tensor.pth", "nothing.pth", "code.pth", "cut.pth", "header.safetensors", "pipe"],
     "checkpoint": ["other.pth", "tensor.pth", "nothing.pth", "code.pth", "cut.pth", "pipe"],
     "source": ["other.pth", "tensor.pth", "code.pth", "header.safetensors", "folder", "pipe"],
@@ -122,7 +124,19 @@ PLAUSIBLE = {
     "classes": ["cat, dog", "classes.txt", "latin.txt", "broken.json", "voc20", "cat", ", ,", "folder", "config.json"],
     "clip": ["shapes-s8", "shapes-s8:other.pth", "shapes-s8:code.pth", "shapes-s8:no_such", "ViT-B-16"],
     "model_args": ["patch_size=2", "img_size=32", "img_size=0", "layers=(1,1,1,1)", "no_such=1", "num_classes=-1", "a"],
-    "cfg_options": ["model.type=x", "data_root=folder", "a.b=3", "train_dataloader=3", "model=3", "=", "x"],
+    "cfg_options": [
+        "model.type=x", "data_root=folder", "a.b=3", "train_dataloader=3", "model=3", "=", "x", "log_level=x",
+        "randomness.seed=x", "env_cfg.dist_cfg=3", "env_cfg.mp_cfg=3", "train_dataloader.dataset.transform=3",
+        "train_dataloader.dataset=3", "train_dataloader.dataset.root=3", "train_dataloader.dataset.indices=3",
+        "train_dataloader.sampler=3", "train_dataloader.collate_fn=3", "train_dataloader.num_workers=x",
+        "train_dataloader.batch_size=x", "train_cfg.max_epochs=x", "train_cfg.val_interval=x", "model.backbone=3",
+        "model.backbone.model_name=3", "model.backbone.img_size=x", "model.backbone.drop_rate=x", "model.mixup=3",
+        "model.data_preprocessor=3", "model.label_smoothing=x", "model.type=os.mkdir", "log_processor.window_size=x",
+        "val_evaluator.type=3", "val_evaluator.topk=x", "visualizer.type=3", "optim_wrapper.optimizer=3",
+        "optim_wrapper.optimizer.lr=x", "optim_wrapper.constructor=3", "default_hooks.logger=3",
+        "default_hooks.checkpoint.interval=x", "load_from=mmcls://nosuch", "load_from=torchvision://nosuch",
+        "load_from=open-mmlab://nosuch", "custom_imports=nosuch", "custom_imports.imports=nosuch",
+    ],
     "name": ["zoo:no_such", "a.b", "shapes-s8.captions", "#", "file:///no/such#a", "voc20", "pc59", "ade847"],
     "names": ["zoo:no_such", "shapes-s8.captions", "hcformer_nano.shapes", "file://x#a", "#"],
     "about": ["about.yml", "config.yaml", "classes.txt", "latin.txt", "good.png"],

@@ -56,6 +56,12 @@ def test_bad_list_file(folder, line, said):
         ImageFolderDataset(folder, EVAL, ann_file=folder / "list.txt", classes=["cat", "dog"])
 
 
+def test_a_list_in_another_encoding_is_told(folder):
+    (folder / "list.txt").write_bytes("chi\xean/0.png 0\n".encode("latin-1"))
+    with pytest.raises(HypvisionError, match="list.txt', the list of images, is not text in UTF-8"):
+        ImageFolderDataset(folder, EVAL, ann_file=folder / "list.txt")
+
+
 def test_missing_root_names_path_and_layout(tmp_path):
     with pytest.raises(HypvisionError, match=r"nowhere' does not exist.*cat/0001.jpg.*data_root"):
         ImageFolderDataset(tmp_path / "nowhere", EVAL)

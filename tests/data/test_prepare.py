@@ -113,7 +113,15 @@ def test_damaged_files_are_named(tmp_path):
         (tmp_path / name).write_text("x\n")
     fails("SegmentationClassAug/x.png' cannot be read: the file is damaged, or none of", "voc20")
     fails("trainval/x.mat' cannot be read", "pc459")
-    for content in ("{", "{}"):
+    for list_, name in (("ImageSets/Segmentation/val.txt", "voc20"), ("pascalcontext_val.txt", "pc459")):
+        (tmp_path / list_).write_bytes("gar\xe7on\n".encode("latin-1"))
+        fails(f"{list_}', the list of images, is not text in UTF-8", name)
+    for content in (
+        "{", "{}", '{"images": [{}], "annotations": []}', '{"images": [], "annotations": [{}]}',
+        '{"images": 3, "annotations": []}', '{"images": [3], "annotations": []}', '{"images": [], "annotations": 3}',
+        '{"images": [{"file_name": 3}], "annotations": []}', "[]",
+        '{"images": [{"file_name": "x.jpg"}], "annotations": []}',
+    ):  # fmt: skip
         (tmp_path / "trainval_merged.json").write_text(content)
         fails("trainval_merged.json' cannot be read", "pc59")
 

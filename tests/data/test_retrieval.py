@@ -112,6 +112,9 @@ def test_broken_lists_and_images_are_told(tmp_path):
     (data.root / "Ebay_train.txt").write_text("header\n1 2 3\n")
     with pytest.raises(HypvisionError, match="'1 2 3', which is not 4 words"):
         StanfordOnlineProducts(data.root, EVAL)
+    (data.root / "Ebay_train.txt").write_bytes("gar\xe7on\n".encode("latin-1"))
+    with pytest.raises(HypvisionError, match="is not text in UTF-8"):
+        StanfordOnlineProducts(data.root, EVAL)
     data = build("cub", tmp_path / "cub")
     with open(data.paths[0], "wb") as file:
         file.write(b"no image")

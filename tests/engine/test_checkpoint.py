@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import pickle
 import shutil
 import threading
 import warnings
@@ -17,7 +18,8 @@ import torch
 from torch import nn
 
 pytest.importorskip("mmcv")
-from mmengine.fileio import get, get_file_backend, put_text
+from mmengine.dataset import BaseDataset
+from mmengine.fileio import dump, get, get_file_backend, put_text
 from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
 from mmengine.runner import CheckpointLoader, Runner, save_checkpoint
@@ -146,6 +148,16 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path, zipped, through_mmeng
     assert not proof.exists()
     torch.load(path, weights_only=False)
     assert proof.exists()  # the trap works
+
+
+@pytest.mark.parametrize("suffix", ["pkl", "pickle"])
+def test_annotations_in_a_pickle_are_refused_and_not_run(tmp_path, suffix):
+    (tmp_path / f"ann.{suffix}").write_bytes(pickle.dumps(Command(f"touch {tmp_path / 'proof'}")))
+    with pytest.raises(HypvisionError, match="convert it to JSON"):
+        BaseDataset(str(tmp_path / f"ann.{suffix}"))
+    assert not (tmp_path / "proof").exists()
+    dump([1], tmp_path / f"results.{suffix}")  # what a metric writes
+    assert pickle.loads((tmp_path / f"results.{suffix}").read_bytes()) == [1]
 
 
 @pytest.mark.parametrize("arguments", [(HistoryBuffer, "__init__"), (np.ndarray, "tofile"), (np.ndarray, "mean")])
@@ -335,6 +347,8 @@ def test_resume_takes_the_newest_that_loads(tmp_path):
     for epoch in (2, 9, 10):
         torch.save(resumable(epoch), tmp_path / f"epoch_{epoch}.pth")
     torch.save({"state_dict": {}}, tmp_path / "epoch_12.pth")  # weights only: nothing to go on from
+    (tmp_path / "epoch_13.pth").mkdir()
+    (tmp_path / "epoch_13.pth" / "part.pth").write_bytes(b"no checkpoint")
     torch.save(resumable(), tmp_path / "best_top1_epoch_11.pth")
     assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_10.pth"
     (tmp_path / "epoch_10.pth").write_bytes(b"half")
@@ -351,7 +365,8 @@ def test_resume_takes_the_newest_that_loads(tmp_path):
         pointer.write_text(text)
         assert Path(find_resume_checkpoint(tmp_path)).name == expected, text
     for path in tmp_path.glob("*.pth"):
-        path.write_bytes(b"")
+        if path.is_file():
+            path.write_bytes(b"")
     with pytest.raises(HypvisionError, match=r"None of the checkpoints .* can be resumed .*epoch_10\.pth"):
         find_resume_checkpoint(tmp_path)
 

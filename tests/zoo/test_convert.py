@@ -17,6 +17,7 @@ from hypvision.checkpoints.read import LogHistory, read_file
 from hypvision.errors import HypvisionError
 from hypvision.models.hcformer_checkpoint import hcformer_from_official, hcformer_to_official, hcformer_variant
 from hypvision.zoo.convert import convert_file
+from hypvision.zoo.loading import load_trained
 
 TOOL = Path(__file__).parents[2] / "tools" / "convert_checkpoint.py"
 
@@ -55,6 +56,19 @@ def test_converted_files_load_in_timm(tmp_path, official, wrapper, target):
     for name, value in model.state_dict().items():
         assert torch.equal(value, expected[name]), name
     assert [path.name for path in done.path.parent.iterdir() if path.suffix == ".tmp"] == []
+
+
+def test_weights_that_diverged_are_told_once_by_the_name_of_their_file(tmp_path, official, caplog):
+    name = next(name for name, value in official.items() if name.endswith("weight"))
+    source = save({**official, name: official[name] * float("nan")}, tmp_path / "in.pth")
+    convert_file("hcformer", source, tmp_path / "out.pth")
+    assert [f"'{source}' has NaN" in text for text in caplog.messages] == [True]
+    caplog.clear()
+    load_trained(tmp_path / "out.pth", "hcformer_nano")
+    assert [f"'{tmp_path / 'out.pth'}' has NaN" in text for text in caplog.messages] == [True]
+    caplog.clear()
+    timm.create_model("hcformer_nano", num_classes=7, checkpoint_path=str(tmp_path / "out.pth"))  # timm tells no name
+    assert any("The checkpoint that is being loaded has NaN" in text for text in caplog.messages)
 
 
 def test_there_and_back(tmp_path, official):

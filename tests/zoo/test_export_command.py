@@ -342,6 +342,15 @@ class Drifting(nn.Module):
         return x.mean((2, 3)) * self.weight
 
 
+def test_a_network_that_diverged_is_not_blamed_for_random_numbers(tmp_path, monkeypatch):
+    model = Drifting().eval()
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    monkeypatch.setitem(hypvision.zoo.export._WRITERS, "onnx", lambda *args: model)
+    with pytest.raises(HypvisionError, match="NaN or infinite values.*diverged"):
+        export_network(model, (3, 32, 32), "onnx", tmp_path / "bad")
+
+
 @pytest.mark.parametrize("wrong", [lambda y: [y, y], lambda y: y[:1], lambda y: y * float("nan")])
 def test_outputs_of_another_number_shape_or_value(tmp_path, monkeypatch, wrong):
     model = Drifting().eval()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hypvision.clip.radial.spaces import Space
 from hypvision.errors import HypvisionError, require
-from hypvision.files import read_json
+from hypvision.files import read_json, read_lines
 
 __all__ = [
     "HyperLexPair",
@@ -45,10 +45,10 @@ def read_hyperlex(path: str | Path) -> list[HyperLexPair]:
     path = Path(path).expanduser()
     if not path.is_file():
         raise HypvisionError(f"There is no '{path}'. Give hyperlex-all.txt of HyperLex.")
+    lines = read_lines(path, "HyperLex's file")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        pairs = [(row[0], row[1], row[2], float(row[4])) for row in map(str.split, lines[1:]) if row]
-    except (UnicodeDecodeError, IndexError, ValueError) as error:
+        pairs = [(row[0], row[1], row[2], float(row[4])) for row in map(str.split, lines[1:])]
+    except (IndexError, ValueError) as error:
         raise HypvisionError(
             f"'{path}' is not a file of HyperLex ({error}). Expected: a header, then WORD1 WORD2 POS TYPE AVG_SCORE ..."
         ) from error
@@ -120,11 +120,11 @@ def read_tree(path: str | Path) -> LabelTree:
 
 
 def _rows(path: Path, separator: str, form: str) -> Iterator[list[str]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_lines(path, "a file of the tree", blank=True), start=1):
         row = [part.strip() for part in line.split(separator, 1)]
-        if line.strip() and (len(row) != 2 or "" in row):
+        if line and (len(row) != 2 or "" in row):
             raise HypvisionError(f"Line {number} of '{path}' is '{line}'. Expected: {form}.")
-        if line.strip():
+        if line:
             yield row
 
 

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from timm.data import ImageNetInfo
 
 from hypvision.data.fewshot import raw
-from hypvision.data.fewshot.splits import Item, Split, class_folders, read_lines, read_split, write_split
+from hypvision.data.fewshot.splits import Item, Split, class_folders, read_split, write_split
 from hypvision.errors import HypvisionError, require
+from hypvision.files import read_lines
 
 __all__ = ["CROSS", "DOMAINS", "LAYOUTS", "SETS", "Layout", "layout_of", "load_split"]
 

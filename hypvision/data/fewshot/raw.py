@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hypvision.data.fewshot.splits import Item, Split, class_folders, read_lines
+from hypvision.data.fewshot.splits import Item, Split, class_folders
 from hypvision.errors import HypvisionError, require
-from hypvision.files import read_json
+from hypvision.files import read_json, read_lines
 
 __all__ = ["Rule", "cars", "flowers", "from_folders", "pets", "sun397", "ucf101"]
 

@@ -15,7 +15,6 @@ __all__ = [
     "Split",
     "class_folders",
     "class_names",
-    "read_lines",
     "read_split",
     "write_split",
 ]
@@ -92,20 +91,6 @@ def write_split(path: str | Path, split: Split, images: str | Path) -> None:
         for part in PARTS
     }
     write_json(path, rows, indent=None)
-
-
-def read_lines(path: Path, what: str) -> list[str]:
-    """The lines of a text file that are not empty.
-
-    Raises:
-        HypvisionError: it is missing or no text; ``what`` says what it is.
-    """
-    try:
-        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except FileNotFoundError as error:
-        raise HypvisionError(f"There is no '{path}', {what}.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise HypvisionError(f"'{path}', {what}, cannot be read: {error}.") from error
 
 
 def class_folders(folder: Path, ignored: Sequence[str] = ()) -> dict[str, list[str]]:

@@ -16,7 +16,6 @@ from mmengine.model import BaseDataPreprocessor
 from mmengine.structures import PixelData
 from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
-from mmseg.evaluation import IoUMetric
 from mmseg.models.segmentors import BaseSegmentor
 from mmseg.registry import DATASETS, METRICS, MODELS, TRANSFORMS
 from mmseg.structures import SegDataSample
@@ -28,6 +27,7 @@ from hypvision.clip.classes import load_classes
 from hypvision.clip.segmentation.segmenter import SegmenterBase
 from hypvision.errors import HypvisionError
 from hypvision.images import read_labels
+from hypvision.openmmlab.label_maps import LabelMapIoUMetric
 from hypvision.openmmlab.open_vocabulary.vocabulary import DatasetClassesHook, Vocabulary, mean_percent
 from hypvision.viz.palette import palette
 
@@ -246,7 +246,7 @@ class OpenVocabSegDataset(BaseSegDataset):
 
 
 @METRICS.register_module()
-class OpenVocabIoUMetric(IoUMetric):
+class OpenVocabIoUMetric(LabelMapIoUMetric):
     """mIoU as detectron2 reports it: over the classes that occur in the ground truth.
 
     mmseg's own counts a class that is predicted but never there as 0, which lowers the mean of long lists strongly.
@@ -272,7 +272,7 @@ class OpenVocabIoUMetric(IoUMetric):
         self.absent_classes, self.groups = absent_classes, dict(groups or {})
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """As in mmseg, after a look at the labels; label maps are written with 16 bits where 8 do not suffice."""
+        """As in mmseg, after a look at the labels."""
         count = len(self.dataset_meta["classes"])
         for sample in data_samples:
             if not self.format_only:
@@ -283,16 +283,6 @@ class OpenVocabIoUMetric(IoUMetric):
                         f"The label map of '{sample.get('img_path')}' has the label {int(label.max())}, but there are "
                         f"{count} classes and {self.ignore_index} for ignored pixels. Correct the maps or the list."
                     )
-        if self.output_dir is not None and count > 255:
-            for sample in data_samples:
-                array = sample["pred_sem_seg"]["data"][0].cpu().numpy().astype(np.uint16)
-                Image.fromarray(array).save(Path(self.output_dir, Path(sample["img_path"]).stem + ".png"))
-            folder, self.output_dir = self.output_dir, None
-            try:
-                super().process(data_batch, data_samples)
-            finally:
-                self.output_dir = folder
-            return
         super().process(data_batch, data_samples)
 
     def compute_metrics(self, results: list) -> dict[str, float]:

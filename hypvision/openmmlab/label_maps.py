@@ -1,0 +1,69 @@
+"""Where mmseg's metric writes label maps (``hypvision test --out FOLDER``).
+
+Importing this module imports mmseg, and puts :class:`LabelMapIoUMetric` in the place of mmseg's own IoUMetric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from mmseg.evaluation import IoUMetric
+from mmseg.registry import METRICS
+from PIL import Image
+
+from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.files import below, replacing
+from hypvision.images import output_names
+
+__all__ = ["LabelMapIoUMetric", "LabelMapNamesHook"]
+
+
+@METRICS.register_module(name="IoUMetric", force=True)
+class LabelMapIoUMetric(IoUMetric):
+    """mmseg's metric; its label maps appear complete or not at all, never through a link, and one for each image, also
+    where several have one name. They have 16 bits where 8 do not suffice."""
+
+    map_names: dict[str, str] | None = None
+    """Path of an image -> name of its map; None: that of the image."""
+
+    def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
+        """As in mmseg."""
+        folder, self.output_dir = self.output_dir, None
+        try:
+            super().process(data_batch, data_samples)
+        finally:
+            self.output_dir = folder
+        if folder is None:
+            return
+        depth = np.uint8 if len(self.dataset_meta["classes"]) <= 255 else np.uint16
+        for sample in data_samples:
+            labels = sample["pred_sem_seg"]["data"][0].cpu().numpy()
+            if sample.get("reduce_zero_label", False):  # as in the data set, where 0 is never used
+                labels = labels + 1
+            path = str(sample["img_path"])
+            name = Path(path).stem if self.map_names is None else self.map_names[path]
+            with replacing(below(folder, f"{name}.png")) as temporary:
+                Image.fromarray(labels.astype(depth)).save(temporary)
+
+
+RUN_HOOKS.append("LabelMapNamesHook")
+
+
+@HOOKS.register_module()
+class LabelMapNamesHook(Hook):
+    """Tells :class:`LabelMapIoUMetric` the names of all images, of which each process sees some."""
+
+    def before_test(self, runner: Runner) -> None:
+        metrics = [metric for metric in runner.test_evaluator.metrics if isinstance(metric, LabelMapIoUMetric)]
+        if any(metric.output_dir is not None for metric in metrics):
+            dataset: Any = runner.test_dataloader.dataset
+            paths = [str(dataset.get_data_info(index)["img_path"]) for index in range(len(dataset))]
+            names = dict(zip(paths, output_names([Path(path) for path in paths])))
+            for metric in metrics:
+                metric.map_names = names
