@@ -173,13 +173,13 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         """A model with the weights of an official checkpoint, or of one that ``hypvision convert`` has written.
 
         Args:
-            source: a file or a state dict.
+            source: a file, another name of a checkpoint (:func:`hypvision.checkpoints.sources.fetch`), or a state dict.
             options: what weights do not show, such as ``max_seq_len`` or ``n_activated_experts``.
 
         Raises:
             HypvisionError: an unreadable file, or weights of another model.
         """
-        weights = source if isinstance(source, Mapping) else network_weights(read(Path(source)))
+        weights = source if isinstance(source, Mapping) else network_weights(read(source))
         if is_official_helm(weights):
             config = official_architecture(weights, **options)
             weights = helm_from_official(weights, config)
