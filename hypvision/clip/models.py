@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,10 +31,13 @@ __all__ = [
     "MEAN",
     "STD",
     "build_model",
+    "clip_names",
     "create_clip",
     "expand_tokens",
+    "is_clip",
     "pretrained_tags",
     "trim_tokens",
+    "with_tokenizer",
 ]
 
 MEAN = (122.7709383, 116.7460125, 104.09373615)
@@ -202,19 +206,36 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
         path: its verified file.
         overrides: further arguments of :func:`create_clip`.
     """
-    bundle = create_clip(record.model, path, **overrides)
+    return with_tokenizer(record.model, path, overrides)
+
+
+def with_tokenizer(name: str, source: str | Path, options: Mapping[str, Any]) -> nn.Module:
+    """The open_clip model of :func:`create_clip`, with its ``tokenizer``."""
+    bundle = create_clip(name, source, **options)
     bundle.model.tokenizer = bundle.tokenizer
     return bundle.model
+
+
+def is_clip(name: str) -> bool:
+    """Whether :func:`create_clip` knows a model of this name."""
+    if name in ARCHITECTURES:
+        return True
+    return find_spec("open_clip") is not None and name in require("open_clip", "clip").list_models()
 
 
 _MOST_WORDS = 2**20  # twenty times those of CLIP
 _CLIP = re.compile(r"clip\.(.+)")  # a training's names
 
 
+def clip_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a CLIP model by open_clip's names, from those of Hugging Face's ``CLIPModel`` too, and with a whole
+    table of words; others stay as they are."""
+    weights = expand_tokens(weights)
+    return from_hugging_face(weights) if is_hugging_face(weights) else weights
+
+
 def _load(model: nn.Module, path: Path) -> None:
-    weights = expand_tokens(network_weights(read_file(path), _CLIP))
-    if is_hugging_face(weights):
-        weights = from_hugging_face(weights)
+    weights = clip_names(network_weights(read_file(path), _CLIP))
     load_into(
         model, {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}, path,
         f"the CLIP model ({type(model).__name__})", "Give the architecture that it belongs to.", extra=True,
