@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
+from hypvision.checkpoints.sources import offline
 from hypvision.errors import HypvisionError, require
 from hypvision.files import read_json, replacing, write_json
 
@@ -58,7 +59,9 @@ class _Pretrained:
     def __init__(self, name: str):
         transformers = require("transformers", "lm")
         try:
-            self.inner = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            self.inner = transformers.AutoTokenizer.from_pretrained(
+                name, trust_remote_code=False, local_files_only=offline()
+            )
         except (OSError, ValueError) as error:
             raise HypvisionError(
                 f"The tokenizer '{name}' cannot be loaded ({str(error).splitlines()[0]}). Give 'byte', a folder with a "

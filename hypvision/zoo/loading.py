@@ -17,6 +17,7 @@ from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import find, resolve
+from hypvision.checkpoints.timm_models import create_model
 from hypvision.errors import HypvisionError, did_you_mean, require
 from hypvision.shipped import is_config
 
@@ -107,7 +108,7 @@ def classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> nn
     overlay = {**record_overlay(record, resolve(record, index)), **overrides.get("pretrained_cfg_overlay", {})}
     arguments = {"num_classes": len(record.classes), **_native(record.arguments), **overrides}
     try:
-        return timm.create_model(record.model, pretrained=True, **{**arguments, "pretrained_cfg_overlay": overlay})
+        return create_model(record.model, pretrained=True, **{**arguments, "pretrained_cfg_overlay": overlay})
     except (TypeError, ValueError) as error:
         raise HypvisionError(f"'{record.name}' does not accept {dict(overrides)}: {error}.") from error
     except RuntimeError as error:
@@ -145,7 +146,7 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
     if "num_classes" not in arguments and (classes := _count_classes(model, weights, arguments)) is not None:
         arguments["num_classes"] = classes
     try:
-        network = timm.create_model(model, **arguments)
+        network = create_model(model, **arguments)
     except (TypeError, ValueError) as error:
         raise HypvisionError(f"The model '{model}' does not accept {arguments}: {error}.") from error
     load_into(

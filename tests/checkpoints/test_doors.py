@@ -13,7 +13,7 @@ import pytest
 import timm
 import torch
 from helpers.hostile_checkpoints import DAMAGED, hidden_method, write_damaged
-from helpers.zoo import MICRO
+from helpers.zoo import MICRO, NAME
 from references.hcformer import ReferenceHCFormer
 from safetensors.torch import save_file
 
@@ -21,6 +21,7 @@ import hypvision
 from hypvision.checkpoints.match import check_compatible
 from hypvision.checkpoints.read import network_weights, read, read_file
 from hypvision.checkpoints.storage import write_weights
+from hypvision.checkpoints.timm_models import create_model
 from hypvision.clip.models import ARCHITECTURES
 from hypvision.clip.prompting.official import FEW_SHOT
 from hypvision.errors import HypvisionError
@@ -87,6 +88,11 @@ def by_overlay(family, path):
     )
 
 
+def by_config(family, path):
+    """As the backbone of a config is made."""
+    return create_model(family.name, num_classes=3, checkpoint_path=path, **family.arguments)
+
+
 def by_load(family, path):
     return hypvision.load(path, model=family.name, **{"num_classes": 3, **family.arguments})
 
@@ -142,6 +148,7 @@ DOORS = {
     "checkpoint_path": by_path,
     "pretrained_cfg_overlay": by_overlay,
     "hypvision.load": by_load,
+    "a config's checkpoint_path": by_config,
     "--weights": by_weights_option,
     "load_state_dict": by_state_dict,
     "load_from": by_load_from,
@@ -384,6 +391,20 @@ def test_feature_maps_take_files_of_classifiers(tmp_path):
         assert torch.equal(value, family.model.state_dict()[name]), name
 
 
+def test_names_of_the_zoo_stand_for_files(zoo, micro):
+    """Also where timm itself opens files only; and the config of the model does not keep the weights."""
+    family = SimpleNamespace(name="hcformer_nano", arguments=ARGUMENTS)
+    for load in (by_overlay, by_config):
+        for address in (f"zoo:{NAME}", f"file://{zoo}#{NAME}"):
+            model = load(family, address)
+            assert all(torch.equal(value, micro[0].state_dict()[name]) for name, value in model.state_dict().items())
+            assert "state_dict" not in model.pretrained_cfg
+    by_url = dict(url=f"zoo:{NAME}", num_classes=3)
+    create_model("hcformer_nano", True, pretrained_cfg_overlay=by_url, num_classes=3, **ARGUMENTS)
+    with pytest.raises(HypvisionError, match="There is no checkpoint 'none.pth'"):
+        by_overlay(family, "none.pth")
+
+
 # Hostile files
 
 
@@ -427,6 +448,8 @@ def by_converter(family, path):
 READERS = {
     "read": lambda family, path: read(path),
     "hypvision.load": by_load,
+    "pretrained_cfg_overlay": by_overlay,
+    "a config's checkpoint_path": by_config,
     "--weights": by_weights_option,
     "convert": by_converter,
     "mmengine": by_mmengine,
@@ -443,11 +466,10 @@ def test_hostile_files_get_in_by_no_door(tmp_path, good, name):
         with pytest.raises(HypvisionError, match="was refused|is damaged|holds a list") as caught:
             load(NANO, path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value), door
-    for load in (by_path, by_overlay):  # timm reads for itself, and raises errors of its own
-        if name in ("code in the state", "bomb", "keys that are tensors", "a class", "expanded", "array too short"):
-            continue  # what stands beside the weights is not looked at, or never leaves timm
+    # timm's own checkpoint_path alone is read by timm, which raises errors of its own.
+    if name not in ("code in the state", "bomb", "keys that are tensors", "a class", "expanded", "array too short"):
         with pytest.raises(Exception):  # noqa: B017
-            load(NANO, path)
+            by_path(NANO, path)  # of the others, what stands beside the weights is not looked at, or never leaves timm
     assert not (tmp_path / "proof").exists()
 
 

@@ -7,12 +7,14 @@ import time
 import huggingface_hub.constants
 import open_clip
 import pytest
+import timm
 import torch
 from safetensors.torch import save_file
 
 import hypvision.checkpoints.download
 from hypvision.checkpoints.one_tensor import read_tensor
 from hypvision.checkpoints.sources import fetch_from_hub
+from hypvision.checkpoints.timm_models import create_model
 from hypvision.clip.models import create_clip
 from hypvision.errors import HypvisionError
 
@@ -103,6 +105,34 @@ def test_tags_of_open_clip_come_by_it(hub, monkeypatch):
     with pytest.raises(HypvisionError, match="enough"):
         create_clip("ViT-B-32", "openai")
     assert given[1][1] == "openai"  # which then looks into caches alone
+
+
+def test_weights_of_timm_come_by_it(hub, home, monkeypatch):
+    torch.manual_seed(1)
+    weights = {name: value + 1 for name, value in timm.create_model("test_vit").state_dict().items()}
+    save_file(weights, home.parent / NAME)
+    data = (home.parent / NAME).read_bytes()
+    listed = [dict(type="file", path=NAME, size=len(data), lfs=dict(oid=hashlib.sha256(data).hexdigest()))]
+    hub.files |= {NAME: data, "models/timm/test_vit.r160_in1k/tree/main": json.dumps(listed).encode()}
+    model = create_model("test_vit", pretrained=True)
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert "state_dict" not in model.pretrained_cfg and model.pretrained_cfg["hf_hub_id"] == "timm/test_vit.r160_in1k"
+    hub.files[NAME] = bytes(len(data))
+    (path,) = (home / "hub/timm").rglob(NAME)
+    path.unlink()
+    with pytest.raises(HypvisionError, match="sha256 begins with"):
+        create_model("test_vit", pretrained=True)
+
+
+def test_no_network_for_timm_where_it_is_switched_off(hub, monkeypatch):
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    with pytest.raises(HypvisionError, match="weights of 'test_vit' are not on this machine, and HYPVISION_OFFLINE"):
+        create_model("test_vit", pretrained=True)
+    with pytest.raises(HypvisionError, match="not on this machine"):
+        timm.create_model("himapper", backbone="test_vit", leaves=4, levels=2, pretrained=True)
+    with pytest.raises(OSError, match="local cache"):
+        create_model("hf-hub:me/net")
+    assert hub.log == []
 
 
 def test_limits_hold_for_the_list_too(hub, monkeypatch):
