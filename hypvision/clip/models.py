@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.records import Record
-from hypvision.checkpoints.sources import fetch, fetch_from_hub, find, is_address, resolve
+from hypvision.checkpoints.sources import fetch, fetch_from_hub, find, hub_switch, is_address, resolve
 from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
 from hypvision.errors import HypvisionError, did_you_mean, require
 
@@ -126,11 +126,15 @@ def create_clip(
         given = None if is_file else pretrained
         if given is not None:
             options = {**_tag_options(name, pretrained), **options}
-            given = _fetch_tag(name, pretrained) or given
+            path = _fetch_tag(name, pretrained)
+        if path is not None:
+            options = {"pretrained_hf": False, **options}  # no weights for the text tower alone
         try:
-            with _quiet():
-                model = open_clip.create_model(name, given, **options)
-            tokenizer = open_clip.get_tokenizer(name)
+            with _quiet(), hub_switch():
+                model = open_clip.create_model(name, given if path is None else None, **options)
+                tokenizer = open_clip.get_tokenizer(name)
+            if given is not None and path is not None:
+                _load_tag(model, path)
         except (OSError, RuntimeError, ImportError) as error:
             raise HypvisionError(
                 f"The weights or the tokenizer of '{name}' ({pretrained or 'random weights'}) cannot be fetched: "
@@ -151,14 +155,14 @@ def _tag_options(name: str, tag: str) -> dict[str, Any]:
     return {"force_preprocess_cfg": preprocessing, "force_quick_gelu": tag == "openai"}
 
 
-def _fetch_tag(name: str, tag: str) -> str | None:
+def _fetch_tag(name: str, tag: str) -> Path | None:
     """The file of a tag of open_clip by our own downloader, which has a deadline; None if the hub has none."""
     about = require("open_clip", "clip").get_pretrained_cfg(name, tag)
     repository, _, file = (about.get("hf_hub") or "").rpartition("/")
     stem = file.rpartition(".")[0]
     names = [f"{stem}.safetensors", file] if file else ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
     found = (fetch_from_hub(repository, each) for each in names if repository)
-    return next((str(path) for path in found if path is not None), None)
+    return next((path for path in found if path is not None), None)
 
 
 def pretrained_tags(name: str) -> list[str]:
@@ -240,6 +244,27 @@ def _load(model: nn.Module, path: Path) -> None:
         model, {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}, path,
         f"the CLIP model ({type(model).__name__})", "Give the architecture that it belongs to.", extra=True,
     )  # fmt: skip
+
+
+def _load_tag(model: nn.Module, path: Path) -> None:
+    """The weights of a tag, brought to the model's names and sizes by open_clip's own steps."""
+    from open_clip import convert
+    from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
+
+    weights = network_weights(read_file(path), part=None)
+    if hasattr(convert, "convert_state_dict"):  # not in the oldest versions that we take
+        weights = convert.convert_state_dict(model, weights)
+    if "positional_embedding" in weights and not hasattr(model, "positional_embedding"):
+        weights = convert_to_custom_text_state_dict(weights)
+    for name in ("logit_scale", "logit_bias"):  # a number, or a vector of one
+        expected = getattr(model, name, None)
+        if expected is not None:
+            weights[name] = weights.get(name, torch.zeros_like(expected)).reshape(expected.shape)
+    resize_pos_embed(weights, model)
+    resize_text_pos_embed(weights, model)
+    load_into(
+        model, weights, path, f"the CLIP model ({type(model).__name__})", "Choose another of its tags.", extra=True
+    )
 
 
 def trim_tokens(weights: Mapping[str, Tensor], used: Tensor) -> dict[str, Tensor]:
