@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import logging
 import os
 import re
@@ -42,7 +41,7 @@ from hypvision.checkpoints.download import (
 from hypvision.checkpoints.index import find_record, parse_index, read_index, without_password
 from hypvision.checkpoints.records import ADDRESSES, Index, Record
 from hypvision.errors import HypvisionError
-from hypvision.files import write_text
+from hypvision.files import parse_json, write_text
 
 __all__ = [
     "cache_folder",
@@ -386,7 +385,7 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
     place = _hub_place(f"hf-hub:{repository}/{name}")
     try:
         table = f"{constants.ENDPOINT}/api/models/{repository}/tree/main/{name.rpartition('/')[0]}".rstrip("/")
-        listed = json.loads(download_text(table, place.headers))
+        listed = parse_json(download_text(table, place.headers))
         entry = next((entry for entry in listed if entry["path"] == name), None)
         if entry is None:
             return None

@@ -66,9 +66,10 @@ def test_another_file_than_listed_is_refused(hub):
     hub.files[NAME] = bytes(len(hub.files[NAME]))
     with pytest.raises(HypvisionError, match="sha256 begins with"):
         fetch_from_hub("me/net", NAME)
-    hub.files["models/me/net/tree/main"] = b'{"error": "gone"}'
-    with pytest.raises(HypvisionError, match="list of the files of 'me/net' cannot be read"):
-        fetch_from_hub("me/net", NAME)
+    for damaged in (b'{"error": "gone"}', b"[" * 100_000):
+        hub.files["models/me/net/tree/main"] = damaged
+        with pytest.raises(HypvisionError, match="list of the files of 'me/net' cannot be read"):
+            fetch_from_hub("me/net", NAME)
 
 
 @pytest.mark.parametrize("mode", ["drip", "heads"])
