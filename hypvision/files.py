@@ -34,6 +34,7 @@ __all__ = [
     "check_output_folder",
     "csv_text",
     "protecting",
+    "parse_json",
     "read_json",
     "read_lines",
     "replacing",
@@ -221,8 +222,17 @@ def read_json(path: str | Path) -> Any:
         OSError: it cannot be read.
         ValueError: it is no JSON in UTF-8, or has brackets without end.
     """
+    return parse_json(Path(path).read_text(encoding="utf-8-sig"))  # Windows editors begin a file with a mark
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text says.
+
+    Raises:
+        ValueError: it is no JSON, or has brackets without end.
+    """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"))  # Windows editors begin a file with a mark
+        return json.loads(text)
     except RecursionError as error:
         raise ValueError("its brackets are nested too deeply") from error
 

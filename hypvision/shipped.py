@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from pathlib import Path
 
-__all__ = ["config_folder", "find_config", "shipped_configs"]
+__all__ = ["config_folder", "find_config", "is_config", "shipped_configs"]
 
 
 def config_folder() -> Path:
@@ -36,3 +36,8 @@ def find_config(name: str | Path) -> Path | None:
     if found is None or (path.parent.name and path.parent.name != found.parent.name):
         return None
     return found
+
+
+def is_config(name: str | Path) -> bool:
+    """Whether a name means a config: a file's, or that of one that ships."""
+    return str(name).endswith((".py", ".json")) or find_config(name) is not None

@@ -26,6 +26,7 @@ __all__ = [
     "find_record",
     "parse_index",
     "parse_record",
+    "parse_yaml",
     "read_index",
     "with_record",
     "write_index",
@@ -72,6 +73,18 @@ _Loader.compose_node = _compose
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
+def parse_yaml(text: str) -> Any:
+    """What a YAML text says: plain values, no key twice, no aliases.
+
+    Raises:
+        ValueError: it is no such YAML, or has brackets without end.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(str(error) or "its brackets are nested too deeply") from error
+
+
 def parse_index(text: str, root: Path | None = None, address: str | None = None) -> Index:
     """Parse and check the text of an ``index.yml``.
 
@@ -81,8 +94,8 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
     """
     where = without_password(address) if address else (str(root / "index.yml") if root else "the index")
     try:
-        content = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a day that no calendar has
+        content = parse_yaml(text)
+    except ValueError as error:  # also a day that no calendar has
         raise HypvisionError(f"{where} is not valid YAML: {error}.") from error
     if not isinstance(content, dict) or set(content) != {"version", "records"}:
         raise HypvisionError(f"{where} must have the keys 'version' and 'records', and no others.")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from hypvision.checkpoints.read import tensor_problem
+from hypvision.checkpoints.read import network_weights, tensor_problem
 from hypvision.checkpoints.renamed import current_names
 from hypvision.errors import HypvisionError
 
@@ -21,10 +21,12 @@ __all__ = [
     "check_finite",
     "check_kinds",
     "compare",
+    "engine_names",
     "filtered",
     "load_into",
     "load_trained",
     "nonfinite_names",
+    "placed",
     "unknown_name",
 ]
 
@@ -102,6 +104,36 @@ def filtered(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tenso
     ``checkpoint_filter_fn`` of its family makes of them."""
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     return dict(weights if convert is None or not weights else convert(weights, model))
+
+
+def placed(model: nn.Module, part: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights by the names of a model that keeps a network as its ``part``: those of that network alone (of official
+    code, timm's, converted ones) get its name before theirs; others stay as they are."""
+    expected = getattr(model, part).state_dict().keys()
+    alone = 2 * len(expected & weights.keys()) >= len(expected | weights.keys())
+    return {f"{part}.{name}" if alone else name: value for name, value in weights.items()}
+
+
+def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A checkpoint whose weights have the names of a model of the engine, if they can be brought to them.
+
+    Files of the network alone (official ones, timm's, converted ones) have other names, or lack that of the
+    ``backbone`` that a classifier or learner keeps it in. Models of several parts translate them by a method
+    ``checkpoint_filter`` of their own.
+
+    Returns:
+        The checkpoint itself, or one with other weights in ``state_dict``.
+    """
+    backbone = getattr(model, "backbone", None)
+    if hasattr(model, "checkpoint_filter"):
+        weights = network_weights(checkpoint, part=None)
+        renamed = model.checkpoint_filter(weights)
+    elif backbone is None or hasattr(backbone, "load_pretrained"):  # a TimmBackbone finds its part itself
+        return checkpoint
+    else:
+        weights = network_weights(checkpoint)
+        renamed = placed(model, "backbone", filtered(backbone, weights))
+    return checkpoint if renamed.keys() == weights.keys() else {**checkpoint, "state_dict": renamed}
 
 
 def unknown_name(name: str, family: str) -> str:
@@ -192,16 +224,18 @@ def check_compatible(
 
 
 def load_trained(model: nn.Module, checkpoint: Mapping[str, Any], path: str | Path) -> None:
-    """Load the checkpoint of a training into its model, with every weight of it.
+    """Load the checkpoint of a training, or an official one, into the engine's model, with every weight of it.
 
     Args:
         model: the model.
-        checkpoint: what the file holds; names beside the model's, and a wrapper's ``module.``, do not matter.
+        checkpoint: what the file holds, see :func:`engine_names`; names beside the model's, and a wrapper's
+            ``module.``, do not matter.
         path: the file, for the message.
 
     Raises:
         HypvisionError: as :func:`check_compatible`.
     """
+    checkpoint = engine_names(model, checkpoint)
     state = checkpoint.get("state_dict", checkpoint)
     check_compatible(model, state, path)
     expected = model.state_dict()

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -41,9 +41,20 @@ from hypvision.checkpoints.download import (
 from hypvision.checkpoints.index import find_record, parse_index, read_index, without_password
 from hypvision.checkpoints.records import ADDRESSES, Index, Record
 from hypvision.errors import HypvisionError
-from hypvision.files import write_text
+from hypvision.files import parse_json, write_text
 
-__all__ = ["cache_folder", "fetch", "fetch_from_hub", "find", "is_address", "locate", "mirrors", "offline", "resolve"]
+__all__ = [
+    "cache_folder",
+    "fetch",
+    "fetch_from_hub",
+    "find",
+    "hub_switch",
+    "is_address",
+    "locate",
+    "mirrors",
+    "offline",
+    "resolve",
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -75,6 +86,19 @@ def offline() -> bool:
     """Whether the network must not be used."""
     words = (os.environ.get(name, "").lower() for name in ("HYPVISION_OFFLINE", "HF_HUB_OFFLINE"))
     return any(word in ("1", "true", "yes", "on") for word in words)
+
+
+@contextmanager
+def hub_switch() -> Iterator[None]:
+    """Inside, the hub's own client, which other libraries use, obeys ``HYPVISION_OFFLINE`` too."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or offline()
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def mirrors() -> list[str]:
@@ -361,7 +385,7 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
     place = _hub_place(f"hf-hub:{repository}/{name}")
     try:
         table = f"{constants.ENDPOINT}/api/models/{repository}/tree/main/{name.rpartition('/')[0]}".rstrip("/")
-        listed = json.loads(download_text(table, place.headers))
+        listed = parse_json(download_text(table, place.headers))
         entry = next((entry for entry in listed if entry["path"] == name), None)
         if entry is None:
             return None

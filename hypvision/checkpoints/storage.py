@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hypvision.errors import HypvisionError
-from hypvision.files import replacing
+from hypvision.files import parse_json, replacing
 
 __all__ = [
     "STORAGES",
@@ -115,9 +115,8 @@ def format_problem(path: str | Path) -> str | None:
         # First: the length of a header (128, 384, ...) may begin as a pickle does.
         if start[8:9] == b"{" and length <= min(path.stat().st_size - 8, _LARGEST_HEADER):
             file.seek(8)
-            # UnicodeDecodeError and JSONDecodeError are ValueErrors; brackets without end are a RecursionError.
-            with suppress(ValueError, RecursionError):
-                if isinstance(json.loads(file.read(length)), dict):
+            with suppress(ValueError):
+                if isinstance(parse_json(file.read(length)), dict):
                     return None
             return "damaged"
         if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
@@ -175,10 +174,10 @@ def read_metadata(path: str | Path, *entries: str) -> dict[str, Any]:
     check_format(path)
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        metadata = json.loads(file.read(length)).get("__metadata__") or {}
+        metadata = parse_json(file.read(length)).get("__metadata__") or {}
     try:
-        found = json.loads(next((metadata[entry] for entry in entries if entry in metadata), "{}"))
-    except (TypeError, ValueError, RecursionError):  # no text, no JSON
+        found = parse_json(next((metadata[entry] for entry in entries if entry in metadata), "{}"))
+    except (TypeError, ValueError):  # no text, no JSON
         found = None
     if not isinstance(metadata, dict) or not isinstance(found, dict):
         raise HypvisionError(f"The header of '{path}' is not one of hypvision's. Download the file again.")

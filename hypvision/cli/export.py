@@ -59,7 +59,7 @@ def run_export(args: Namespace) -> None:
     from hypvision.checkpoints.sources import find
     from hypvision.files import check_output
     from hypvision.inference.progress import stages
-    from hypvision.shipped import find_config
+    from hypvision.shipped import is_config
     from hypvision.zoo.cards import size_text
     from hypvision.zoo.export import SUFFIXES, export_model
     from hypvision.zoo.loading import parse_arguments
@@ -69,9 +69,7 @@ def run_export(args: Namespace) -> None:
     out = check_output(args.out or f"{name}{middle}{SUFFIXES[args.format]}")
     kind = {"onnx": "ONNX", "torchexport": "torch.export"}[args.format]
     print(f"Exporting {name} to {kind}, which can take a minute or two ...", flush=True)
-    config = str(args.model).endswith((".py", ".json"))
-    if args.model is not None and not config and not timm.is_model(args.model):
-        config = find_config(args.model) is not None
+    config = args.model is not None and not timm.is_model(args.model) and is_config(args.model)
     arguments = parse_arguments(args.model_args)
     if config and arguments:
         raise HypvisionError("A config says what its model is given: leave out --model-args, or change the config.")

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib import resources
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hypvision.errors import HypvisionError
-from hypvision.files import read_json, read_lines
+from hypvision.files import parse_json, read_json, read_lines
 
 __all__ = ["CLASS_LISTS", "TEMPLATES", "load_classes", "official_ids", "prompts"]
 
@@ -43,7 +42,7 @@ are the base and novel classes of open-vocabulary detection on COCO (Bansal et a
 
 @lru_cache(maxsize=1)
 def _data() -> dict[str, list[Any]]:
-    return json.loads(resources.files("hypvision.clip").joinpath("class_lists.json").read_text(encoding="utf-8"))
+    return parse_json(resources.files("hypvision.clip").joinpath("class_lists.json").read_text(encoding="utf-8"))
 
 
 def official_ids(name: str) -> list[int]:

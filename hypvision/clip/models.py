@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.records import Record
-from hypvision.checkpoints.sources import fetch, fetch_from_hub, find, is_address, resolve
+from hypvision.checkpoints.sources import fetch, fetch_from_hub, find, hub_switch, is_address, resolve
 from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
 from hypvision.errors import HypvisionError, did_you_mean, require
 
@@ -30,10 +31,13 @@ __all__ = [
     "MEAN",
     "STD",
     "build_model",
+    "clip_names",
     "create_clip",
     "expand_tokens",
+    "is_clip",
     "pretrained_tags",
     "trim_tokens",
+    "with_tokenizer",
 ]
 
 MEAN = (122.7709383, 116.7460125, 104.09373615)
@@ -122,11 +126,15 @@ def create_clip(
         given = None if is_file else pretrained
         if given is not None:
             options = {**_tag_options(name, pretrained), **options}
-            given = _fetch_tag(name, pretrained) or given
+            path = _fetch_tag(name, pretrained)
+        if path is not None:
+            options = {"pretrained_hf": False, **options}  # no weights for the text tower alone
         try:
-            with _quiet():
-                model = open_clip.create_model(name, given, **options)
-            tokenizer = open_clip.get_tokenizer(name)
+            with _quiet(), hub_switch():
+                model = open_clip.create_model(name, given if path is None else None, **options)
+                tokenizer = open_clip.get_tokenizer(name)
+            if given is not None and path is not None:
+                _load_tag(model, path)
         except (OSError, RuntimeError, ImportError) as error:
             raise HypvisionError(
                 f"The weights or the tokenizer of '{name}' ({pretrained or 'random weights'}) cannot be fetched: "
@@ -147,14 +155,14 @@ def _tag_options(name: str, tag: str) -> dict[str, Any]:
     return {"force_preprocess_cfg": preprocessing, "force_quick_gelu": tag == "openai"}
 
 
-def _fetch_tag(name: str, tag: str) -> str | None:
+def _fetch_tag(name: str, tag: str) -> Path | None:
     """The file of a tag of open_clip by our own downloader, which has a deadline; None if the hub has none."""
     about = require("open_clip", "clip").get_pretrained_cfg(name, tag)
     repository, _, file = (about.get("hf_hub") or "").rpartition("/")
     stem = file.rpartition(".")[0]
     names = [f"{stem}.safetensors", file] if file else ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
     found = (fetch_from_hub(repository, each) for each in names if repository)
-    return next((str(path) for path in found if path is not None), None)
+    return next((path for path in found if path is not None), None)
 
 
 def pretrained_tags(name: str) -> list[str]:
@@ -202,23 +210,61 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
         path: its verified file.
         overrides: further arguments of :func:`create_clip`.
     """
-    bundle = create_clip(record.model, path, **overrides)
+    return with_tokenizer(record.model, path, overrides)
+
+
+def with_tokenizer(name: str, source: str | Path, options: Mapping[str, Any]) -> nn.Module:
+    """The open_clip model of :func:`create_clip`, with its ``tokenizer``."""
+    bundle = create_clip(name, source, **options)
     bundle.model.tokenizer = bundle.tokenizer
     return bundle.model
+
+
+def is_clip(name: str) -> bool:
+    """Whether :func:`create_clip` knows a model of this name."""
+    if name in ARCHITECTURES:
+        return True
+    return find_spec("open_clip") is not None and name in require("open_clip", "clip").list_models()
 
 
 _MOST_WORDS = 2**20  # twenty times those of CLIP
 _CLIP = re.compile(r"clip\.(.+)")  # a training's names
 
 
+def clip_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a CLIP model by open_clip's names, from those of Hugging Face's ``CLIPModel`` too, and with a whole
+    table of words; others stay as they are."""
+    weights = expand_tokens(weights)
+    return from_hugging_face(weights) if is_hugging_face(weights) else weights
+
+
 def _load(model: nn.Module, path: Path) -> None:
-    weights = expand_tokens(network_weights(read_file(path), _CLIP))
-    if is_hugging_face(weights):
-        weights = from_hugging_face(weights)
+    weights = clip_names(network_weights(read_file(path), _CLIP))
     load_into(
         model, {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}, path,
         f"the CLIP model ({type(model).__name__})", "Give the architecture that it belongs to.", extra=True,
     )  # fmt: skip
+
+
+def _load_tag(model: nn.Module, path: Path) -> None:
+    """The weights of a tag, brought to the model's names and sizes by open_clip's own steps."""
+    from open_clip import convert
+    from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
+
+    weights = network_weights(read_file(path), part=None)
+    if hasattr(convert, "convert_state_dict"):  # not in the oldest versions that we take
+        weights = convert.convert_state_dict(model, weights)
+    if "positional_embedding" in weights and not hasattr(model, "positional_embedding"):
+        weights = convert_to_custom_text_state_dict(weights)
+    for name in ("logit_scale", "logit_bias"):  # a number, or a vector of one
+        expected = getattr(model, name, None)
+        if expected is not None:
+            weights[name] = weights.get(name, torch.zeros_like(expected)).reshape(expected.shape)
+    resize_pos_embed(weights, model)
+    resize_text_pos_embed(weights, model)
+    load_into(
+        model, weights, path, f"the CLIP model ({type(model).__name__})", "Choose another of its tags.", extra=True
+    )
 
 
 def trim_tokens(weights: Mapping[str, Tensor], used: Tensor) -> dict[str, Tensor]:

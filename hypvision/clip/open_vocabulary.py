@@ -7,7 +7,7 @@ kept while neither names nor weights change. Segmentation, detection and panopti
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hypvision.checkpoints.match import placed
 from hypvision.clip import adapters
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
 from hypvision.clip.memo import Memo
-from hypvision.clip.models import CLIPBundle, create_clip
+from hypvision.clip.models import CLIPBundle, clip_names, create_clip
 from hypvision.clip.towers import embedding_size, encode_text, find_towers
 from hypvision.errors import HypvisionError
 
@@ -135,6 +136,10 @@ class OpenVocabularyCLIP(nn.Module):
         self._text = Memo()
         if classes is not None:
             self.set_classes(classes)
+
+    def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights by this model's names, those of a CLIP model alone too."""
+        return placed(self, "clip", clip_names(weights))
 
     @property
     def embedding_size(self) -> int:

@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
+from hypvision.checkpoints.sources import offline
 from hypvision.errors import HypvisionError, require
-from hypvision.files import read_json, replacing, write_json
+from hypvision.files import parse_json, read_json, replacing, write_json
 
 __all__ = ["ByteTokenizer", "PackedText", "Tokenizer", "documents", "load_tokenizer", "pack"]
 
@@ -58,7 +59,9 @@ class _Pretrained:
     def __init__(self, name: str):
         transformers = require("transformers", "lm")
         try:
-            self.inner = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            self.inner = transformers.AutoTokenizer.from_pretrained(
+                name, trust_remote_code=False, local_files_only=offline()
+            )
         except (OSError, ValueError) as error:
             raise HypvisionError(
                 f"The tokenizer '{name}' cannot be loaded ({str(error).splitlines()[0]}). Give 'byte', a folder with a "
@@ -130,7 +133,7 @@ def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
         elif path.suffix == ".jsonl":
             with path.open(encoding="utf-8") as lines:
                 for line in lines:
-                    yield json.loads(line)[field]
+                    yield parse_json(line)[field]
         else:
             text = path.read_text(encoding="utf-8")
             yield from (part for part in (text.split(separator) if separator else [text]) if part.strip())

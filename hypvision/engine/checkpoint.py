@@ -30,10 +30,10 @@ from mmengine.optim import OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
-from torch import Tensor, nn
+from torch import Tensor
 
-from hypvision.checkpoints.match import compare, filtered, nonfinite_names
-from hypvision.checkpoints.read import LogHistory, network_weights, read_file
+from hypvision.checkpoints.match import engine_names, nonfinite_names
+from hypvision.checkpoints.read import LogHistory, read_file
 from hypvision.checkpoints.sources import fetch, find, is_address, resolve
 from hypvision.clip.models import expand_tokens
 from hypvision.errors import HypvisionError
@@ -108,25 +108,6 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
         fetch(source)
     barrier()
     return load_checkpoint_file(fetch(source), device)  # again for processes on machines with a cache of their own
-
-
-def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A checkpoint whose weights have the names of a model of the engine, if they can be brought to them.
-
-    Files of the network alone (official ones, timm's, converted ones) lack the name of the ``backbone`` that a
-    classifier or learner keeps it in.
-
-    Returns:
-        The checkpoint itself, or one with other weights in ``state_dict``.
-    """
-    given, backbone = checkpoint.get("state_dict", checkpoint), getattr(model, "backbone", None)
-    prefixed = any(str(name).removeprefix("module.").startswith("backbone.") for name in given)
-    if backbone is None or prefixed or hasattr(backbone, "load_pretrained"):  # a TimmBackbone finds its part itself
-        return checkpoint
-    weights = filtered(backbone, network_weights(checkpoint))
-    if compare(backbone.state_dict(), weights).share < 0.5:
-        return checkpoint
-    return {**checkpoint, "state_dict": {f"backbone.{name}": value for name, value in weights.items()}}
 
 
 @HOOKS.register_module()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mmengine.registry import MODELS, DefaultScope
 
 from hypvision.checkpoints.match import load_trained
-from hypvision.engine.checkpoint import engine_names, load
+from hypvision.engine.checkpoint import load
 from hypvision.engine.checks import readable_errors
 from hypvision.engine.config import leave_out_pretrained, load_config
 from hypvision.engine.extensions import PREDICTORS, import_extensions
@@ -43,17 +43,19 @@ def predictor_of(request: Request) -> Predictor:
     return build(trained_model(config, request.weights).to(request.device), config, request)
 
 
-def trained_model(config: Config, weights: str | Path) -> nn.Module:
+def trained_model(config: Config | str | Path, weights: str | Path) -> nn.Module:
     """The model of a config with the weights of its checkpoint, in eval mode, with ``dataset_meta`` or None.
 
     Raises:
-        HypvisionError: the checkpoint cannot be read or does not fit.
+        HypvisionError: no such config, or the checkpoint cannot be read or does not fit.
     """
+    config = load_config(config)
+    import_extensions(config)
     leave_out_pretrained(config.model)
     scope = config.get("default_scope") or "mmengine"
     with DefaultScope.overwrite_default_scope(scope), readable_errors():
         model = MODELS.build(config.model)
-    checkpoint = engine_names(model, load(weights))
+    checkpoint = load(weights)
     load_trained(model, checkpoint, weights)
     about = (checkpoint.get("meta") or {}).get("dataset_meta") or {}
     model.dataset_meta = about if about.get("classes") else None

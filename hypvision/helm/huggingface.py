@@ -13,6 +13,7 @@ rotated keys and two times a head.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
 
 __all__ = ["HelmConfig", "HelmForCausalLM"]
 
+_DECODER = re.compile(r"(?:decoder|model)\.(.+)")  # as a training and save_pretrained() name it
 _FIELDS = {field.name: field.default for field in dataclasses.fields(Architecture)}
 
 
@@ -170,16 +172,17 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_official(cls, source: str | Path | Mapping[str, Tensor], **options: Any) -> HelmForCausalLM:
-        """A model with the weights of an official checkpoint, or of one that ``hypvision convert`` has written.
+        """A model with the weights of an official checkpoint, of one that ``hypvision convert`` has written, or of a
+        training.
 
         Args:
-            source: a file or a state dict.
+            source: a file, another name of a checkpoint (:func:`hypvision.checkpoints.sources.fetch`), or a state dict.
             options: what weights do not show, such as ``max_seq_len`` or ``n_activated_experts``.
 
         Raises:
             HypvisionError: an unreadable file, or weights of another model.
         """
-        weights = source if isinstance(source, Mapping) else network_weights(read(Path(source)))
+        weights = source if isinstance(source, Mapping) else network_weights(read(source), _DECODER)
         if is_official_helm(weights):
             config = official_architecture(weights, **options)
             weights = helm_from_official(weights, config)

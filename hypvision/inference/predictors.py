@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.sources import find, is_address
+from hypvision.checkpoints.timm_models import create_model
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.inference.results import Classes, Result
 from hypvision.shipped import find_config, shipped_configs
@@ -111,10 +112,8 @@ def _overlay(request: Request) -> dict[str, Any]:
 
 
 def _published(name: str, arguments: Mapping[str, Any]) -> nn.Module:
-    import timm
-
     try:
-        return timm.create_model(name, pretrained=True, **arguments).eval()
+        return create_model(name, pretrained=True, **arguments).eval()
     except HypvisionError:
         raise
     except Exception as error:  # of the download, whose client raises its own errors; or of the arguments

@@ -7,15 +7,24 @@ every door.
 
 from typing import Any
 
+from timm.models import build_model_with_cfg
 from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import check_kinds, filtered
 from hypvision.checkpoints.read import allow_training_files, network_weights
+from hypvision.checkpoints.timm_models import forget_weights, read_overlay
 
-__all__ = ["AnyCheckpoint", "FeatureMaps", "StagedModel"]
+__all__ = ["AnyCheckpoint", "FeatureMaps", "StagedModel", "build_model"]
 
-allow_training_files()
+allow_training_files()  # for checkpoint_path, which timm reads before any code of a model runs
+
+
+def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    """:func:`timm.models.build_model_with_cfg`, with the file of ``pretrained_cfg_overlay`` read by our reader."""
+    if pretrained:
+        kwargs["pretrained_cfg_overlay"] = read_overlay(kwargs.get("pretrained_cfg_overlay"))
+    return forget_weights(build_model_with_cfg(cls, variant, pretrained, **kwargs))
 
 
 class AnyCheckpoint(nn.Module):

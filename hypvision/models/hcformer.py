@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import DropPath, SelectAdaptivePool2d, calculate_drop_path_rates, get_device_dtype, trunc_normal_
 from timm.models import (
-    build_model_with_cfg,
     generate_default_cfgs,
     register_model,
     register_notrace_module,
@@ -31,7 +30,7 @@ from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.nn import ClusterAssignment, ClusterMixer
 from hypvision.nn.linear import SharedLinear
 
-from .base import FeatureMaps, StagedModel
+from .base import FeatureMaps, StagedModel, build_model
 from .hcformer_checkpoint import checkpoint_filter_fn
 
 __all__ = ["HCFormer", "StageAssignments"]
@@ -558,7 +557,7 @@ def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwa
         kwargs.setdefault("feature_norms", True)
     stages = kwargs["layers"]
     levels = len(stages) if isinstance(stages, (tuple, list)) else 4  # the constructor says what is wrong with another
-    model = build_model_with_cfg(
+    model = build_model(
         HCFormer,
         variant,
         pretrained,

@@ -24,15 +24,16 @@ from typing import Any
 import timm
 import torch
 from timm.layers import ClassifierHead
-from timm.models import build_model_with_cfg, generate_default_cfgs, get_pretrained_cfg, register_model
+from timm.models import generate_default_cfgs, get_pretrained_cfg, register_model
 from timm.models._features import feature_take_indices
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
+from hypvision.checkpoints.timm_models import create_model
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
 
-from .base import AnyCheckpoint, FeatureMaps
+from .base import AnyCheckpoint, FeatureMaps, build_model
 from .hierarchy_mapper import HierarchyMapper, MapLayout, check_option
 from .himapper_checkpoint import checkpoint_filter_fn
 
@@ -474,7 +475,7 @@ def _create_trunk(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
     if not timm.is_model(name.partition(".")[0]):
         raise HypvisionError(_no_backbone(name))
     try:
-        return timm.create_model(name, pretrained=pretrained, **kwargs)
+        return create_model(name, pretrained, **kwargs)
     except (OSError, RuntimeError) as error:
         offline = isinstance(error, OSError) or "download" in str(error).lower() or "offline" in str(error).lower()
         if not (pretrained and offline):
@@ -570,7 +571,7 @@ def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, 
     if kwargs.get("features_only"):
         kwargs.setdefault("dense", "fuse")
         kwargs.setdefault("feature_cls", _Levels)
-    return build_model_with_cfg(
+    return build_model(
         HiMapper,
         variant,
         whole,

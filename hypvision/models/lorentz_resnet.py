@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import DropPath, SelectAdaptivePool2d, calculate_drop_path_rates
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model, register_notrace_module
+from timm.models import generate_default_cfgs, register_model, register_notrace_module
 from timm.models._features import feature_take_indices
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ from hypvision.nn import (
     ToTangent,
 )
 
-from .base import FeatureMaps, StagedModel
+from .base import FeatureMaps, StagedModel, build_model
 from .lorentz_resnet_checkpoint import checkpoint_filter_fn
 
 __all__ = ["LorentzClassifier", "LorentzResNet"]
@@ -645,7 +645,7 @@ _LARGE = dict(input_size=(3, 224, 224), pool_size=(7, 7), crop_pct=0.875)
 def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> LorentzResNet:
     if kwargs.get("stem") == "imagenet":
         kwargs["pretrained_cfg_overlay"] = {**_LARGE, **(kwargs.get("pretrained_cfg_overlay") or {})}
-    return build_model_with_cfg(
+    return build_model(
         LorentzResNet,
         variant,
         pretrained,

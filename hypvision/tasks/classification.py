@@ -25,6 +25,7 @@ from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
+from hypvision.checkpoints.timm_models import create_model
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError, did_you_mean
@@ -52,7 +53,7 @@ def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
             "the one you want in model.backbone.model_name of the config."
         )
     try:
-        return timm.create_model(model_name, **kwargs)
+        return create_model(model_name, **kwargs)
     except (TypeError, ValueError) as error:  # an argument, or a value of it, that the model's constructor refuses
         if isinstance(error, OSError):  # of a download: in some versions of the hub its errors are both
             raise

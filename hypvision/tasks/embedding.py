@@ -48,7 +48,7 @@ def load_learner(config: str | Path, weights: str | Path):
 
     import hypvision.tasks.metric_learning  # noqa: F401 - registers the learner
     from hypvision.checkpoints.match import load_trained
-    from hypvision.engine.checkpoint import engine_names, load
+    from hypvision.engine.checkpoint import load
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import load_config
 
@@ -61,7 +61,7 @@ def load_learner(config: str | Path, weights: str | Path):
     config.model.backbone.pretrained = False  # the checkpoint has the weights
     with DefaultScope.overwrite_default_scope("mmengine"), readable_errors():
         model = MODELS.build(config.model)
-    load_trained(model, engine_names(model, load(weights)), weights)
+    load_trained(model, load(weights), weights)
     return model.eval(), config
 
 

@@ -10,7 +10,7 @@ by exchanging the data set. Checkpoints hold what was learned and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from hypvision.clip.adapters.lathadapter import LatentHierarchy
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.prompting import HostOutput, build_host, feature_size
 from hypvision.clip.prompting.features import FeatureCache
+from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.prompting.promptsrc import GaussianAverage
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.errors import HypvisionError
@@ -87,6 +88,10 @@ class FewShotCLIP(BaseModel):
     def hierarchy(self) -> LatentHierarchy | None:
         """The module of the adapter; None without one."""
         return getattr(self.host.clip, "lathadapter", None)
+
+    def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights by this model's names, from those of the methods' official code too."""
+        return learned_names(weights)
 
     def set_classes(self, names: Sequence[str], template: str | None = None) -> None:
         """Change the classes, see :meth:`hypvision.clip.prompting.Host.set_classes`."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,10 +18,12 @@ from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS, OPTIM_WRAPPER_CO
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from hypvision.checkpoints.match import placed
 from hypvision.data.language import PackedText
 from hypvision.engine.param_groups import ParamGroups
 from hypvision.engine.sharded import whole_tensor
 from hypvision.helm import Helm, preset
+from hypvision.helm.checkpoint import helm_from_official, is_official_helm
 from hypvision.helm.experts import MixtureOfCurvatures
 from hypvision.helm.head import token_losses
 from hypvision.helm.model import shifted
@@ -61,6 +64,12 @@ class LanguageModel(BaseModel):
         self.decoder.embed.requires_grad_(not freeze_embedding)
         self.decoder.gradient_checkpointing = checkpointing
         self.loads: list[Tensor] = []
+
+    def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights by this model's names, from those of a decoder alone too, the published code's among them."""
+        if is_official_helm(weights):
+            weights = helm_from_official(weights, self.decoder.config)
+        return placed(self, "decoder", weights)
 
     def blocks(self) -> nn.ModuleList:
         """What a :class:`~hypvision.engine.sharded.ShardedRunner` gathers at a time."""

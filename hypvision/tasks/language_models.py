@@ -38,6 +38,7 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
 
     import hypvision.tasks.language  # noqa: F401 - registers the model
     from hypvision.checkpoints.match import load_trained
+    from hypvision.checkpoints.sources import offline
     from hypvision.engine.checkpoint import load
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import load_config
@@ -59,7 +60,8 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
         tokenizer.model_max_length = trained.decoder.config.max_seq_len
         begin = tokenizer.eos_token_id
     else:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        options = dict(trust_remote_code=False, local_files_only=offline())
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
         begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     ends = dict(bos_token_id=begin, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     model = HelmForCausalLM(HelmConfig.of(trained.decoder.config, **ends))

@@ -18,12 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 
 from hypvision.checkpoints.download import copy_verified, file_sha256
-from hypvision.checkpoints.index import parse_record, read_index, with_record, write_index
+from hypvision.checkpoints.index import parse_record, parse_yaml, read_index, with_record, write_index
 from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.storage import write_weights
@@ -338,8 +337,8 @@ def read_about(path: str | Path) -> dict[str, Any]:
         HypvisionError: it cannot be read.
     """
     try:
-        about = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, a day that no calendar has
+        about = parse_yaml(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # ValueError: no YAML, no UTF-8, a day that no calendar has
         raise HypvisionError(f"The file '{path}' cannot be read: {error}.") from error
     if not isinstance(about, dict):
         raise HypvisionError(f"The file '{path}' must be a mapping of keys to texts.")

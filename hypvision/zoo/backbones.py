@@ -16,6 +16,7 @@ from hypvision.checkpoints.match import filtered, load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
+from hypvision.checkpoints.timm_models import create_model
 from hypvision.errors import HypvisionError, did_you_mean
 
 __all__ = ["build_model", "load_weights"]
@@ -87,8 +88,8 @@ def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
     if "himapper" in name:
         for flexible in ("dynamic_img_size", "strict_img_size"):
             with suppress(TypeError):
-                return timm.create_model(name, **{flexible: flexible.startswith("dynamic"), **arguments})
-    return timm.create_model(name, **arguments)
+                return create_model(name, **{flexible: flexible.startswith("dynamic"), **arguments})
+    return create_model(name, **arguments)
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from hypvision.checkpoints.match import check_finite
-from hypvision.checkpoints.read import network_weights, read
+from hypvision.checkpoints.read import network_weights, read_file
+from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import write_tensors
 from hypvision.clip.hugging_face import clip_variant, from_hugging_face, is_hugging_face, to_hugging_face
 from hypvision.clip.prompting import official as few_shot
@@ -163,8 +164,9 @@ def convert_file(
 
     Args:
         family: a key of :data:`CONVERTERS`.
-        source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it; the weights may be inside
-            ``state_dict`` or ``model``, beside the rest that a training saves. Nothing in it is run.
+        source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it, or another name of a checkpoint
+            (:func:`hypvision.checkpoints.sources.fetch`); the weights may be inside ``state_dict`` or ``model``, beside
+            the rest that a training saves. Nothing in it is run.
         target: ``.safetensors``, ``.pth`` or ``.pt``. It is written under another name and moved into place, so that
             an interruption leaves no half of a file.
         to_official: convert from hypvision's names to the official ones.
@@ -180,16 +182,17 @@ def convert_file(
     """
     if family not in CONVERTERS:
         raise HypvisionError(f"There is no converter '{family}'. Known: {', '.join(CONVERTERS)}.")
-    converter, source, target = CONVERTERS[family], Path(source).expanduser(), Path(target).expanduser()
+    converter, target = CONVERTERS[family], Path(target).expanduser()
     told = {name: value for name, value in (("curvature", curvature), ("backbone", backbone)) if value is not None}
     for name in told:
         if name not in (converter.back_options if to_official else converter.options):
             raise HypvisionError(f"--{name} has no use here: {_USES[name]}.")
     if target.suffix not in (".safetensors", ".pth", ".pt"):
         raise HypvisionError(f"The output '{target}' must end in .safetensors or .pth.")
-    with protecting(source):
+    path = fetch(source)
+    with protecting(path):
         check_output(target)
-    weights = network_weights(read(source))
+    weights = network_weights(read_file(path))
     check_finite(weights, source)
     official = converter.is_official(weights)
     if official == to_official:

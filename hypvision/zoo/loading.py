@@ -17,7 +17,9 @@ from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import find, resolve
-from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.checkpoints.timm_models import create_model
+from hypvision.errors import HypvisionError, did_you_mean, require
+from hypvision.shipped import is_config
 
 __all__ = ["load", "load_trained", "parse_arguments"]
 
@@ -45,8 +47,9 @@ def load(
             ``model``, the checkpoint file of a training.
         device: where to put it.
         dtype: cast it to this type; default float32.
-        model: timm's name of the model whose weights ``name``, a file, holds; see
-            :func:`load_trained`.
+        model: the model whose weights ``name``, a file, holds: timm's name of a classifier (see
+            :func:`load_trained`), the name of a CLIP model (see :func:`hypvision.clip.models.create_clip`), or the
+            config of a training, of which all models of the engine can be had.
         **overrides: for a classifier, arguments of :func:`timm.create_model` that differ from the trained model's, such
             as ``num_classes=5`` (a new head), ``features_only=True`` or ``drop_path_rate=0.1``.
 
@@ -59,11 +62,12 @@ def load(
         HypvisionError: no such weights, they cannot be fetched, or an override does not fit.
     """
     if model is not None:
-        return load_trained(name, model, overrides).to(device=device, dtype=dtype).eval()
+        return _from_file(name, model, overrides).to(device=device, dtype=dtype).eval()
     if Path(name).is_file():
         raise HypvisionError(
             f"'{name}' is a file, which does not say what model it is of. Add it: hypvision.load('{name}', "
-            "model='hcformer_nano', ...), with the arguments of model.backbone in the config of the training."
+            "model='hcformer_nano', ...), with the arguments of model.backbone in the config of the training; or "
+            "model=CONFIG, that config itself."
         )
     index, record = find(str(name))
     if record.task in _BUILDERS:
@@ -72,6 +76,23 @@ def load(
     else:
         network = classifier(index, record, overrides)
     return network.to(device=device, dtype=dtype).eval()
+
+
+def _from_file(path: str | Path, model: str, arguments: Mapping[str, Any]) -> nn.Module:
+    import timm
+
+    import hypvision.models  # noqa: F401 - registers them in timm
+    from hypvision.clip.models import is_clip, with_tokenizer
+
+    if not timm.is_model(str(model).partition(".")[0]):
+        if is_config(model):
+            if arguments:
+                raise HypvisionError(f"The config '{model}' says what its model is given: leave out {dict(arguments)}.")
+            require("mmengine", "mm")
+            return importlib.import_module("hypvision.engine.predicting").trained_model(model, path)
+        if is_clip(model):
+            return with_tokenizer(model, path, arguments)
+    return load_trained(path, model, arguments)
 
 
 def classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> nn.Module:
@@ -87,7 +108,7 @@ def classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> nn
     overlay = {**record_overlay(record, resolve(record, index)), **overrides.get("pretrained_cfg_overlay", {})}
     arguments = {"num_classes": len(record.classes), **_native(record.arguments), **overrides}
     try:
-        return timm.create_model(record.model, pretrained=True, **{**arguments, "pretrained_cfg_overlay": overlay})
+        return create_model(record.model, pretrained=True, **{**arguments, "pretrained_cfg_overlay": overlay})
     except (TypeError, ValueError) as error:
         raise HypvisionError(f"'{record.name}' does not accept {dict(overrides)}: {error}.") from error
     except RuntimeError as error:
@@ -125,7 +146,7 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
     if "num_classes" not in arguments and (classes := _count_classes(model, weights, arguments)) is not None:
         arguments["num_classes"] = classes
     try:
-        network = timm.create_model(model, **arguments)
+        network = create_model(model, **arguments)
     except (TypeError, ValueError) as error:
         raise HypvisionError(f"The model '{model}' does not accept {arguments}: {error}.") from error
     load_into(

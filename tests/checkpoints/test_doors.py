@@ -1,15 +1,19 @@
 """Every door by which a checkpoint comes in: good files of each family load by the same names, hostile ones by none."""
 
+import copy
+import importlib
 import logging
 import warnings
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import timm
 import torch
 from helpers.hostile_checkpoints import DAMAGED, hidden_method, write_damaged
-from helpers.zoo import MICRO
+from helpers.zoo import MICRO, NAME
 from references.hcformer import ReferenceHCFormer
 from safetensors.torch import save_file
 
@@ -17,12 +21,15 @@ import hypvision
 from hypvision.checkpoints.match import check_compatible
 from hypvision.checkpoints.read import network_weights, read, read_file
 from hypvision.checkpoints.storage import write_weights
+from hypvision.checkpoints.timm_models import create_model
+from hypvision.clip.models import ARCHITECTURES
+from hypvision.clip.prompting.official import FEW_SHOT
 from hypvision.errors import HypvisionError
 from hypvision.models.hcformer_checkpoint import hcformer_to_official
 from hypvision.models.himapper_checkpoint import himapper_to_official
 from hypvision.models.lorentz_resnet_checkpoint import hyperboliccv_to_official
 from hypvision.zoo.backbones import load_weights
-from hypvision.zoo.convert import convert_file
+from hypvision.zoo.convert import CONVERTERS, convert_file
 
 ARGUMENTS = {key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()}
 FAMILIES = {
@@ -81,6 +88,11 @@ def by_overlay(family, path):
     )
 
 
+def by_config(family, path):
+    """As the backbone of a config is made."""
+    return create_model(family.name, num_classes=3, checkpoint_path=path, **family.arguments)
+
+
 def by_load(family, path):
     return hypvision.load(path, model=family.name, **{"num_classes": 3, **family.arguments})
 
@@ -136,6 +148,7 @@ DOORS = {
     "checkpoint_path": by_path,
     "pretrained_cfg_overlay": by_overlay,
     "hypvision.load": by_load,
+    "a config's checkpoint_path": by_config,
     "--weights": by_weights_option,
     "load_state_dict": by_state_dict,
     "load_from": by_load_from,
@@ -164,6 +177,209 @@ def test_a_trained_file_converts_to_the_official_names(tmp_path, family, kind):
         torch.testing.assert_close(again.eval()(x), family.model(x), rtol=1e-4, atol=1e-5)
 
 
+# Families whose models are no timm models: CLIP with what is built on it, language models
+
+
+class Whole(NamedTuple):
+    """A model of the engine and the part of it that its official files hold.
+
+    Attributes:
+        model: its config.
+        module: what registers it.
+        part: the name that it keeps that network by; empty for the whole.
+        official: weights of the part by the official names.
+        door: a function of ours, beside those of all families, that loads a file of the part; gives a state dict.
+    """
+
+    model: dict[str, Any]
+    module: str
+    part: str
+    official: Callable[[dict[str, Any]], dict[str, Any]]
+    door: Callable[[Any, Any], dict[str, Any]]
+
+
+CLIP = dict(name="doors-s8")
+SEGMENTATION = "hypvision.openmmlab.open_vocabulary.segmentation"
+SEGMENTER = dict(
+    type="HyperCLIPSegmentor", clip=CLIP, upsample=(8, 8), resolution=64, crop=64, slide=96,
+    head=dict(
+        hidden=8, heads=2, layers=1, guidance=8, text_guidance=8, decoder=(8, 8), decoder_guidance=(4, 4), pad_len=4
+    ),
+)  # fmt: skip
+
+
+def load_into_segmenter(whole, path):
+    from hypvision.clip.segmentation.segment import load_segmenter
+
+    return load_segmenter(path, config=whole.model).state_dict()
+
+
+def load_clip(whole, path):
+    from hypvision.clip.models import create_clip
+
+    return create_clip(CLIP["name"], path).model.state_dict()
+
+
+def load_language_model(whole, path):
+    pytest.importorskip("transformers")
+    from hypvision.helm.huggingface import HelmForCausalLM
+
+    return HelmForCausalLM.from_official(path).model.state_dict()
+
+
+def load_host(whole, path):
+    from hypvision.clip.models import create_clip
+    from hypvision.clip.prompting import build_host, load_learned
+
+    options = dict(whole.model["host"])
+    host = build_host(create_clip(CLIP["name"]), options.pop("name"), **options)
+    load_learned(host, path)
+    return {f"host.{name}": value for name, value in host.state_dict().items()}
+
+
+def few_shot(method):
+    options = {"maple": dict(depth=2), "promptsrc": dict(depth=2, templates=2), "promptkd": dict(depth=2)}
+    if method == "promptkd":
+        options["promptkd"]["teacher"] = dict(clip=CLIP, host=dict(name="zeroshot"))
+    host = dict(name=method, **options.get(method, {}))
+    model = dict(type="FewShotCLIP", clip=CLIP, host=host)
+    return Whole(model, "hypvision.tasks.few_shot", "", CONVERTERS[method].to_official, load_host)
+
+
+def with_frozen(weights):
+    """An official file of a few-shot training, which has the frozen CLIP beside what was learned."""
+    return {**weights, "image_encoder.conv1.weight": torch.zeros(2, 3, 4, 4), "logit_scale": torch.zeros(())}
+
+
+WHOLES = {
+    "helm": Whole(
+        dict(type="LanguageModel", preset="helm_d_tiny", n_layers=1),
+        "hypvision.tasks.language", "decoder", CONVERTERS["helm"].to_official, load_language_model,
+    ),
+    "hyperclip": Whole(
+        dict(SEGMENTER, adapter=dict(block=32)),
+        SEGMENTATION, "", CONVERTERS["hyperclip"].to_official, load_into_segmenter,
+    ),
+    "catseg": Whole(
+        dict(SEGMENTER, tune="attention"), SEGMENTATION, "", CONVERTERS["catseg"].to_official, load_into_segmenter
+    ),
+    "hf-clip": Whole(
+        dict(type="CLIPContrast", clip=CLIP),
+        "hypvision.tasks.contrastive", "clip", CONVERTERS["hf-clip"].to_official, load_clip,
+    ),
+    **{method: few_shot(method) for method in FEW_SHOT},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_clip():
+    """A CLIP model that takes no second to make and write."""
+    size = dict(layers=3, width=32)
+    vision = dict(image_size=32, patch_size=8, head_width=16, **size)
+    text = dict(context_length=77, vocab_size=49408, heads=2, **size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ARCHITECTURES, CLIP["name"], dict(embed_dim=32, vision_cfg=vision, text_cfg=text))
+        yield
+
+
+def build_whole(whole):
+    """The model of the engine with weights that no other has."""
+    pytest.importorskip("mmengine")
+    pytest.importorskip("open_clip")
+    from mmengine.registry import MODELS, DefaultScope
+
+    if whole.module == SEGMENTATION:
+        pytest.importorskip("mmseg")
+    importlib.import_module(whole.module)
+    with DefaultScope.overwrite_default_scope(scope_of(whole)):
+        return MODELS.build(copy.deepcopy(whole.model))
+
+
+def scope_of(whole):
+    return "mmseg" if whole.module == SEGMENTATION else "mmengine"
+
+
+@pytest.fixture(scope="module", params=WHOLES)
+def whole(request, tmp_path_factory):
+    """A family, a trained model of it, and the files of it that each origin writes."""
+    family, folder = WHOLES[request.param], tmp_path_factory.mktemp(request.param)
+    torch.manual_seed(1)
+    state = build_whole(family).state_dict()
+    part = {name.removeprefix(f"{family.part}."): value for name, value in state.items()}
+    official = family.official(part)
+    torch.save({"model": with_frozen(official) if request.param in FEW_SHOT else official}, folder / "official.pth")
+    save_file(CONVERTERS[request.param].from_official(official), folder / "converted.safetensors")
+    torch.save({"state_dict": state, "meta": {"epoch": 1}}, folder / "training.pth")
+    return SimpleNamespace(family=family, state=state, part=part, folder=folder)
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6, msg=name)
+
+
+def file_of(whole, kind):
+    return next(whole.folder.glob(f"{kind}.*"))
+
+
+@pytest.mark.parametrize("kind", ["official", "converted", "training"])
+def test_models_of_the_engine_load_every_file(whole, kind):
+    """By ``load_from``, as :func:`by_load_from`, and as ``test`` and ``predict`` do."""
+    from mmengine.runner import CheckpointLoader
+    from mmengine.runner.checkpoint import load_state_dict
+
+    from hypvision.engine.checkpoint import EngineNamesHook, install
+
+    install()
+    path = file_of(whole, kind)
+    model = build_whole(whole.family)
+    checkpoint = CheckpointLoader.load_checkpoint(str(path))
+    EngineNamesHook().after_load_checkpoint(SimpleNamespace(model=model), checkpoint)
+    weights = checkpoint.get("state_dict", checkpoint)
+    check_compatible(model, weights, path)
+    load_state_dict(model, weights, strict=True)
+    same(model.state_dict(), whole.state)
+
+
+@pytest.mark.parametrize("kind", ["official", "converted", "training"])
+def test_functions_of_a_family_load_every_file(whole, kind):
+    expected = whole.part if whole.family.door in (load_clip, load_language_model) else whole.state
+    found = whole.family.door(whole.family, file_of(whole, kind))
+    same({name: found[name] for name in expected}, expected)
+
+
+def test_load_takes_a_config(whole):
+    config = whole.folder / "config.py"
+    imports = dict(imports=[whole.family.module])
+    config.write_text(
+        f"default_scope = {scope_of(whole.family)!r}\nmodel = {whole.family.model!r}\ncustom_imports = {imports!r}\n"
+    )
+    model = hypvision.load(file_of(whole, "official"), model=str(config))
+    assert not model.training
+    same(model.state_dict(), whole.state)
+
+
+def test_every_converter_has_its_doors_tested():
+    assert CONVERTERS.keys() == FAMILIES.keys() | WHOLES.keys()
+
+
+def test_load_takes_the_name_of_a_clip_model(tmp_path):
+    pytest.importorskip("open_clip")
+    from hypvision.clip.models import create_clip
+
+    torch.manual_seed(1)
+    weights = create_clip(CLIP["name"]).model.state_dict()
+    torch.save(CONVERTERS["hf-clip"].to_official(weights), tmp_path / "clip.pth")
+    model = hypvision.load(tmp_path / "clip.pth", model=CLIP["name"])
+    same(model.state_dict(), weights)
+    assert model.tokenizer(["a"]).shape == (1, 77)
+    with pytest.raises(HypvisionError, match="There is no model 'doors-s9'"):
+        hypvision.load(tmp_path / "clip.pth", model="doors-s9")
+    with pytest.raises(HypvisionError, match="says what its model is given: leave out"):
+        hypvision.load(tmp_path / "clip.pth", model="hcformer-nano_cifar10", num_classes=3)
+
+
 def test_feature_maps_take_files_of_classifiers(tmp_path):
     family = SimpleNamespace(model=timm.create_model("hcnn_resnet18", num_classes=3, **FAMILIES["hyperboliccv"][1]))
     path = write("training", family, tmp_path)
@@ -173,6 +389,20 @@ def test_feature_maps_take_files_of_classifiers(tmp_path):
     )  # fmt: skip
     for name, value in maps.model.state_dict().items():
         assert torch.equal(value, family.model.state_dict()[name]), name
+
+
+def test_names_of_the_zoo_stand_for_files(zoo, micro):
+    """Also where timm itself opens files only; and the config of the model does not keep the weights."""
+    family = SimpleNamespace(name="hcformer_nano", arguments=ARGUMENTS)
+    for load in (by_overlay, by_config):
+        for address in (f"zoo:{NAME}", f"file://{zoo}#{NAME}"):
+            model = load(family, address)
+            assert all(torch.equal(value, micro[0].state_dict()[name]) for name, value in model.state_dict().items())
+            assert "state_dict" not in model.pretrained_cfg
+    by_url = dict(url=f"zoo:{NAME}", num_classes=3)
+    create_model("hcformer_nano", True, pretrained_cfg_overlay=by_url, num_classes=3, **ARGUMENTS)
+    with pytest.raises(HypvisionError, match="There is no checkpoint 'none.pth'"):
+        by_overlay(family, "none.pth")
 
 
 # Hostile files
@@ -218,6 +448,8 @@ def by_converter(family, path):
 READERS = {
     "read": lambda family, path: read(path),
     "hypvision.load": by_load,
+    "pretrained_cfg_overlay": by_overlay,
+    "a config's checkpoint_path": by_config,
     "--weights": by_weights_option,
     "convert": by_converter,
     "mmengine": by_mmengine,
@@ -234,11 +466,10 @@ def test_hostile_files_get_in_by_no_door(tmp_path, good, name):
         with pytest.raises(HypvisionError, match="was refused|is damaged|holds a list") as caught:
             load(NANO, path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value), door
-    for load in (by_path, by_overlay):  # timm reads for itself, and raises errors of its own
-        if name in ("code in the state", "bomb", "keys that are tensors", "a class", "expanded", "array too short"):
-            continue  # what stands beside the weights is not looked at, or never leaves timm
+    # timm's own checkpoint_path alone is read by timm, which raises errors of its own.
+    if name not in ("code in the state", "bomb", "keys that are tensors", "a class", "expanded", "array too short"):
         with pytest.raises(Exception):  # noqa: B017
-            load(NANO, path)
+            by_path(NANO, path)  # of the others, what stands beside the weights is not looked at, or never leaves timm
     assert not (tmp_path / "proof").exists()
 
 

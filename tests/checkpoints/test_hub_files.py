@@ -7,12 +7,14 @@ import time
 import huggingface_hub.constants
 import open_clip
 import pytest
+import timm
 import torch
 from safetensors.torch import save_file
 
 import hypvision.checkpoints.download
 from hypvision.checkpoints.one_tensor import read_tensor
 from hypvision.checkpoints.sources import fetch_from_hub
+from hypvision.checkpoints.timm_models import create_model
 from hypvision.clip.models import create_clip
 from hypvision.errors import HypvisionError
 
@@ -38,6 +40,16 @@ def hub(server, tmp_path, monkeypatch):
     return server
 
 
+def serve(hub, repository, files, folder):
+    """Put files of weights into a repository of the hub."""
+    listed = []
+    for name, weights in files.items():
+        save_file(weights, folder / name)
+        data = hub.files[name] = (folder / name).read_bytes()
+        listed.append(dict(type="file", path=name, size=len(data), lfs=dict(oid=hashlib.sha256(data).hexdigest())))
+    hub.files[f"models/{repository}/tree/main"] = json.dumps(listed).encode()
+
+
 def test_a_file_is_fetched_once(hub, home, monkeypatch):
     path = fetch_from_hub("me/net", NAME)
     assert path.read_bytes() == hub.files[NAME] and path.is_relative_to(home / "hub/me/net")
@@ -54,9 +66,10 @@ def test_another_file_than_listed_is_refused(hub):
     hub.files[NAME] = bytes(len(hub.files[NAME]))
     with pytest.raises(HypvisionError, match="sha256 begins with"):
         fetch_from_hub("me/net", NAME)
-    hub.files["models/me/net/tree/main"] = b'{"error": "gone"}'
-    with pytest.raises(HypvisionError, match="list of the files of 'me/net' cannot be read"):
-        fetch_from_hub("me/net", NAME)
+    for damaged in (b'{"error": "gone"}', b"[" * 100_000):
+        hub.files["models/me/net/tree/main"] = damaged
+        with pytest.raises(HypvisionError, match="list of the files of 'me/net' cannot be read"):
+            fetch_from_hub("me/net", NAME)
 
 
 @pytest.mark.parametrize("mode", ["drip", "heads"])
@@ -79,30 +92,67 @@ def test_one_tensor_comes_by_it(hub):
     assert name == "head" and head.tolist() == [0, 1, 2]
 
 
-def test_tags_of_open_clip_come_by_it(hub, monkeypatch):
-    """What open_clip gets is the file, and what it would have read from the tag."""
+@pytest.mark.parametrize("custom", [False, True])
+def test_tags_of_open_clip_come_by_it(hub, home, monkeypatch, custom):
+    """open_clip gets no file: our reader's tensors go into the model that the tag needs."""
+    tower = dict(layers=1, width=32)
+    text = dict(context_length=77, vocab_size=49408, heads=2, **tower)
+    vision = dict(image_size=32, patch_size=16, head_width=16, **tower)
+    config = home.parent / "tiny-clip.json"
+    config.write_text(json.dumps(dict(embed_dim=16, vision_cfg=vision, text_cfg=text)))
+    open_clip.add_model_config(config)
     about = dict(hf_hub="me/net/", mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-    hub.files["open_clip_model.safetensors"] = hub.files[NAME]
-    table = hub.files["models/me/net/tree/main"].replace(b'"model.', b'"open_clip_model.')
-    hub.files["models/me/net/tree/main"] = table
-    given = []
-
-    def create_model(name, pretrained, **options):
-        given.append((name, pretrained, options))
-        raise OSError("enough")
-
     monkeypatch.setattr(open_clip, "get_pretrained_cfg", lambda name, tag: about)
+    monkeypatch.setattr("hypvision.clip.models.pretrained_tags", lambda name: ["openai"])
+    monkeypatch.setattr(open_clip.factory, "load_checkpoint", lambda *_, **__: pytest.fail("open_clip has read a file"))
+    torch.manual_seed(1)
+    weights = {name: value + 1 for name, value in open_clip.create_model("tiny-clip").state_dict().items()}
+    weights["logit_scale"] = weights["logit_scale"].reshape(1)
+    serve(hub, "me/net", {"open_clip_model.safetensors": weights}, home.parent)
+    clip = create_clip("tiny-clip", "openai", force_custom_text=custom)
+    assert hasattr(clip.model, "text") == custom and clip.mean == pytest.approx((127.5,) * 3)
+    found = {name.removeprefix("text."): value for name, value in clip.model.state_dict().items()}
+    assert found.keys() == weights.keys()
+    assert all(torch.equal(value, weights[name].reshape(value.shape)) for name, value in found.items())
+    weights["visual.proj"] = weights["visual.proj"].T.contiguous()
+    serve(hub, "me/net", {"open_clip_model.safetensors": weights}, home.parent)
+    with pytest.raises(HypvisionError, match="does not fit the CLIP model.*visual.proj"):
+        create_clip("tiny-clip", "openai")
+
+
+def test_tags_of_open_clip_without_a_network(monkeypatch, home):
+    def create_model(name, pretrained, **options):
+        raise OSError(f"{pretrained} is in no cache")
+
     monkeypatch.setattr(open_clip, "create_model", create_model)
-    with pytest.raises(HypvisionError, match="enough"):
-        create_clip("ViT-B-32", "openai")
-    ((name, path, options),) = given
-    assert name == "ViT-B-32" and path.endswith("open_clip_model.safetensors") and options["force_quick_gelu"]
-    assert options["force_preprocess_cfg"] == dict(mean=about["mean"], std=about["std"])
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    monkeypatch.setenv("HYPVISION_HOME", str(hub.url))
-    with pytest.raises(HypvisionError, match="enough"):
+    with pytest.raises(HypvisionError, match="openai is in no cache"):
         create_clip("ViT-B-32", "openai")
-    assert given[1][1] == "openai"  # which then looks into caches alone
+
+
+def test_weights_of_timm_come_by_it(hub, home, monkeypatch):
+    torch.manual_seed(1)
+    weights = {name: value + 1 for name, value in timm.create_model("test_vit").state_dict().items()}
+    serve(hub, "timm/test_vit.r160_in1k", {NAME: weights}, home.parent)
+    model = create_model("test_vit", pretrained=True)
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert "state_dict" not in model.pretrained_cfg and model.pretrained_cfg["hf_hub_id"] == "timm/test_vit.r160_in1k"
+    hub.files[NAME] = bytes(len(hub.files[NAME]))
+    (path,) = (home / "hub/timm").rglob(NAME)
+    path.unlink()
+    with pytest.raises(HypvisionError, match="sha256 begins with"):
+        create_model("test_vit", pretrained=True)
+
+
+def test_no_network_for_timm_where_it_is_switched_off(hub, monkeypatch):
+    monkeypatch.setenv("HYPVISION_OFFLINE", "1")
+    with pytest.raises(HypvisionError, match="weights of 'test_vit' are not on this machine, and HYPVISION_OFFLINE"):
+        create_model("test_vit", pretrained=True)
+    with pytest.raises(HypvisionError, match="not on this machine"):
+        timm.create_model("himapper", backbone="test_vit", leaves=4, levels=2, pretrained=True)
+    with pytest.raises(OSError, match="local cache"):
+        create_model("hf-hub:me/net")
+    assert hub.log == []
 
 
 def test_limits_hold_for_the_list_too(hub, monkeypatch):

@@ -101,14 +101,13 @@ def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
 
 def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys, monkeypatch):
     """The checkpoint stands for the download: what the hub is asked for, and that its weights compute the features."""
-    published = torch.load(learner / "timm.pth", weights_only=True)
     asked = []
 
-    def fetch(place, *args, **kwargs):
-        asked.append(place)
-        return published
+    def fetch(repository, name):
+        asked.append(repository)
+        return learner / "timm.pth"
 
-    monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", fetch)
+    monkeypatch.setattr("hypvision.checkpoints.timm_models.fetch_from_hub", fetch)
     features = []
     for model in ("test_vit.r160_in1k", f"test_vit --weights {learner / 'timm.pth'}"):
         out = tmp_path / "found.npz"
@@ -117,12 +116,13 @@ def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys
             features.append(file["embeddings"])
             assert str(file["weights"]) == model.split()[-1]
         assert f"; weights {model.split()[-1]}" in capsys.readouterr().out
-    assert len(asked) == 1 and "test_vit.r160_in1k" in str(asked[0])
+    assert asked == ["timm/test_vit.r160_in1k"]
     np.testing.assert_allclose(features[0], features[1])
 
     def offline(*args, **kwargs):
         raise OSError("no route to the hub")
 
+    monkeypatch.setattr("hypvision.checkpoints.timm_models.fetch_from_hub", lambda *_: None)
     monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", offline)
     assert main(["embed", str(learner / "data/cat"), "--model", "test_vit"]) == 2
     said = capsys.readouterr().err

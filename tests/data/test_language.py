@@ -25,6 +25,9 @@ def test_files_of_all_kinds(tmp_path):
     assert list(documents(tmp_path)) == ["one\n\n\ntwo", "three", "four"]
     assert list(documents([tmp_path / "a.txt"], separator="\n\n\n")) == ["one", "two"]
     assert list(documents(str(tmp_path / "*.jsonl"))) == ["three", "four"]
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    with pytest.raises(HypvisionError, match="nested too deeply"):
+        list(documents(str(tmp_path / "deep.jsonl")))
     for source, text in ((tmp_path / "none.txt", "no text at"), ("*.nothing", "no text at")):
         with pytest.raises(HypvisionError, match=text):
             list(documents(source))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from helpers.helm import tokens
 
+from hypvision.checkpoints import sources
 from hypvision.errors import HypvisionError
 from hypvision.helm import Helm, LatentCache, preset
 
@@ -170,3 +171,13 @@ def test_mistakes_are_sentences():
         model(inputs_embeds=torch.zeros(1, 2, 66))
     with pytest.raises(HypvisionError, match="vocabulary"):
         model.resize_token_embeddings(300)
+
+
+def test_weights_by_a_name_of_the_zoo(tmp_path, monkeypatch):
+    """Not a path: an address keeps its two slashes."""
+    asked = []
+    path = tmp_path / "helm.pth"
+    torch.save(Helm(preset("helm_d_tiny", n_layers=1)).state_dict(), path)
+    monkeypatch.setattr(sources, "resolve", lambda name: asked.append(name) or path)
+    HelmForCausalLM.from_official("file:///folder#helm")
+    assert asked == ["file:///folder#helm"]

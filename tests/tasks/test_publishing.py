@@ -112,7 +112,13 @@ def test_nothing_is_published_when_something_is_wrong(trained, where, tmp_path, 
     assert len(left) == {"after": 0, "metrics": 1}.get(next(iter(change)), 2)  # nothing is measured in vain
 
 
-@pytest.mark.parametrize("text", ["description: [", "- a list", "training: 2026-02-30", b"\xff\xfe\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "description: [", "- a list", "training: 2026-02-30", b"\xff\xfe\xff", "a: " + "[" * 20_000,
+        "data: one\ndata: two", "a: &x b\nc: *x",
+    ],
+)  # fmt: skip
 def test_texts_that_cannot_be_read(tmp_path, text):
     (tmp_path / "about.yml").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(HypvisionError, match="about.yml"):

@@ -3,6 +3,7 @@
 import runpy
 import sys
 from argparse import Namespace
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from helpers.zoo import NAME
 from references.hcformer import ReferenceHCFormer
 from safetensors.torch import load_file, save_file
 
@@ -250,3 +252,18 @@ def test_command_line(tmp_path, official, monkeypatch, capsys):
     assert code == 0 and "hcformer_nano: wrote" in printed.out and "Use:" not in printed.out
     code, printed = call(tmp_path / "none.pth", tmp_path / "out.pth")
     assert code == 2 and "There is no checkpoint" in printed.err and printed.out == ""
+
+
+def test_sources_of_every_kind(tmp_path, server, official, micro, zoo, monkeypatch):
+    """An address with its sum, a release and a name of the zoo, as everywhere else."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    data = save(official, tmp_path / "in.pth").read_bytes()
+    server.files["net.pth"] = data
+    source = f"{server.url}/good/net.pth#sha256={sha256(data).hexdigest()}"
+    assert convert_file("hcformer", source, tmp_path / "ours.pth").arguments == {"num_classes": 7}
+    expected = hcformer_to_official(micro[0].state_dict())
+    for source in (f"file://{zoo}#{NAME}", f"zoo:{NAME}"):
+        convert_file("hcformer", source, tmp_path / "official.pth", to_official=True)
+        assert read_file(tmp_path / "official.pth").keys() == expected.keys()
+    with pytest.raises(HypvisionError, match="nothing says what the file must be"):
+        convert_file("hcformer", f"{server.url}/good/net.pth", tmp_path / "ours.pth")

@@ -28,6 +28,7 @@ from hypvision.clip.adapters import ADAPTERS
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.learners import CoCoOpLearner, MaPLeLearner, PromptLearner
+from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.prompting.templates import SELECTED
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, encode_text
 from hypvision.errors import HypvisionError, did_you_mean
@@ -264,12 +265,13 @@ def _add_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_:
 
 
 def load_learned(host: Host, source: str | Path) -> None:
-    """Load what a host learned, from a checkpoint of a training or a converted official one.
+    """Load what a host learned, from a checkpoint of a training or an official one, converted or not.
 
     Raises:
         HypvisionError: no such file, or one of another method or other sizes.
     """
-    weights = network_weights(read(source), re.compile(r"host\.(.+)"))
+    weights = learned_names(network_weights(read(source), re.compile(r"host\.(.+)")))
+    weights = {name.removeprefix("host."): value for name, value in weights.items()}
     load_into(
         host, weights, source, f"the few-shot method ({type(host).__name__})",
         "Give the CLIP model and the options that it was trained with.",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["FEW_SHOT", "from_official", "is_official", "to_official", "variant"]
+__all__ = ["FEW_SHOT", "from_official", "is_official", "learned_names", "to_official", "variant"]
 
 _PREFIX = "host.learner."
 _TEXT, _IMAGE = "text_encoder.transformer.resblocks", "image_encoder.transformer.resblocks"
@@ -97,6 +97,12 @@ def from_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Ten
         return found
 
     return convert
+
+
+def learned_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What was learned, by the names of a few-shot training: official names translated, others as they are."""
+    method = _kind(weights)
+    return dict(weights) if method is None else from_official(method)(weights)
 
 
 def to_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:

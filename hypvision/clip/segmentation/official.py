@@ -22,6 +22,7 @@ __all__ = [
     "is_official_catseg",
     "is_official_hyperclip",
     "segmenter_from_official",
+    "segmenter_names",
     "segmenter_variant",
 ]
 
@@ -81,6 +82,12 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
             if 11 <= number < depth - 1:
                 out[name] = torch.eye(value.shape[-1]).expand_as(value).clone()
     return out
+
+
+def segmenter_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights by our segmenter's names: official ones translated, others as they are."""
+    official = is_official_catseg(weights) or is_official_hyperclip(weights)
+    return segmenter_from_official(weights) if official else dict(weights)
 
 
 def _depth(weights: Mapping[str, Tensor], prefix: str) -> int:

@@ -19,12 +19,7 @@ from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.clip.classes import CLASS_LISTS, load_classes
 from hypvision.clip.models import pretrained_tags
-from hypvision.clip.segmentation.official import (
-    is_official_catseg,
-    is_official_hyperclip,
-    segmenter_from_official,
-    segmenter_variant,
-)
+from hypvision.clip.segmentation.official import segmenter_names, segmenter_variant
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image
@@ -97,9 +92,7 @@ def load_segmenter(
         return OpenVocabSegmenter(tune="frozen", **options).eval()
     if clip is not None:
         raise HypvisionError("--clip is for segmenting without --weights. Leave out one of the two.")
-    found = network_weights(read(weights), part=None)
-    if is_official_catseg(found) or is_official_hyperclip(found):
-        found = segmenter_from_official(found)
+    found = segmenter_names(network_weights(read(weights), part=None))
     if config is not None:
         options = _options_of(config)
     else:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hypvision.clip.open_vocabulary import TUNING, OpenVocabularyCLIP, set_tuning
 from hypvision.clip.segmentation.catseg import CATSegHead
+from hypvision.clip.segmentation.official import segmenter_names
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
 from hypvision.errors import HypvisionError
 
@@ -186,6 +187,10 @@ class SegmenterBase(OpenVocabularyCLIP):
     def segmentation_loss(self, images: Tensor, labels: Tensor, ignore: int = 255) -> Tensor:
         """Loss of images (B, 3, H, W), RGB from 0 to 255, and labels (B, H, W)."""
         return segmentation_loss(self.logits(images), labels, ignore, self.mask_ignored)
+
+    def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights by this model's names, from those of the official codes and of a CLIP model alone too."""
+        return super().checkpoint_filter(segmenter_names(weights))
 
     @torch.no_grad()
     def predict_labels(
