@@ -7,7 +7,21 @@ segmentation, detection and CLIP loads when it is used.
 
 from . import geometry, models, nn, optim
 from .inference import predict
+from .plugins import PLUGINS
 from .version import __version__
 from .zoo import load
+
+PLUGINS |= {
+    "predictor of a config": "hypvision.engine.predicting:predictor_of",
+    "model of a config": "hypvision.engine.predicting:trained_model",
+    "predictor of segmentation": "hypvision.openmmlab.predicting:predictor_of_model",
+    "predictor of detection": "hypvision.openmmlab.predicting:predictor_of_model",
+    "model of segmentation": "hypvision.openmmlab.pretrained:build_model",
+    "model of detection": "hypvision.openmmlab.pretrained:build_model",
+    "model of zero-shot": "hypvision.clip.models:build_model",
+    "tasks": "hypvision.tasks",
+    "scope mmseg": "hypvision.openmmlab",
+    "scope mmdet": "hypvision.openmmlab",
+}
 
 __all__ = ["__version__", "geometry", "load", "models", "nn", "optim", "predict"]

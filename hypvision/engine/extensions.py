@@ -6,10 +6,11 @@ images (``--show-dir``) and augments at test time (``--tta``), and what ``hypvis
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from hypvision.plugins import PLUGINS, plugin
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -65,16 +66,12 @@ RUN_HOOKS = [
 ]
 """Hooks that every run gets."""
 
-# Modules that enter themselves above when they are imported.
-_TASKS = "hypvision.tasks"
-_SCOPES = {"mmseg": "hypvision.openmmlab", "mmdet": "hypvision.openmmlab"}
-
 
 def import_extensions(config: Config) -> None:
-    """Import what stands for the tasks, and for the config's ``default_scope``."""
-    for name in ("hypvision", _TASKS, _SCOPES.get(config.get("default_scope"))):
-        if name is not None:
-            importlib.import_module(name)
+    """Import what enters itself above for the tasks, and for the config's ``default_scope``."""
+    for role in ("tasks", f"scope {config.get('default_scope')}"):
+        if role in PLUGINS:
+            plugin(role)
 
 
 def test_options(config: Config) -> TestOptions | None:

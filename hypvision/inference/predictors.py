@@ -6,7 +6,6 @@ checkpoint. What mmengine, mmdet and mmseg add is in :mod:`hypvision.engine.pred
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from hypvision.checkpoints.sources import find, is_address
 from hypvision.checkpoints.timm_models import create_model
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.inference.results import Classes, Result
+from hypvision.plugins import plugin
 from hypvision.shipped import find_config, shipped_configs
 from hypvision.zoo.loading import load
 
@@ -79,7 +79,7 @@ def load_predictor(request: Request) -> Predictor:
 
     name = str(request.model)
     if name.endswith((".py", ".json")) or (not timm.is_model(name) and find_config(name) is not None):
-        return _by_name("hypvision.engine.predicting:predictor_of")(request)
+        return plugin("predictor of a config")(request)
     if is_address(name) or "/" in name or name in builtin_index().records:
         if request.weights is not None:
             raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
@@ -124,12 +124,6 @@ def _published(name: str, arguments: Mapping[str, Any]) -> nn.Module:
         ) from error
 
 
-def _by_name(address: str) -> Callable:
-    """A function of a room above, which the engine's configs need and other models do not."""
-    module, _, function = address.partition(":")
-    return getattr(importlib.import_module(module), function)
-
-
 def _refuse_classes(request: Request) -> None:
     if request.classes is not None:
         raise HypvisionError(
@@ -152,8 +146,7 @@ def _of_the_zoo(request: Request) -> Predictor:
     _refuse_classes(request)
     if record.task == "classification":
         return _timm_predictor(load(name, **request.arguments), request.device, record.classes)
-    build = _by_name("hypvision.openmmlab.predicting:predictor_of_model")
-    return build(load(name, device=request.device), request)
+    return plugin(f"predictor of {record.task}")(load(name, device=request.device), request)
 
 
 # What predictors are made of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,17 +18,10 @@ from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import find, resolve
 from hypvision.checkpoints.timm_models import create_model
 from hypvision.errors import HypvisionError, did_you_mean, require
+from hypvision.plugins import PLUGINS, plugin
 from hypvision.shipped import is_config
 
 __all__ = ["load", "load_trained", "parse_arguments"]
-
-# Who builds the models of a task that are more than a timm model: "module:function" of (record, path, overrides).
-# By name, as the commands are, so that the zoo imports nothing of mmengine.
-_BUILDERS = {
-    "segmentation": "hypvision.openmmlab.pretrained:build_model",
-    "detection": "hypvision.openmmlab.pretrained:build_model",
-    "zero-shot": "hypvision.clip.models:build_model",
-}
 
 
 def load(
@@ -70,9 +62,8 @@ def load(
             "model=CONFIG, that config itself."
         )
     index, record = find(str(name))
-    if record.task in _BUILDERS:
-        module, _, function = _BUILDERS[record.task].partition(":")
-        network = getattr(importlib.import_module(module), function)(record, resolve(record, index), overrides)
+    if f"model of {record.task}" in PLUGINS:
+        network = plugin(f"model of {record.task}")(record, resolve(record, index), overrides)
     else:
         network = classifier(index, record, overrides)
     return network.to(device=device, dtype=dtype).eval()
@@ -89,7 +80,7 @@ def _from_file(path: str | Path, model: str, arguments: Mapping[str, Any]) -> nn
             if arguments:
                 raise HypvisionError(f"The config '{model}' says what its model is given: leave out {dict(arguments)}.")
             require("mmengine", "mm")
-            return importlib.import_module("hypvision.engine.predicting").trained_model(model, path)
+            return plugin("model of a config")(model, path)
         if is_clip(model):
             return with_tokenizer(model, path, arguments)
     return load_trained(path, model, arguments)
