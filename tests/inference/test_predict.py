@@ -137,6 +137,61 @@ def test_a_metric_learner_gives_embeddings(tmp_path, scenes):
     torch.testing.assert_close(torch.tensor(np.stack([item.result.vector for item in found])), expected)
 
 
+def few_shot(tmp_path, meta):
+    """The config of a few-shot training as the page of own data has it, and its checkpoint."""
+    from mmengine.registry import MODELS
+
+    path, weights = tmp_path / "clip.py", tmp_path / "clip.pth"
+    path.write_text(
+        "_base_ = []\nfrom hypvision.tasks.few_shot_recipes import few_shot_config\n"
+        f"globals().update(few_shot_config('coop', 'shots', root={str(tmp_path)!r}, dataset='data', size=64,\n"
+        "    clip=dict(name='shapes-s8', pretrained='zoo:shapes-s8.captions'), host=dict(tokens=2)))\n"
+    )
+    model = MODELS.build(load_config(path).model).eval()
+    torch.save(dict(state_dict=model.state_dict(), meta=dict(dataset_meta=meta)), weights)
+    return path, weights, model
+
+
+def test_a_clip_tuned_on_few_images_names_the_classes_of_its_training(tmp_path, capsys):
+    import hypvision.tasks.few_shot
+    from hypvision.data.fewshot.dataset import centre_crop
+
+    data, names = make_images(tmp_path / "data", 2), ("blue_disk", "green ring", "red cross")
+    path, weights, model = few_shot(tmp_path, dict(classes=names, template="a drawing of a {}."))
+    files = sorted((data / "val").rglob("*.png"))
+    out = tmp_path / "out"
+    assert main(["predict", *map(str, files), "--model", str(path), "--weights", str(weights), "--out", str(out)]) == 0
+    for given, words in ((None, names), (["disk", "ring"], ("disk", "ring"))):
+        model.set_classes(words, "a drawing of a {}.")
+        with torch.no_grad():
+            expected = model(torch.stack([centre_crop(64)(Image.open(file)) for file in files])).softmax(-1)
+        found = hypvision.predict(files, path, weights, classes=given)
+        assert found[0].result.names == words
+        torch.testing.assert_close(torch.tensor(np.stack([item.result.scores for item in found])), expected)
+    torch.save(dict(state_dict=model.state_dict()), weights)
+    with pytest.raises(HypvisionError, match="does not say what its classes are.*--classes"):
+        hypvision.predict(files, path, weights)
+
+
+def test_every_model_that_trains_here_predicts_or_says_what_uses_it(tmp_path):
+    import importlib
+    import pkgutil
+
+    from mmengine.registry import MODELS
+
+    import hypvision.tasks
+    from hypvision.engine.extensions import PREDICTORS
+
+    for module in pkgutil.iter_modules(hypvision.tasks.__path__, "hypvision.tasks."):
+        importlib.import_module(module.name)
+    own = {name for name, kind in MODELS.module_dict.items() if kind.__module__.startswith("hypvision.tasks.")}
+    assert {"FewShotCLIP", "LanguageModel", "ImageClassifier"} <= own <= set(PREDICTORS)
+    for kind, said in (("LanguageModel", "lm-generate"), ("RadialTuning", "hypvision chains CHAINS")):
+        (tmp_path / "model.py").write_text(f"default_scope = 'mmengine'\nmodel = dict(type='{kind}')\n")
+        with pytest.raises(HypvisionError, match=f"finds nothing in images.*{said}"):
+            hypvision.predict(Image.new("RGB", (8, 8)), tmp_path / "model.py")
+
+
 def test_a_panoptic_map_counts_its_segments():
     from hypvision.openmmlab.predicting import _segments
 
