@@ -126,6 +126,10 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
     command = ["explain", str(tmp_path / "scene.png"), "--model", "hcformer_nano", "--out", str(tmp_path / "out")]
     assert main([*command, "--weights", f"zoo:{name}"]) == 0
     by_address = Image.open(tmp_path / "out" / "scene_clusters.png").tobytes()
+    for own in (name, f"zoo:{name}"):  # the name of the weights alone
+        (tmp_path / "out" / "scene_clusters.png").unlink()
+        assert main([*command[:3], own, *command[4:]]) == 0
+        assert Image.open(tmp_path / "out" / "scene_clusters.png").tobytes() == by_address
     # The file itself, with what its record says, draws the same.
     arguments = [f"{key}={value}" for key, value in SLIM.items()]
     assert main([*command, "--weights", str(path), "--size", str(size), "--model-args", *arguments]) == 0
@@ -138,6 +142,8 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
     [
         (["scene.png", "--model", "hcformer_nano", "--weights", "zoo:hcformer_nano.shape"], "hcformer_nano.shapes"),
         (["scene.png", "--model", "hcformer_tiny", "--weights", "zoo:hcformer_nano.shapes"], "--model hcformer_nano"),
+        (["scene.png", "--model", "zoo:hcformer_nano.shapes", "--weights", "x.pth"], "leave out --weights"),
+        (["scene.png", "--model", "zoo:hcformer_nano.shape"], "Did you mean hcformer_nano.shapes"),
         (["none.png", "--model", "hcformer_nano"], "none.png"),
         (["broken.png", "--model", "hcformer_nano"], "broken.png"),
         (["scene.png", "--model", "hcformer_nan"], "hcformer_nano"),
