@@ -73,8 +73,17 @@ def test_nearly_uniform_assignments_are_told(caplog):
     model = build_model("hcformer_nano", None, dict(dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4,
                                                     layers=(1, 1, 1, 1)))  # fmt: skip
     drawings = explain_image(model, make_scene(0, size=64).image, 64)
-    assert "nearly uniform (mean confidence" in caplog.text
+    assert "nearly uniform in stages.0.blocks.0, patch level (" in caplog.text
     assert drawings["regions"].size == (64, 64)
+
+
+def test_of_shipped_weights_the_nearly_uniform_maps_are_named(caplog):
+    model, image = build_model("hcformer_nano.cifar10"), make_scene(0, size=32).image
+    explain_image(model, image, 32, regions=0)
+    assert "in stages.0.blocks.1, window level (" in caplog.text and "stages.3" not in caplog.text
+    caplog.clear()
+    explain_image(model, image, 32, regions=0, stage=3)  # the others are not drawn
+    assert not caplog.records
 
 
 def test_regions_are_few_and_cover_the_picture():
