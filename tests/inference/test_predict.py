@@ -9,6 +9,7 @@ import timm
 import torch
 from helpers.engine import ROOT, make_images, write_config
 from PIL import Image
+from timm.models import save_for_hf
 
 import hypvision
 from hypvision.cli import main
@@ -106,6 +107,18 @@ def test_a_training_of_ours(tmp_path):
     metrics = measure(config, weights, tmp_path / "test")
     right = sum(item.result.names[item.result.best] == item.file.split("/")[-2] for item in found)
     assert metrics["top1"] == pytest.approx(100 * right / 24, abs=1e-4)
+    # The weights alone know the classes and the images of their training.
+    again = hypvision.predict(data / "val/*/*.png", "test_vit", weights, img_size=32)
+    assert again[0].result.names == ("blue", "green", "red")
+    for one, other in zip(found, again):
+        np.testing.assert_allclose(one.result.scores, other.result.scores, rtol=1e-5)
+    model = hypvision.load(weights, model="test_vit", img_size=32)
+    save_for_hf(model, tmp_path / "hub", safe_serialization=True)
+    hub = timm.create_model(f"local-dir:{tmp_path / 'hub'}", pretrained=True).pretrained_cfg
+    for cfg in (model.pretrained_cfg, hub):
+        assert tuple(cfg["label_names"]) == ("blue", "green", "red") and cfg["num_classes"] == 3
+        assert tuple(cfg["input_size"]) == (3, 32, 32) and cfg["crop_pct"] == 1.0
+        assert tuple(cfg["mean"]) == timm.data.IMAGENET_DEFAULT_MEAN and cfg["interpolation"] == "bilinear"
     for wrong, match in (
         (dict(weights=None), "add --weights"),
         (dict(weights=weights, classes=["a"]), "are fixed"),
