@@ -97,6 +97,24 @@ def test_words_for_a_clip(scenes):
         hypvision.predict(scenes[0].image, CLASSIFIER, classes=["a"])
 
 
+def test_a_head_that_has_learned_nothing_is_refused(scenes):
+    for name in (CLASSIFIER, f"zoo:{CLASSIFIER}"):
+        with pytest.raises(HypvisionError, match=r"num_classes=5.*new head.*tell 16 classes"):
+            hypvision.predict(scenes[0].image, name, num_classes=5)
+
+
+def test_folders_and_repositories_of_timm(tmp_path, scenes):
+    model = hypvision.load(CLASSIFIER)
+    save_for_hf(model, tmp_path / "hub", safe_serialization=True)
+    [expected], [found] = (
+        hypvision.predict(scenes[0].image, name) for name in (CLASSIFIER, f"local-dir:{tmp_path / 'hub'}")
+    )
+    assert found.result.names == expected.result.names
+    np.testing.assert_allclose(found.result.scores, expected.result.scores, rtol=1e-5)
+    with pytest.raises(HypvisionError, match="hf download USER/REPO.*local-dir:DIR"):
+        hypvision.predict(scenes[0].image, "hf-hub:timm/test_vit.r160_in1k")
+
+
 def test_a_training_of_ours(tmp_path):
     data = make_images(tmp_path / "data")
     config = write_config(tmp_path / "config.py", data)
@@ -274,6 +292,17 @@ def test_labels_and_choice_of_files(tmp_path, folder):
     assert sum(item["area"] for item in found.result.annotations()) == 96 * 96
 
 
+def test_a_damaged_image_does_not_take_the_others_with_it(tmp_path, folder, capsys):
+    (folder / "s1.png").write_bytes(b"no image")
+    out = tmp_path / "out"
+    assert main(["predict", str(folder), "--model", CLASSIFIER, "--out", str(out)]) == 2
+    assert "1 of 3 images are left out" in (said := capsys.readouterr().err) and "s1.png" in said
+    assert [image["file_name"] for image in read(out)["images"]] == [str(folder / f"s{i}.png") for i in (0, 2)]
+    assert len({row["file"] for row in csv.DictReader((out / "predictions.csv").open())}) == 2
+    assert main(["predict", str(folder / "s1.png"), "--model", CLASSIFIER, "--out", str(tmp_path / "none")]) == 2
+    assert not (tmp_path / "none").exists()
+
+
 def test_videos(tmp_path, scenes):
     cv2 = pytest.importorskip("cv2")
     path = tmp_path / "clip.mp4"
@@ -297,7 +326,7 @@ def test_videos(tmp_path, scenes):
 
 
 def test_lists_folders_patterns_and_images_in_memory(tmp_path, folder):
-    (tmp_path / "list.txt").write_text("images/s1.png\n\nimages/s0.png\n")
+    (tmp_path / "list.txt").write_text("# two scenes\nimages/s1.png\n\n  # images/none.png\nimages/s0.png\n")
     assert [frame.name for frame in find_sources(tmp_path / "list.txt")] == ["s1", "s0"]
     assert [frame.name for frame in find_sources(folder)] == ["s0", "s1", "s2"]
     held = Image.new("RGB", (4, 4))
