@@ -9,9 +9,18 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hypvision.cli.arguments import Parser, add_device_argument, device_of, whole
+from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError, require
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from PIL import Image
+
+    from hypvision.inference.sources import Frame, Sources
 
 __all__ = [
     "add_embed_arguments",
@@ -49,73 +58,127 @@ def _embedder(args: Namespace, device: str):
 
 def add_embed_arguments(parser: Parser) -> None:
     """The arguments of ``embed``."""
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image, folder of images, or glob pattern")
+    add_sources_arguments(parser, "IMAGE")
     _add_model_arguments(parser)
     text = "NumPy archive to write (default: embeddings.npz)"
     parser.add_output("--out", default="embeddings.npz", metavar="FILE", help=text)
 
 
 def run_embed(args: Namespace) -> None:
-    """``embed`` from parsed arguments: a NumPy archive of ``embeddings``, ``paths``, ``space``, ``weights``."""
+    """``embed`` from parsed arguments: a NumPy archive of ``embeddings``, ``paths``, ``frames`` (their numbers in a
+    video; -1 of images), ``space``, ``weights``."""
     import numpy as np
 
     from hypvision.files import check_output, protecting, replacing
-    from hypvision.images import find_images
-    from hypvision.tasks.embedding import embed_images
+    from hypvision.inference.sources import find_sources
+    from hypvision.tasks.embedding import embed_sources
 
     device = device_of(args)
     out = Path(args.out)
     out = check_output(out.with_name(out.name if out.suffix == ".npz" else out.name + ".npz"))
     embedder = _embedder(args, device)
-    paths = find_images(args.images)
-    vectors = embed_images(embedder, paths, args.batch, device)
-    names = np.array([str(path) for path in paths])
-    with protecting(*paths), replacing(out) as temporary:
-        np.savez(temporary, paths=names, embeddings=vectors.numpy(), space=embedder.space, weights=embedder.weights)
+    sources = find_sources(args.images, args.every)
+    frames, vectors = embed_sources(embedder, sources, args.batch, device)
+    about = dict(
+        paths=np.array([frame.file for frame in frames]),
+        frames=np.array([-1 if frame.number is None else frame.number for frame in frames]),
+        space=embedder.space,
+        weights=embedder.weights,
+    )
+    with protecting(*sources.files), replacing(out) as temporary:
+        np.savez(temporary, embeddings=vectors.numpy(), **about)
     print(
-        f"{len(paths)} embeddings of {vectors.shape[1]} numbers ({embedder.space}) in {out}; weights {embedder.weights}"
+        f"{len(frames)} embeddings of {vectors.shape[1]} numbers ({embedder.space}) in {out}; weights "
+        f"{embedder.weights}"
     )
 
 
 def add_search_arguments(parser: Parser) -> None:
     """The arguments of ``search``."""
-    parser.add_argument("image", metavar="IMAGE", help="the image to look for")
-    parser.add_argument("--gallery", required=True, metavar="DIR", help="folder to search, with its sub-folders")
+    add_sources_arguments(parser, "IMAGE")
+    text = "where to search: a folder, with its sub-folders, or what IMAGE can be"
+    parser.add_argument("--gallery", required=True, metavar="DIR", help=text)
     _add_model_arguments(parser)
     parser.add_argument("-k", type=whole(1), default=9, metavar="N", help="neighbours (default: 9)")
-    text = "image to write, .png, .jpg, .jpeg or .webp (default: search.png)"
+    text = (
+        "image to write, .png, .jpg, .jpeg or .webp (default: search.png; of several images to look for "
+        "search_NAME.png); the neighbours stand beside it in .json and .csv"
+    )
     parser.add_output("--out", default="search.png", metavar="FILE", help=text)
 
 
 def run_search(args: Namespace) -> None:
-    """``search`` from parsed arguments: prints the nearest images and draws them."""
-    from hypvision.files import check_output, protecting
-    from hypvision.images import images_in, open_image
-    from hypvision.tasks.embedding import distances, embed_images
+    """``search`` from parsed arguments: prints the nearest images, draws and lists them."""
+    import torch
+
+    from hypvision.files import check_output, protecting, write_json, write_table
+    from hypvision.images import images_in
+    from hypvision.inference.sources import find_sources
+    from hypvision.tasks.embedding import distances, embed_sources
     from hypvision.tasks.metric_learning_metrics import nearest
     from hypvision.viz.sheet import image_format, save_image, search_sheet
 
-    device = device_of(args)
-    image_format(args.out)  # refuses a wrong one before the work
-    query = open_image(args.image)
-    paths = [path for path in images_in(args.gallery) if path.resolve() != Path(args.image).resolve()]
-    if not paths:
-        raise HypvisionError(f"The folder '{args.gallery}' has no other image than the one to look for.")
-    with protecting(*paths):
-        check_output(args.out)
+    device, out = device_of(args), Path(args.out)
+    image_format(out)  # refuses a wrong one before the work
+    looked_for = find_sources(args.images, args.every)
+    folder = Path(args.gallery).expanduser().is_dir()
+    searched = find_sources(images_in(args.gallery) if folder else args.gallery, args.every)
+    with protecting(*looked_for.files, *searched.files):
+        for ending in (out.suffix, ".json", ".csv"):
+            check_output(out.with_suffix(ending))
         embedder = _embedder(args, device)
-        gallery = embed_images(embedder, paths, args.batch, device)
-        point = embed_images(embedder, [Path(args.image)], device=device)
-        ((_, numbers),) = nearest(point, gallery, args.k, embedder.space)
-        results = []
-        for number, distance in zip(
-            numbers[0].tolist(), distances(point[0], gallery[numbers[0]], embedder.space).tolist()
-        ):
-            path = paths[number]
-            print(f"{distance:.4f}  {path}")
-            results.append((open_image(path), f"{distance:.3f}  {path.parent.name}/{path.name}"))
-        save_image(search_sheet(query, results), args.out)
-    print(f"Drawn in {args.out}; weights {embedder.weights}")
+        queries, points = embed_sources(embedder, looked_for, args.batch, device)
+        frames, gallery = embed_sources(embedder, searched, args.batch, device)
+        places = {_identity(frame): number for number, frame in enumerate(frames)}
+        own = torch.tensor([places.get(_identity(query), -1) for query in queries])
+        exclude = own if (own >= 0).any() else None
+        if exclude is not None and len(frames) == 1:
+            raise HypvisionError(f"In '{args.gallery}' there is no other image than the one to look for.")
+        blocks = nearest(points, gallery, args.k, embedder.space, exclude)
+        neighbours = torch.cat([numbers for _, numbers in blocks]).tolist()
+        shown = _thumbnails(searched, {number for row in neighbours for number in row})
+        asked = _thumbnails(looked_for, range(len(queries)))
+        content, rows = [], []
+        for i, (query, numbers) in enumerate(zip(queries, neighbours)):
+            if len(queries) > 1:
+                print(_caption(query))
+            found, tiles = [], []
+            for number, distance in zip(numbers, distances(points[i], gallery[numbers], embedder.space).tolist()):
+                frame = frames[number]
+                print(f"{distance:.4f}  {_caption(frame)}")
+                found.append({**_entry(frame), "distance": distance})
+                rows.append({"query": query.file, "query_frame": query.number, "rank": len(found), **found[-1]})
+                tiles.append((shown[number], f"{distance:.3f}  {Path(frame.file).parent.name}/{frame.name}"))
+            content.append({**_entry(query), "neighbours": found})
+            name = query.name if query.number is None else f"{query.name}_{query.number:06d}"
+            path = out if len(queries) == 1 else out.with_stem(f"{out.stem}_{name}")
+            save_image(search_sheet(asked[i], tiles), path)
+        info = dict(weights=embedder.weights, space=embedder.space, gallery=args.gallery)
+        write_json(out.with_suffix(".json"), dict(info=info, queries=content))
+        write_table(out.with_suffix(".csv"), rows)
+    print(f"Drawn in {path}; weights {embedder.weights}")
+
+
+def _identity(frame: Frame) -> tuple[Path, int | None]:
+    return Path(frame.file).resolve(), frame.number
+
+
+def _entry(frame: Frame) -> dict[str, str | int]:
+    return dict(file=frame.file) if frame.number is None else dict(file=frame.file, frame=frame.number)
+
+
+def _caption(frame: Frame) -> str:
+    return frame.file if frame.number is None else f"{frame.file}, frame {frame.number}"
+
+
+def _thumbnails(sources: Sources, numbers: Collection[int]) -> dict[int, Image.Image]:
+    """Small copies of these frames, for a sheet."""
+    found = {}
+    for number, frame in enumerate(sources):
+        if number in numbers:
+            found[number] = frame.open()
+            found[number].thumbnail((320, 320))
+    return found
 
 
 def add_hierarchy_arguments(parser: Parser) -> None:

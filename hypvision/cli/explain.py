@@ -19,8 +19,14 @@ __all__ = ["add_explain_arguments", "run_explain"]
 def add_explain_arguments(parser: Parser) -> None:
     """The arguments of ``explain``."""
     add_sources_arguments(parser, "IMAGE")
-    parser.add_argument("--model", required=True, metavar="NAME", help="e.g. hcformer_nano, himapper_resnet50")
-    parser.add_argument("--weights", metavar="FILE", help="checkpoint, or zoo:NAME; random weights without")
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME",
+        help="e.g. hcformer_nano, himapper_resnet50, or a name of `hypvision models`, which has its weights",
+    )
+    text = "checkpoint, or zoo:NAME; random weights without, unless --model has its own"
+    parser.add_argument("--weights", metavar="FILE", help=text)
     parser.add_argument(
         "--model-args",
         nargs="+",
@@ -60,7 +66,7 @@ def run_explain(args: Namespace) -> None:
     from hypvision.viz.clusters import explain_image
     from hypvision.viz.hierarchy_tree import explain_hierarchy
     from hypvision.viz.sheet import save_image
-    from hypvision.zoo.backbones import build_model
+    from hypvision.zoo.backbones import build_model, model_and_weights
     from hypvision.zoo.loading import parse_arguments
 
     for name in ("mean", "std"):
@@ -68,11 +74,12 @@ def run_explain(args: Namespace) -> None:
         if value is not None and (len(value) not in (1, 3) or (name == "std" and min(value) <= 0)):
             raise HypvisionError(f"--{name} takes three values, one a channel{', all > 0' if name == 'std' else ''}.")
     sources = find_sources(args.images, args.every)
-    model = build_model(args.model, args.weights, parse_arguments(args.model_args))
+    name, weights = model_and_weights(args.model, args.weights)
+    model = build_model(name, weights, parse_arguments(args.model_args))
     size = args.size
     if size is None:
-        size = model.pretrained_cfg["input_size"][1] if is_address(str(args.weights)) else 224
-    if args.weights is None:
+        size = model.pretrained_cfg["input_size"][1] if is_address(str(weights)) else 224
+    if weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
     with protecting(*sources.files):
         for frame in progress(sources, len(sources), "image"):

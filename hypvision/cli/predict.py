@@ -81,10 +81,13 @@ def run_predict(args: Namespace) -> None:
     predictor = load_predictor(request)
     info = dict(model=str(args.model), weights=args.weights, hypvision=__version__)
     begin, count = time.perf_counter(), 0
+    failed: list[str] = []
     with protecting(*sources.files), Writer(args.out, args.write, info, args.every) as writer:
-        for frame, image, result in progress(results(predictor, sources, args.batch), len(sources), "image"):
+        for frame, image, result in progress(results(predictor, sources, args.batch, failed), len(sources), "image"):
             writer.add(frame, image, result)
             count += 1
+        if failed and not count:
+            raise HypvisionError(failed[0])
     seconds = time.perf_counter() - begin
     print(
         f"{count} images in {seconds:.1f} s ({count / seconds:.1f} a second): {len(writer.written)} files in {args.out}"
@@ -94,3 +97,5 @@ def run_predict(args: Namespace) -> None:
         print(f"  {path}")
     if len(shown) > 6:
         print(f"  and {len(shown) - 6} more in {args.out}")
+    if failed:
+        raise HypvisionError(f"{len(failed)} of {len(failed) + count} images are left out. {' '.join(failed[:3])}")

@@ -218,6 +218,8 @@ def run_push(args: Namespace) -> None:
         folder = push_to_folder(index, records, args.to)
         print(f"Wrote {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}.")
         print(f'Use: hypvision.load("{folder.as_uri()}#{records[0].name}"), or serve the folder over https.')
+        if (folder / "config.json").is_file():
+            print(f'In timm, after import hypvision: timm.create_model("local-dir:{folder}", pretrained=True).')
         return
     if len(records) != 1:
         raise HypvisionError(f"A hub repository holds one model, but {len(records)} names are given.")

@@ -47,10 +47,11 @@ TEST_OPTIONS: dict[str, TestOptions] = {}
 PREDICTION_ARGUMENTS: dict[str, str] = {}
 """Metric -> its argument that names the file or folder of the predictions."""
 
-PREDICTORS: dict[str, Callable] = {}
+PREDICTORS: dict[str, Callable | str] = {}
 """By the ``type`` of the model, or by the ``default_scope`` of the config: a function of a model in evaluation mode,
 its config and the :class:`~hypvision.inference.predictors.Request` to a
-:class:`~hypvision.inference.predictors.Predictor`."""
+:class:`~hypvision.inference.predictors.Predictor`. Or, of a model that finds nothing in images, a sentence that says
+which command uses it."""
 
 PREPARATIONS: dict[str, Callable[[Config], None]] = {}
 """By ``default_scope``: what changes the config of a training before its model is built."""

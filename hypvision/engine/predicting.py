@@ -36,8 +36,10 @@ def predictor_of(request: Request) -> Predictor:
     if build is None:
         raise HypvisionError(
             f"The config '{request.model}' describes a {kind}, of which there are no predictions. There are of "
-            f"{', '.join(PREDICTORS)}."
+            f"{', '.join(name for name, found in PREDICTORS.items() if callable(found))}."
         )
+    if isinstance(build, str):
+        raise HypvisionError(f"The config '{request.model}' describes a {kind}, which finds nothing in images. {build}")
     if request.weights is None:
         raise HypvisionError(f"The config '{request.model}' has no weights: add --weights, its checkpoint.")
     return build(trained_model(config, request.weights).to(request.device), config, request)

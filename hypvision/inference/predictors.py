@@ -80,11 +80,11 @@ def load_predictor(request: Request) -> Predictor:
     name = str(request.model)
     if name.endswith((".py", ".json")) or (not timm.is_model(name) and find_config(name) is not None):
         return plugin("predictor of a config")(request)
-    if is_address(name) or "/" in name or name in builtin_index().records:
+    if not name.startswith("local-dir:") and (is_address(name) or "/" in name or name in builtin_index().records):
         if request.weights is not None:
             raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
         return _of_the_zoo(request)
-    if not timm.is_model(name):
+    if not name.startswith("local-dir:") and not timm.is_model(name):
         known = [*timm.list_models(), *builtin_index().records, *shipped_configs()]
         raise HypvisionError(
             f"There is no model '{name}'.{did_you_mean(name, known)} Give a name of timm, of `hypvision models`, or "
@@ -96,7 +96,17 @@ def load_predictor(request: Request) -> Predictor:
     else:
         overlay = {} if request.weights is None else dict(pretrained_cfg_overlay=_overlay(request))
         network = _published(name, {**request.arguments, **overlay})
+        _refuse_new_head(network, request)
     return _timm_predictor(network, request.device)
+
+
+def _refuse_new_head(network: nn.Module, request: Request) -> None:
+    known = network.pretrained_cfg.get("num_classes")
+    if known and network.num_classes != known:
+        raise HypvisionError(
+            f"With num_classes={network.num_classes} '{request.model}' gets a new head, which has learned nothing; its "
+            f"weights tell {known} classes. Leave num_classes out, or give the checkpoint of a training as weights."
+        )
 
 
 def _overlay(request: Request) -> dict[str, Any]:
@@ -134,7 +144,15 @@ def _refuse_classes(request: Request) -> None:
 
 def _of_the_zoo(request: Request) -> Predictor:
     name = str(request.model)
-    _, record = find(name)
+    try:
+        _, record = find(name)
+    except HypvisionError as error:
+        if not name.startswith("hf-hub:"):
+            raise
+        raise HypvisionError(
+            f"{error} A repository of timm's has none: fetch it (hf download USER/REPO --local-dir DIR) and give "
+            "local-dir:DIR."
+        ) from error
     if record.task == "zero-shot":
         from hypvision.clip.models import create_clip
         from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
@@ -145,7 +163,9 @@ def _of_the_zoo(request: Request) -> Predictor:
         return zero_shot(model.to(request.device).eval(), request)
     _refuse_classes(request)
     if record.task == "classification":
-        return _timm_predictor(load(name, **request.arguments), request.device, record.classes)
+        network = load(name, **request.arguments)
+        _refuse_new_head(network, request)
+        return _timm_predictor(network, request.device, record.classes)
     return plugin(f"predictor of {record.task}")(load(name, device=request.device), request)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from hypvision.errors import HypvisionError
 from hypvision.inference.predictors import Predictor, Request, load_predictor
 from hypvision.inference.results import Result
 from hypvision.inference.sources import Frame, Sources, find_sources, in_advance
@@ -17,21 +18,36 @@ from hypvision.inference.writers import Prediction
 __all__ = ["predict", "results"]
 
 
-def results(predictor: Predictor, sources: Sources, batch: int = 8) -> Iterator[tuple[Frame, Image.Image, Result]]:
+def results(
+    predictor: Predictor, sources: Sources, batch: int = 8, failed: list[str] | None = None
+) -> Iterator[tuple[Frame, Image.Image, Result]]:
     """Each frame of the sources with its image, RGB, and what is found in it.
+
+    Args:
+        predictor, sources: the model and its images.
+        batch: images at a time.
+        failed: what is wrong with an image that cannot be read goes here, and the image is left out; None: it raises.
 
     Raises:
         HypvisionError: an image or a video that cannot be read.
     """
     count = batch if predictor.batch else 1
 
-    def read(frame: Frame) -> tuple[Image.Image, Any]:
-        image = frame.open()
+    def read(frame: Frame) -> tuple[Image.Image, Any] | None:
+        try:
+            image = frame.open()
+        except HypvisionError as error:
+            if failed is None:
+                raise
+            failed.append(str(error))
+            return None
         return image, predictor.prepare(image)
 
     waiting: list[tuple[Frame, Image.Image, Any]] = []
-    for frame, (image, prepared) in in_advance(read, sources, ahead=2 * count):
-        waiting.append((frame, image, prepared))
+    for frame, found in in_advance(read, sources, ahead=2 * count):
+        if found is None:
+            continue
+        waiting.append((frame, *found))
         if len(waiting) == count:
             yield from _found(predictor, waiting)
             waiting = []

@@ -85,8 +85,8 @@ def find_sources(given: Any, every: int = 1) -> Sources:
     """The images and videos that names mean.
 
     Args:
-        given: a path of an image, a folder, a glob pattern, a list (``.txt``, a path a line, relative to the list), a
-            video; an image itself (PIL, or RGB uint8 (H, W, 3)); or several of these.
+        given: a path of an image, a folder, a glob pattern, a list (``.txt``, a path a line, relative to the list; not
+            lines that begin with ``#``), a video; an image itself (PIL, or RGB uint8 (H, W, 3)); or several of these.
         every: take each so-many-th frame of a video.
 
     Raises:
@@ -117,7 +117,7 @@ def _listed(given: Sequence[Any]) -> Iterator[str | Path]:
                 f"The list '{name}' cannot be read ({error}). Give a text file in UTF-8 with the path of an image in "
                 "each line."
             ) from error
-        paths = [line.strip() for line in lines if line.strip()]
+        paths = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
         if not paths:
             raise HypvisionError(f"The list '{name}' names no images. Write the path of an image in each line.")
         yield from (path.expanduser().parent / line for line in paths)

@@ -27,15 +27,23 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.timm_models import create_model
 from hypvision.data.image_folder import build_transform
-from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, TEST_OPTIONS, TestOptions
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import below, replacing, write_json
 from hypvision.inference.predictors import Predictor, Request, classifier
+from hypvision.tasks.publishing import image_input
 
 if TYPE_CHECKING:
     from mmengine.config import Config
 
-__all__ = ["CalibrationError", "ImageClassifier", "PredictionPainterHook", "TopKAccuracy", "create_backbone"]
+__all__ = [
+    "CalibrationError",
+    "ImageClassifier",
+    "ImageInputHook",
+    "PredictionPainterHook",
+    "TopKAccuracy",
+    "create_backbone",
+]
 
 
 def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
@@ -285,6 +293,18 @@ class PredictionPainterHook(Hook):
         return canvas
 
 
+@HOOKS.register_module()
+class ImageInputHook(Hook):
+    """Writes into each checkpoint what images its network is tested on (``meta.input``), for those who take the weights
+    without the config (:func:`hypvision.zoo.loading.load_trained`)."""
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """Changes ``checkpoint`` in place."""
+        dataset = (runner.cfg.get("test_dataloader") or {}).get("dataset") or {}
+        if isinstance(dataset, dict) and "transform" in dataset and "backbone" in runner.cfg.model:
+            checkpoint["meta"]["input"] = image_input(runner.cfg)
+
+
 def _flip(config: Config) -> None:
     config.model.test_flip = True
 
@@ -295,6 +315,7 @@ def _paint(config: Config, folder: Path) -> None:
 
 TEST_OPTIONS["ImageClassifier"] = TestOptions(_flip, _paint)
 PREDICTION_ARGUMENTS["TopKAccuracy"] = "out_file"
+RUN_HOOKS.append("ImageInputHook")
 
 
 def _predictor(model: ImageClassifier, config: Config, request: Request) -> Predictor:

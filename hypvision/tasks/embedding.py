@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 import hypvision.models  # noqa: F401 - registers the models
 from hypvision.errors import HypvisionError, require
-from hypvision.images import open_image
+from hypvision.inference.predictors import Predictor
 from hypvision.inference.progress import progress
-from hypvision.inference.sources import in_advance
+from hypvision.inference.results import Embedding
+from hypvision.inference.running import results
+from hypvision.inference.sources import Frame, Sources
 from hypvision.zoo.backbones import load_weights
 
-__all__ = ["Embedder", "distances", "embed_images", "load_embedder", "load_learner"]
+__all__ = ["Embedder", "distances", "embed_images", "embed_sources", "load_embedder", "load_learner"]
 
 
 class Embedder(NamedTuple):
@@ -126,21 +128,33 @@ def _timm_model(name: str, pretrained: bool) -> nn.Module:
         ) from error
 
 
-@torch.inference_mode()
+def embed_sources(
+    embedder: Embedder, sources: Sources, batch_size: int = 32, device: str = "cpu"
+) -> tuple[list[Frame], Tensor]:
+    """The frames of images and videos, without the pixels of videos, and their embeddings ``(N, d)``, float32.
+
+    Raises:
+        HypvisionError: an image or a video that cannot be read.
+    """
+
+    def find(images: list[Tensor]) -> list[Embedding]:
+        return [Embedding(vector) for vector in embedder.embed(torch.stack(images).to(device)).float().cpu().numpy()]
+
+    frames, vectors = [], []
+    predictor = Predictor(embedder.transform, find)
+    for frame, _, found in progress(results(predictor, sources, batch_size), len(sources), "image"):
+        frames.append(frame._replace(source=Path(frame.file)))
+        vectors.append(torch.as_tensor(found.vector))
+    return frames, torch.stack(vectors)
+
+
 def embed_images(embedder: Embedder, paths: Sequence[Path], batch_size: int = 32, device: str = "cpu") -> Tensor:
     """Embeddings ``(N, d)`` of image files, float32.
 
     Raises:
         HypvisionError: a file that is no image.
     """
-    prepared = in_advance(lambda path: embedder.transform(open_image(path)), paths, ahead=2 * batch_size)
-    vectors, images = [], []
-    for _, image in progress(prepared, len(paths), "image"):
-        images.append(image)
-        if len(images) == batch_size or len(vectors) * batch_size + len(images) == len(paths):
-            vectors.append(embedder.embed(torch.stack(images).to(device)).float().cpu())
-            images = []
-    return torch.cat(vectors)
+    return embed_sources(embedder, Sources(tuple(map(Path, paths))), batch_size, device)[1]
 
 
 def distances(x: Tensor, y: Tensor, space: str) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -27,13 +27,20 @@ from torch.utils.data import DataLoader, Sampler
 
 from hypvision.clip import adapters
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
+from hypvision.clip.classes import load_classes
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.prompting import HostOutput, build_host, feature_size
 from hypvision.clip.prompting.features import FeatureCache
 from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.prompting.promptsrc import GaussianAverage
 from hypvision.data.fewshot import FewShotDataset
+from hypvision.data.fewshot.dataset import centre_crop
+from hypvision.engine.extensions import PREDICTORS
 from hypvision.errors import HypvisionError
+from hypvision.inference.predictors import Predictor, Request, classifier
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
 
 __all__ = [
     "ClassNamesHook",
@@ -360,3 +367,19 @@ def accuracy(
         for inputs, labels in batches:
             right += int((model(inputs.to(device)).argmax(-1).cpu() == labels).sum())
     return 100.0 * right / len(dataset)
+
+
+def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predictor:
+    """By the crop of the test data, and the classes of the request or of the training, in the training's sentence."""
+    trained = model.dataset_meta or {}
+    if request.classes is None and not trained:
+        raise HypvisionError(
+            f"The checkpoint '{request.weights}' does not say what its classes are: give --classes \"cat, dog, ...\"."
+        )
+    names = load_classes(trained["classes"] if request.classes is None else request.classes)
+    model.set_classes(names, trained.get("template"))
+    size = config.test_dataloader["dataset"].get("size", 224)
+    return classifier(lambda x: model(x, mode="tensor"), centre_crop(size), names, request.device)
+
+
+PREDICTORS["FewShotCLIP"] = _predictor

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import placed
 from hypvision.data.language import PackedText
+from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.param_groups import ParamGroups
 from hypvision.engine.sharded import whole_tensor
 from hypvision.helm import Helm, preset
@@ -190,3 +191,6 @@ class BitsPerByte(BaseMetric):
         ratio = (self.dataset_meta or {}).get("tokens_per_byte", 1.0)
         # not "loss": mmengine averages what is called so over the validations before
         return dict(cross_entropy=loss, perplexity=math.exp(min(loss, 50.0)), bits_per_byte=loss * ratio / math.log(2))
+
+
+PREDICTORS["LanguageModel"] = "It continues texts: hypvision lm-save, then hypvision lm-generate."

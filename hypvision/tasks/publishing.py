@@ -32,7 +32,16 @@ from hypvision.errors import HypvisionError
 from hypvision.files import write_text
 from hypvision.zoo.cards import readme
 
-__all__ = ["MAIN_METRICS", "PACKAGED_LIMIT", "describe_config", "input_size", "publish", "read_about", "stripped"]
+__all__ = [
+    "MAIN_METRICS",
+    "PACKAGED_LIMIT",
+    "describe_config",
+    "image_input",
+    "input_size",
+    "publish",
+    "read_about",
+    "stripped",
+]
 
 PACKAGED_LIMIT = 25 * 2**20  # bytes of all files in the repository
 MAIN_METRICS = {"classification": "top1", "segmentation": "mIoU", "detection": "coco/bbox_mAP_50", "zero-shot": "top1"}
@@ -86,14 +95,7 @@ def describe_config(config: Any) -> dict[str, Any]:
         arguments = {key: value for key, value in backbone.items() if key not in _TRAINING_ONLY}
         if arguments:
             found["arguments"] = json.loads(json.dumps(arguments))
-        transform = config.test_dataloader.dataset.get("transform") or {}
-        found["input"] = dict(
-            size=list(input_size(config)),
-            mean=list(transform.get("mean", IMAGENET_DEFAULT_MEAN)),
-            std=list(transform.get("std", IMAGENET_DEFAULT_STD)),
-            crop_pct=transform.get("crop_pct", 0.875),
-            interpolation=transform.get("interpolation", "bilinear"),
-        )
+        found["input"] = image_input(config)
         return found
     preprocessor = config.model.data_preprocessor
     found["input"] = dict(
@@ -105,6 +107,18 @@ def describe_config(config: Any) -> dict[str, Any]:
     )
     found["model_config"] = _model_config(config)
     return found
+
+
+def image_input(config: Any) -> dict[str, Any]:
+    """What the timm model of a config is tested on, by the transform of the test data, as records of the zoo say it."""
+    transform = config.test_dataloader["dataset"].get("transform") or {}
+    return dict(
+        size=list(input_size(config)),
+        mean=list(transform.get("mean", IMAGENET_DEFAULT_MEAN)),
+        std=list(transform.get("std", IMAGENET_DEFAULT_STD)),
+        crop_pct=transform.get("crop_pct", 0.875),
+        interpolation=transform.get("interpolation", "bilinear"),
+    )
 
 
 def input_size(config: Any, side: int | None = None) -> tuple[int, int, int]:

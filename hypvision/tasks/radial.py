@@ -29,6 +29,7 @@ from hypvision.clip.radial.reference import FrozenTexts, frozen_images, frozen_t
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.towers import encode_image, encode_packed, find_towers
 from hypvision.data.text_chains import TextChains
+from hypvision.engine.extensions import PREDICTORS
 from hypvision.errors import HypvisionError
 from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples
 
@@ -212,3 +213,8 @@ class ChainOrder(BaseMetric):
     def compute_metrics(self, results: list[Tensor]) -> dict[str, float]:
         """The mean."""
         return dict(d_corr=float(kendall_tau(torch.stack(results)).mean()))
+
+
+PREDICTORS["RadialTuning"] = (
+    "It puts texts in order: hypvision chains CHAINS --clip NAME --tuned CHECKPOINT measures and draws it."
+)

@@ -46,7 +46,7 @@ LONGEST = 8  # an image may be so many times longer than wide
 GAP, CAPTION = 4, 26  # pixels between the tiles of a grid, and of the two lines above each
 NARROWEST = 100  # pixels of a tile, so that these lines fit
 LARGEST = 64_000_000  # pixels of a grid: tiles of a photo's resolution, unless there are too many
-NEARLY_UNIFORM = 0.05  # mean confidence
+NEARLY_UNIFORM = 0.1  # mean confidence of a row of maps
 
 _logger = logging.getLogger(__name__)
 
@@ -317,6 +317,49 @@ def draw_regions(image: Image.Image, labels: np.ndarray, alpha: float = 0.5, out
     return _to_image(pixels)
 
 
+def _rows(
+    stage_assignments: Iterable[Any], stage: int | None, block: int | None, head: int | None, level: str
+) -> list[tuple[Any, str, list[int]]]:
+    """What :func:`draw_cluster_maps` draws: for each row the block's entry, the level and the heads."""
+    if level not in (*LEVELS, "both"):
+        raise ValueError(f"level must be 'patch', 'window' or 'both', got {level!r}.")
+    entries = list(stage_assignments)
+    blocks = {number: [entry for entry in entries if entry.stage == number] for number in {e.stage for e in entries}}
+    rows: list[tuple[Any, str, list[int]]] = []
+    for number in sorted(blocks):
+        chosen = blocks[number][-1:] if block is None else [e for e in blocks[number] if e.block == block]
+        if not chosen or stage not in (None, number):
+            continue
+        count = chosen[0].assignment.patch.shape[1]
+        heads = [h for h in range(count) if head in (None, h)]
+        for name in LEVELS if level == "both" else (level,):
+            weights = chosen[0].assignment.patch if name == "patch" else chosen[0].assignment.window
+            if heads and weights is not None and weights.shape[2] > 1:
+                rows.append((chosen[0], name, heads))
+    if not rows:
+        has = "; ".join(
+            f"stage {number}: blocks 0 to {len(found) - 1}, heads 0 to {found[0].assignment.patch.shape[1] - 1}"
+            f"{', no window level' if found[0].assignment.window is None else ''}"
+            f"{', a single centre' if found[0].assignment.patch.shape[2] == 1 else ''}"
+            for number, found in sorted(blocks.items())
+        )
+        raise HypvisionError(
+            f"There are no cluster maps for stage={stage}, block={block}, head={head}, level={level} (None: all, or "
+            f"the last block). Counted from 0, the model has {has}."
+        )
+    return rows
+
+
+def _nearly_uniform(rows: Iterable[tuple[Any, str, list[int]]]) -> list[str]:
+    """The rows whose assignments are nearly uniform, in the mean over their heads, with their confidence."""
+    found = []
+    for entry, level, heads in rows:
+        sure = float(np.mean([confidence_map(entry.assignment, head, level).mean() for head in heads]))
+        if sure < NEARLY_UNIFORM:
+            found.append(f"stages.{entry.stage}.blocks.{entry.block}, {level} level ({sure:.0%})")
+    return found
+
+
 def draw_cluster_maps(
     image: Image.Image,
     stage_assignments: Iterable[Any],
@@ -350,33 +393,7 @@ def draw_cluster_maps(
     Raises:
         HypvisionError: nothing to draw: no such stage, block or head, or no window level there, or a single centre.
     """
-    if level not in (*LEVELS, "both"):
-        raise ValueError(f"level must be 'patch', 'window' or 'both', got {level!r}.")
-    entries = list(stage_assignments)
-    blocks = {number: [entry for entry in entries if entry.stage == number] for number in {e.stage for e in entries}}
-    rows: list[tuple[Any, str, list[int]]] = []
-    for number in sorted(blocks):
-        chosen = blocks[number][-1:] if block is None else [e for e in blocks[number] if e.block == block]
-        if not chosen or stage not in (None, number):
-            continue
-        count = chosen[0].assignment.patch.shape[1]
-        heads = [h for h in range(count) if head in (None, h)]
-        for name in LEVELS if level == "both" else (level,):
-            weights = chosen[0].assignment.patch if name == "patch" else chosen[0].assignment.window
-            if heads and weights is not None and weights.shape[2] > 1:
-                rows.append((chosen[0], name, heads))
-    if not rows:
-        has = "; ".join(
-            f"stage {number}: blocks 0 to {len(found) - 1}, heads 0 to {found[0].assignment.patch.shape[1] - 1}"
-            f"{', no window level' if found[0].assignment.window is None else ''}"
-            f"{', a single centre' if found[0].assignment.patch.shape[2] == 1 else ''}"
-            for number, found in sorted(blocks.items())
-        )
-        raise HypvisionError(
-            f"There are no cluster maps for stage={stage}, block={block}, head={head}, level={level} (None: all, or "
-            f"the last block). Counted from 0, the model has {has}."
-        )
-
+    rows = _rows(stage_assignments, stage, block, head, level)
     columns = 1 + max(len(heads) for *_, heads in rows)
     fits = (LARGEST / (len(rows) * columns * image.width * image.height)) ** 0.5
     scale = max(min(1.0, fits), NARROWEST / image.width) if tile is None else tile / min(image.size)
@@ -446,7 +463,7 @@ def explain_image(
     head: int | None = None,
     level: str = "both",
 ) -> dict[str, Image.Image]:
-    """Both views of an image, at its own resolution; a warning tells where assignments are nearly uniform.
+    """Both views of an image, at its own resolution; a warning names the maps whose assignments are nearly uniform.
 
     Args:
         model: a model with ``forward_assignments`` and ``forward_features``; its mode and weights are left as they are.
@@ -472,26 +489,14 @@ def explain_image(
     assignments, features = _look(model, x, features=regions > 0)
     photo = to_rgb(ImageOps.exif_transpose(image))
     result = {"clusters": draw_cluster_maps(photo, assignments, stage, block, head, level)}
-    sure = _mean_confidence(assignments)
-    if sure < NEARLY_UNIFORM:
+    if weak := _nearly_uniform(_rows(assignments, stage, block, head, level)):
         _logger.warning(
-            "The assignments are nearly uniform (mean confidence %.1f %%, 100 %% is hard): the colours show small "
-            "preferences, not groups that the model tells apart.",
-            100 * sure,
+            "The assignments are nearly uniform in %s, where 100 %% is hard: the colours there show small preferences, "
+            "not groups that the model tells apart.",
+            "; ".join(weak),
         )
     if features is not None:
         first = assignments[0].assignment.patch.shape[1]
         labels = merge_clusters(assignments, features, regions, min(head or 0, first - 1))
         result["regions"] = draw_regions(photo, labels)
     return result
-
-
-def _mean_confidence(assignments: Iterable[Any], index: int = 0) -> float:
-    """Over all blocks, heads and levels with more than one centre."""
-    found = []
-    for entry in assignments:
-        for name, weights in zip(LEVELS, (entry.assignment.patch, entry.assignment.window)):
-            if weights is not None and weights.shape[2] > 1:
-                heads = range(weights.shape[1])
-                found += [confidence_map(entry.assignment, head, name, index=index).mean() for head in heads]
-    return float(np.mean(found)) if found else 1.0

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import hypvision.models  # noqa: F401 - registers the models
+from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.match import filtered, load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
@@ -19,7 +20,7 @@ from hypvision.checkpoints.storage import read_header
 from hypvision.checkpoints.timm_models import create_model
 from hypvision.errors import HypvisionError, did_you_mean
 
-__all__ = ["build_model", "load_weights"]
+__all__ = ["build_model", "load_weights", "model_and_weights"]
 
 # Arguments of TimmBackbone that are not the network's.
 _WRAPPER_ARGUMENTS = {
@@ -28,19 +29,35 @@ _WRAPPER_ARGUMENTS = {
 }  # fmt: skip
 
 
+def model_and_weights(name: str, weights: str | Path | None = None) -> tuple[str, str | Path | None]:
+    """Timm's name of a model and its weights, where the name may be that of trained weights: of a record of the zoo
+    (``"hcformer_nano.shapes"``, also with ``"zoo:"``) or of a release.
+
+    Raises:
+        HypvisionError: no such weights, or other weights beside an address.
+    """
+    if is_address(name) and weights is not None:
+        raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
+    if weights is not None or not (is_address(name) or name in builtin_index().records):
+        return name, weights
+    return find(name)[1].model, name if is_address(name) else f"zoo:{name}"
+
+
 def build_model(name: str, weights: str | Path | None = None, arguments: Mapping[str, Any] | None = None) -> nn.Module:
     """A clustering timm model without a classifier head, ready to look at.
 
     Args:
-        name: name in timm.
+        name: name in timm, or of trained weights, see :func:`model_and_weights`.
         weights: checkpoint, see :func:`load_weights`, or weights of the zoo (``"zoo:NAME"``, ``"hf-hub:USER/REPO"``),
-            which say with which arguments and normalisation they go; None: random weights, drawn from seed 0.
+            which say with which arguments and normalisation they go; None, where the name is not that of trained
+            weights: random weights, drawn from seed 0.
         arguments: for the model's constructor, e.g. ``dict(patch_size=2, img_size=32)``.
 
     Raises:
         HypvisionError: unknown model, arguments that it does not accept, one that does not cluster, or weights that
             cannot be read or are of another architecture.
     """
+    name, weights = model_and_weights(name, weights)
     config: dict[str, Any] = {}
     if weights is not None and is_address(str(weights)):
         weights, own, config = _zoo_weights(str(weights), name)

@@ -46,7 +46,8 @@ def load(
             as ``num_classes=5`` (a new head), ``features_only=True`` or ``drop_path_rate=0.1``.
 
     Returns:
-        A timm model, with ``pretrained_cfg`` (its normalisation, input size, class names); for segmentation and
+        A timm model, with ``pretrained_cfg`` (its normalisation, input size, class names; those of a checkpoint file as
+        far as its training wrote them there); for segmentation and
         detection the mmseg or mmdet model, with ``dataset_meta``; for zero-shot an open_clip model with its
         ``tokenizer``.
 
@@ -133,7 +134,8 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
     if not timm.is_model(model):
         hint = did_you_mean(model, timm.list_models())
         raise HypvisionError(f"There is no model '{model}'.{hint} timm.list_models() lists all.")
-    weights = network_weights(read(path))
+    checkpoint = read(path)
+    weights = network_weights(checkpoint)
     if "num_classes" not in arguments and (classes := _count_classes(model, weights, arguments)) is not None:
         arguments["num_classes"] = classes
     try:
@@ -144,7 +146,23 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
         network, filtered(network, weights), path, f"the model '{model}'",
         "Give the model that it was trained with and its arguments, as in model.backbone of the training's config.",
     )  # fmt: skip
+    network.pretrained_cfg = {**network.pretrained_cfg, **_training_cfg(checkpoint, network.num_classes)}
     return network
+
+
+def _training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
+    """What timm's pretrained cfg says of weights, as far as the checkpoint of their training tells it: the number of
+    classes and their names, the size and normalisation of the images."""
+    meta = checkpoint.get("meta")
+    about, given = ((meta.get(key) if isinstance(meta, Mapping) else None) for key in ("dataset_meta", "input"))
+    names = about.get("classes") if isinstance(about, Mapping) else None
+    config: dict[str, Any] = {"num_classes": classes}
+    if isinstance(names, (list, tuple)) and len(names) == classes and all(isinstance(name, str) for name in names):
+        config["label_names"] = tuple(names)
+    if isinstance(given, Mapping):
+        keys = dict(size="input_size", mean="mean", std="std", crop_pct="crop_pct", interpolation="interpolation")
+        config.update(_native({own: given[key] for key, own in keys.items() if key in given}))
+    return config
 
 
 def _count_classes(model: str, weights: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> int | None:

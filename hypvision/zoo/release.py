@@ -2,7 +2,8 @@
 
 A release holds ``index.yml``, the weight files under the names that caches and mirrors use, a card for each record, and
 ``SHA256SUMS``. Copy it to a server and others load from it: ``hypvision.load("https://HOST/FOLDER#NAME")``, or for all
-names at once ``HYPVISION_WEIGHTS=https://HOST/FOLDER``.
+names at once ``HYPVISION_WEIGHTS=https://HOST/FOLDER``. One of a single classifier is also a folder that timm reads, by
+its ``config.json``: ``timm.create_model("local-dir:FOLDER", pretrained=True)``.
 
 A hub repository holds one record as timm writes it (``config.json``, ``model.safetensors``), so that, after ``import
 hypvision``, ``timm.create_model("hf-hub:USER/REPO", pretrained=True)`` works as well.
@@ -35,6 +36,21 @@ def _closed(index: Index, records: Sequence[Record]) -> list[Record]:
     return [record if record.parent in names else replace(record, parent=None) for record in records]
 
 
+def _write_config(index: Index, record: Record, folder: Path) -> None:
+    """The ``config.json`` by which timm reads the folder of a classifier; nothing for other tasks."""
+    if record.task != "classification":
+        return
+    network = classifier(index, record, {})
+    names = {key: network.pretrained_cfg.get(key) for key in ("classifier", "first_conv")}  # what a new head replaces
+    config = {
+        "architecture": record.model,
+        "num_classes": len(record.classes),
+        "model_args": dict(record.arguments),
+        "pretrained_cfg": {**timm_cfg(record), **names},
+    }
+    write_json(folder / "config.json", config, indent=2)
+
+
 def write_release(index: Index, records: Sequence[Record], folder: Path) -> None:
     """Write a release into an empty folder.
 
@@ -51,6 +67,8 @@ def write_release(index: Index, records: Sequence[Record], folder: Path) -> None
         sums.append(f"{record.file.sha256}  {record.filename}\n")
         released[record.name] = replace(record, file=replace(record.file, path=record.filename))
         write_text(folder / f"{record.name}.md", model_card(record))
+    if len(records) == 1:
+        _write_config(index, records[0], folder)
     write_index(Index(released), folder / "index.yml")
     write_text(folder / "SHA256SUMS", "".join(sums))
 
@@ -83,18 +101,7 @@ def hub_folder(index: Index, record: Record, folder: Path) -> None:
     alone = replace(record, parent=None, file=replace(record.file, path="model.safetensors", urls=()))
     write_index(Index({record.name: alone}), folder / "index.yml")
     write_text(folder / "README.md", model_card(record, front_matter=True))
-    if record.task == "classification":
-        network = classifier(index, record, {})
-        names = {
-            key: network.pretrained_cfg.get(key) for key in ("classifier", "first_conv")
-        }  # what a new head replaces
-        config = {
-            "architecture": record.model,
-            "num_classes": len(record.classes),
-            "model_args": dict(record.arguments),
-            "pretrained_cfg": {**timm_cfg(record), **names},
-        }
-        write_json(folder / "config.json", config, indent=2)
+    _write_config(index, record, folder)
 
 
 def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) -> str:

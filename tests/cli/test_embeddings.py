@@ -1,5 +1,6 @@
 """``hypvision embed``, ``search`` and ``hierarchy``, on images drawn here."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -137,6 +138,47 @@ def test_the_query_is_not_among_its_results(learner, tmp_path, capsys):
     assert "ship/0001.png" not in said and said.count(".png") == 4 * 5 - 1 + 1
 
 
+def test_search_and_embed_take_lists_and_patterns(learner, tmp_path, capsys):
+    (tmp_path / "list.txt").write_text(f"{learner}/data/cat/0001.png\n{learner}/data/ship/0003.png\n")
+    out = tmp_path / "found.png"
+    given = ["--gallery", str(learner / "data/*/000[13].png"), *options(learner), "-k", "3", "--out", str(out)]
+    assert main(["search", str(tmp_path / "list.txt"), *given]) == 0
+    names = ["found.csv", "found.json", "found_0001.png", "found_0003.png", "list.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    queries = json.loads((tmp_path / "found.json").read_text())["queries"]
+    said = capsys.readouterr().out.splitlines()
+    rows = list(csv.DictReader((tmp_path / "found.csv").open()))
+    assert [Path(query["file"]).parent.name for query in queries] == ["cat", "ship"] and len(rows) == 6
+    for i, query in enumerate(queries):
+        found = query["neighbours"]
+        assert query["file"] not in [item["file"] for item in found]  # nor is it its own neighbour
+        assert [item["distance"] for item in found] == sorted(item["distance"] for item in found)
+        assert said[4 * i : 4 * i + 4] == [query["file"], *(f"{x['distance']:.4f}  {x['file']}" for x in found)]
+        assert [row["file"] for row in rows if row["query"] == query["file"]] == [item["file"] for item in found]
+    assert main(["embed", str(tmp_path / "list.txt"), *options(learner), "--out", str(tmp_path / "e.npz")]) == 0
+    with np.load(tmp_path / "e.npz") as file:
+        assert [Path(path).parent.name for path in file["paths"]] == ["cat", "ship"] and (file["frames"] == -1).all()
+
+
+def test_frames_of_videos_are_found(learner, tmp_path, capsys):
+    cv2 = pytest.importorskip("cv2")
+    path = tmp_path / "clip.mp4"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), 10, (SIZE, SIZE))
+    if not writer.isOpened():
+        pytest.skip("OpenCV has no encoder here")
+    for name in ("cat", "dog", "ship"):
+        writer.write(np.array(Image.open(learner / f"data/{name}/0001.png").convert("RGB"))[..., ::-1].copy())
+    writer.release()
+    given = ["--gallery", str(path), *options(learner), "-k", "1", "--out", str(tmp_path / "found.png")]
+    assert main(["search", str(path), *given, "--every", "2"]) == 0
+    queries = json.loads((tmp_path / "found.json").read_text())["queries"]
+    assert [(query["frame"], query["neighbours"][0]["frame"]) for query in queries] == [(0, 2), (2, 0)]
+    assert (tmp_path / "found_clip_000002.png").is_file()
+    assert main(["embed", str(path), *options(learner), "--out", str(tmp_path / "e.npz")]) == 0
+    with np.load(tmp_path / "e.npz") as file:
+        assert file["frames"].tolist() == [0, 1, 2] and set(file["paths"]) == {str(path)}
+
+
 def test_a_sheet_shows_the_pictures_in_order():
     colours = [(250, 0, 0), (0, 250, 0), (0, 0, 250)]
     query, *found = (Image.new("RGB", (SIZE, 2 * SIZE), colour) for colour in colours)
@@ -183,7 +225,7 @@ def test_recovered_hierarchy_of_known_places():
         ("embed {data}/cow --model test_vit --weights {timm}", "no image"),
         ("embed {data}/cat --model test_vit --batch 0", "argument --batch: must be at least 1"),
         ("embed {data}/cat --model test_vit --device cuda", "finds no GPU"),
-        ("search {data}/cat/0000.png --gallery nowhere --model test_vit --weights {timm}", "no folder 'nowhere'"),
+        ("search {data}/cat/0000.png --gallery nowhere --model test_vit --weights {timm}", "no image 'nowhere'"),
         ("search {data}/cat/0000.png --gallery {empty} --model test_vit", "has no images"),
         ("search {data}/cat/0000.png --gallery {data} --model test_vit -k 0", "argument -k: must be at least 1"),
         ("search {data}/cat/0000.png --gallery {data} --model test_vit --out x.tiff", "ends in '.tiff'. End its name"),

@@ -73,8 +73,17 @@ def test_nearly_uniform_assignments_are_told(caplog):
     model = build_model("hcformer_nano", None, dict(dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4,
                                                     layers=(1, 1, 1, 1)))  # fmt: skip
     drawings = explain_image(model, make_scene(0, size=64).image, 64)
-    assert "nearly uniform (mean confidence" in caplog.text
+    assert "nearly uniform in stages.0.blocks.0, patch level (" in caplog.text
     assert drawings["regions"].size == (64, 64)
+
+
+def test_of_shipped_weights_the_nearly_uniform_maps_are_named(caplog):
+    model, image = build_model("hcformer_nano.cifar10"), make_scene(0, size=32).image
+    explain_image(model, image, 32, regions=0)
+    assert "in stages.0.blocks.1, window level (" in caplog.text and "stages.3" not in caplog.text
+    caplog.clear()
+    explain_image(model, image, 32, regions=0, stage=3)  # the others are not drawn
+    assert not caplog.records
 
 
 def test_regions_are_few_and_cover_the_picture():
@@ -126,6 +135,10 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
     command = ["explain", str(tmp_path / "scene.png"), "--model", "hcformer_nano", "--out", str(tmp_path / "out")]
     assert main([*command, "--weights", f"zoo:{name}"]) == 0
     by_address = Image.open(tmp_path / "out" / "scene_clusters.png").tobytes()
+    for own in (name, f"zoo:{name}"):  # the name of the weights alone
+        (tmp_path / "out" / "scene_clusters.png").unlink()
+        assert main([*command[:3], own, *command[4:]]) == 0
+        assert Image.open(tmp_path / "out" / "scene_clusters.png").tobytes() == by_address
     # The file itself, with what its record says, draws the same.
     arguments = [f"{key}={value}" for key, value in SLIM.items()]
     assert main([*command, "--weights", str(path), "--size", str(size), "--model-args", *arguments]) == 0
@@ -138,6 +151,8 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
     [
         (["scene.png", "--model", "hcformer_nano", "--weights", "zoo:hcformer_nano.shape"], "hcformer_nano.shapes"),
         (["scene.png", "--model", "hcformer_tiny", "--weights", "zoo:hcformer_nano.shapes"], "--model hcformer_nano"),
+        (["scene.png", "--model", "zoo:hcformer_nano.shapes", "--weights", "x.pth"], "leave out --weights"),
+        (["scene.png", "--model", "zoo:hcformer_nano.shape"], "Did you mean hcformer_nano.shapes"),
         (["none.png", "--model", "hcformer_nano"], "none.png"),
         (["broken.png", "--model", "hcformer_nano"], "broken.png"),
         (["scene.png", "--model", "hcformer_nan"], "hcformer_nano"),

@@ -4,6 +4,7 @@ A property is a test here, a family a row of ``helpers/families.py``; docs/every
 """
 
 import ast
+import itertools
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hypvision
+from hypvision.cli import main
 from hypvision.optim import RiemannianAdamW, param_groups
 
 every_family = pytest.mark.parametrize("name", FAMILIES)
@@ -89,10 +91,13 @@ def test_what_is_pushed_can_be_fine_tuned(tmp_path):
     from hypvision.zoo.release import hub_folder
 
     index = builtin_index()
-    for name in ("hcformer_nano.shapes", "hcformer_nano.cifar10"):
-        folder = tmp_path / name
-        folder.mkdir()
-        hub_folder(index, index.get(name), folder)
+    for name, place in itertools.product(("hcformer_nano.shapes", "hcformer_nano.cifar10"), ("folder", "hub")):
+        folder = tmp_path / name / place
+        if place == "folder":
+            assert main(["push", name, "--to", str(folder)]) == 0
+        else:
+            folder.mkdir()
+            hub_folder(index, index.get(name), folder)
         expected = hypvision.load(name).state_dict()
         is_same(timm.create_model(f"local-dir:{folder}", pretrained=True), expected)
         is_same(timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=5), expected, ("head.",))

@@ -9,6 +9,7 @@ import timm
 import torch
 from helpers.engine import ROOT, make_images, write_config
 from PIL import Image
+from timm.models import save_for_hf
 
 import hypvision
 from hypvision.cli import main
@@ -96,6 +97,24 @@ def test_words_for_a_clip(scenes):
         hypvision.predict(scenes[0].image, CLASSIFIER, classes=["a"])
 
 
+def test_a_head_that_has_learned_nothing_is_refused(scenes):
+    for name in (CLASSIFIER, f"zoo:{CLASSIFIER}"):
+        with pytest.raises(HypvisionError, match=r"num_classes=5.*new head.*tell 16 classes"):
+            hypvision.predict(scenes[0].image, name, num_classes=5)
+
+
+def test_folders_and_repositories_of_timm(tmp_path, scenes):
+    model = hypvision.load(CLASSIFIER)
+    save_for_hf(model, tmp_path / "hub", safe_serialization=True)
+    [expected], [found] = (
+        hypvision.predict(scenes[0].image, name) for name in (CLASSIFIER, f"local-dir:{tmp_path / 'hub'}")
+    )
+    assert found.result.names == expected.result.names
+    np.testing.assert_allclose(found.result.scores, expected.result.scores, rtol=1e-5)
+    with pytest.raises(HypvisionError, match="hf download USER/REPO.*local-dir:DIR"):
+        hypvision.predict(scenes[0].image, "hf-hub:timm/test_vit.r160_in1k")
+
+
 def test_a_training_of_ours(tmp_path):
     data = make_images(tmp_path / "data")
     config = write_config(tmp_path / "config.py", data)
@@ -106,6 +125,18 @@ def test_a_training_of_ours(tmp_path):
     metrics = measure(config, weights, tmp_path / "test")
     right = sum(item.result.names[item.result.best] == item.file.split("/")[-2] for item in found)
     assert metrics["top1"] == pytest.approx(100 * right / 24, abs=1e-4)
+    # The weights alone know the classes and the images of their training.
+    again = hypvision.predict(data / "val/*/*.png", "test_vit", weights, img_size=32)
+    assert again[0].result.names == ("blue", "green", "red")
+    for one, other in zip(found, again):
+        np.testing.assert_allclose(one.result.scores, other.result.scores, rtol=1e-5)
+    model = hypvision.load(weights, model="test_vit", img_size=32)
+    save_for_hf(model, tmp_path / "hub", safe_serialization=True)
+    hub = timm.create_model(f"local-dir:{tmp_path / 'hub'}", pretrained=True).pretrained_cfg
+    for cfg in (model.pretrained_cfg, hub):
+        assert tuple(cfg["label_names"]) == ("blue", "green", "red") and cfg["num_classes"] == 3
+        assert tuple(cfg["input_size"]) == (3, 32, 32) and cfg["crop_pct"] == 1.0
+        assert tuple(cfg["mean"]) == timm.data.IMAGENET_DEFAULT_MEAN and cfg["interpolation"] == "bilinear"
     for wrong, match in (
         (dict(weights=None), "add --weights"),
         (dict(weights=weights, classes=["a"]), "are fixed"),
@@ -135,6 +166,61 @@ def test_a_metric_learner_gives_embeddings(tmp_path, scenes):
     found = hypvision.predict(paths, path, tmp_path / "learner.pth")
     expected = embed_images(load_embedder(path, tmp_path / "learner.pth"), paths)
     torch.testing.assert_close(torch.tensor(np.stack([item.result.vector for item in found])), expected)
+
+
+def few_shot(tmp_path, meta):
+    """The config of a few-shot training as the page of own data has it, and its checkpoint."""
+    from mmengine.registry import MODELS
+
+    path, weights = tmp_path / "clip.py", tmp_path / "clip.pth"
+    path.write_text(
+        "_base_ = []\nfrom hypvision.tasks.few_shot_recipes import few_shot_config\n"
+        f"globals().update(few_shot_config('coop', 'shots', root={str(tmp_path)!r}, dataset='data', size=64,\n"
+        "    clip=dict(name='shapes-s8', pretrained='zoo:shapes-s8.captions'), host=dict(tokens=2)))\n"
+    )
+    model = MODELS.build(load_config(path).model).eval()
+    torch.save(dict(state_dict=model.state_dict(), meta=dict(dataset_meta=meta)), weights)
+    return path, weights, model
+
+
+def test_a_clip_tuned_on_few_images_names_the_classes_of_its_training(tmp_path, capsys):
+    import hypvision.tasks.few_shot
+    from hypvision.data.fewshot.dataset import centre_crop
+
+    data, names = make_images(tmp_path / "data", 2), ("blue_disk", "green ring", "red cross")
+    path, weights, model = few_shot(tmp_path, dict(classes=names, template="a drawing of a {}."))
+    files = sorted((data / "val").rglob("*.png"))
+    out = tmp_path / "out"
+    assert main(["predict", *map(str, files), "--model", str(path), "--weights", str(weights), "--out", str(out)]) == 0
+    for given, words in ((None, names), (["disk", "ring"], ("disk", "ring"))):
+        model.set_classes(words, "a drawing of a {}.")
+        with torch.no_grad():
+            expected = model(torch.stack([centre_crop(64)(Image.open(file)) for file in files])).softmax(-1)
+        found = hypvision.predict(files, path, weights, classes=given)
+        assert found[0].result.names == words
+        torch.testing.assert_close(torch.tensor(np.stack([item.result.scores for item in found])), expected)
+    torch.save(dict(state_dict=model.state_dict()), weights)
+    with pytest.raises(HypvisionError, match="does not say what its classes are.*--classes"):
+        hypvision.predict(files, path, weights)
+
+
+def test_every_model_that_trains_here_predicts_or_says_what_uses_it(tmp_path):
+    import importlib
+    import pkgutil
+
+    from mmengine.registry import MODELS
+
+    import hypvision.tasks
+    from hypvision.engine.extensions import PREDICTORS
+
+    for module in pkgutil.iter_modules(hypvision.tasks.__path__, "hypvision.tasks."):
+        importlib.import_module(module.name)
+    own = {name for name, kind in MODELS.module_dict.items() if kind.__module__.startswith("hypvision.tasks.")}
+    assert {"FewShotCLIP", "LanguageModel", "ImageClassifier"} <= own <= set(PREDICTORS)
+    for kind, said in (("LanguageModel", "lm-generate"), ("RadialTuning", "hypvision chains CHAINS")):
+        (tmp_path / "model.py").write_text(f"default_scope = 'mmengine'\nmodel = dict(type='{kind}')\n")
+        with pytest.raises(HypvisionError, match=f"finds nothing in images.*{said}"):
+            hypvision.predict(Image.new("RGB", (8, 8)), tmp_path / "model.py")
 
 
 def test_a_panoptic_map_counts_its_segments():
@@ -206,6 +292,17 @@ def test_labels_and_choice_of_files(tmp_path, folder):
     assert sum(item["area"] for item in found.result.annotations()) == 96 * 96
 
 
+def test_a_damaged_image_does_not_take_the_others_with_it(tmp_path, folder, capsys):
+    (folder / "s1.png").write_bytes(b"no image")
+    out = tmp_path / "out"
+    assert main(["predict", str(folder), "--model", CLASSIFIER, "--out", str(out)]) == 2
+    assert "1 of 3 images are left out" in (said := capsys.readouterr().err) and "s1.png" in said
+    assert [image["file_name"] for image in read(out)["images"]] == [str(folder / f"s{i}.png") for i in (0, 2)]
+    assert len({row["file"] for row in csv.DictReader((out / "predictions.csv").open())}) == 2
+    assert main(["predict", str(folder / "s1.png"), "--model", CLASSIFIER, "--out", str(tmp_path / "none")]) == 2
+    assert not (tmp_path / "none").exists()
+
+
 def test_videos(tmp_path, scenes):
     cv2 = pytest.importorskip("cv2")
     path = tmp_path / "clip.mp4"
@@ -229,7 +326,7 @@ def test_videos(tmp_path, scenes):
 
 
 def test_lists_folders_patterns_and_images_in_memory(tmp_path, folder):
-    (tmp_path / "list.txt").write_text("images/s1.png\n\nimages/s0.png\n")
+    (tmp_path / "list.txt").write_text("# two scenes\nimages/s1.png\n\n  # images/none.png\nimages/s0.png\n")
     assert [frame.name for frame in find_sources(tmp_path / "list.txt")] == ["s1", "s0"]
     assert [frame.name for frame in find_sources(folder)] == ["s0", "s1", "s2"]
     held = Image.new("RGB", (4, 4))

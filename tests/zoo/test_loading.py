@@ -172,7 +172,7 @@ def test_a_release_is_complete_and_loads_from_anywhere(zoo, micro, tmp_path, mon
     folder = push_to_folder(index, list(index), tmp_path / "release")
     record = read_index(folder).get(NAME)
     names = sorted(path.name for path in folder.iterdir())
-    assert names == sorted(["SHA256SUMS", f"{NAME}.md", record.filename, "index.yml"])
+    assert names == sorted(["SHA256SUMS", f"{NAME}.md", "config.json", record.filename, "index.yml"])
     assert (folder / "SHA256SUMS").read_text() == f"{record.file.sha256}  {record.filename}\n"
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     monkeypatch.delenv("HYPVISION_INDEX")
