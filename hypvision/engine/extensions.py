@@ -52,7 +52,7 @@ its config and the :class:`~hypvision.inference.predictors.Request` to a
 :class:`~hypvision.inference.predictors.Predictor`."""
 
 PREPARATIONS: dict[str, Callable[[Config], None]] = {}
-"""By ``default_scope``: what changes the config of a training before its model is built."""
+"""By ``default_scope``: what changes or refuses a config before its model is built."""
 
 RUN_HOOKS = [
     "RepeatableSeedHook",
