@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from xml.etree.ElementTree import Element, ElementTree, SubElement
 
+import numpy as np
 import pytest
 from helpers.engine import make_images, write_config
 from helpers.open_vocabulary_segmentation import SMALL, make_folder
@@ -141,6 +142,8 @@ def test_boxes_alone(tmp_path, number, other):
     runner = run(block, coco(tmp_path / "data"), tmp_path, **small("one" if number else "two"))
     assert runner.message_hub.get_scalar("val/coco/bbox_mAP").current() >= 0
     assert runner.val_evaluator.metrics[0]._coco_api.place == str(tmp_path / "data/annotations/val.json")
+    [rate, *_] = runner.optim_wrapper.get_lr()["lr"]
+    assert rate == pytest.approx(1e-4), "the warm-up ends within the first epoch, however few images there are"
 
 
 @pytest.mark.slow
@@ -178,6 +181,17 @@ def test_a_correct_annotation_without_masks_is_not_blamed(tmp_path):
     [block] = blocks("Boxes and masks")
     with pytest.raises(HypvisionError, match=r"boxes without masks.*with_mask=True.*Faster R-CNN.*own-data\.md"):
         run(block, coco(tmp_path / "data"), tmp_path, **small("two"))
+
+
+def test_nothing_detected_is_a_precision_of_zero(tmp_path, caplog):
+    from mmdet.evaluation import CocoMetric
+
+    coco(tmp_path)
+    metric = CocoMetric(str(tmp_path / "annotations/val.json"))
+    metric.dataset_meta = dict(classes=CLASSES)
+    nothing = dict(img_id=0, bboxes=np.zeros((0, 4)), scores=np.zeros(0), labels=np.zeros(0, int))
+    assert metric.compute_metrics([({}, nothing)])["bbox_mAP"] == 0
+    assert "Nothing was detected in the 2 images of" in caplog.text and "whole dataset is empty" not in caplog.text
 
 
 def test_objects_of_no_class_are_named(tmp_path):

@@ -36,6 +36,9 @@ def test_names_work_in_any_folder(tmp_path, monkeypatch, capsys):
     assert main(["configs", "camvid"]) == 0
     assert "semantic-fpn_hcformer-nano_600i_camvid" in capsys.readouterr().out
     assert main(["configs", "no_such"]) == 2
+    assert "Did you mean" not in capsys.readouterr().err
+    assert main(["configs", "cifr10"]) == 2
+    assert "Did you mean cifar10" in capsys.readouterr().err
 
 
 def test_exec_runs_a_script_with_our_models(tmp_path, capsys):

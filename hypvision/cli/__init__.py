@@ -23,16 +23,17 @@ __all__ = ["COMMANDS", "Command", "main", "parser_of"]
 
 
 class Command(NamedTuple):
-    """A command: the module in this package, and what it does in one line."""
+    """A command: the module in this package, what it does in one line, and whether it can do so without PyTorch."""
 
     module: str
     help: str
+    light: bool = False
 
 
 COMMANDS = {
     "train": Command("train", "train a classifier, segmenter, detector or language model"),
     "test": Command("train", "measure a checkpoint on test data"),
-    "configs": Command("configs", "list the configs that ship"),
+    "configs": Command("configs", "list the configs that ship", light=True),
     "exec": Command("configs", "run another project's script with our models registered"),
     "predict": Command("predict", "run any model on images, folders and videos"),
     "explain": Command("explain", "draw what a model clusters, or its tree of parts, in an image"),
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = No
 
     Args:
         argv: the command and its arguments; default: those of the process.
-        load: called before the command runs; see :mod:`hypvision_cli`.
+        load: called before a command runs that needs PyTorch; see :mod:`hypvision_cli`.
 
     Returns:
         The exit status: 2 after a user error, 130 after an interruption.
@@ -108,7 +109,7 @@ def _run(argv: list[str], load: Callable[[], None] | None) -> None:
             _leave_out_notes()
         parser.check_outputs(args)
         try:
-            if load is not None:
+            if load is not None and not COMMANDS[name].light:
                 load()
             _part(name, "run")(args)
         except ModuleNotFoundError as error:

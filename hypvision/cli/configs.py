@@ -3,11 +3,12 @@ models and optimisers in timm's registries."""
 
 from __future__ import annotations
 
+import re
 from argparse import REMAINDER, Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, did_you_mean
 
 __all__ = ["add_configs_arguments", "add_exec_arguments", "run_configs", "run_exec"]
 
@@ -24,7 +25,10 @@ def run_configs(args: Namespace) -> None:
 
     found = shipped_configs(args.pattern)
     if not found:
-        raise HypvisionError(f"No config matches '{args.pattern}'. hypvision configs lists all.")
+        names = [f"{path.parent.name}/{name}" for name, path in shipped_configs().items()]
+        words = dict.fromkeys(word for name in names for word in re.split("[/_-]", name))
+        hint = did_you_mean(args.pattern, [*words, *names], cutoff=0.7)
+        raise HypvisionError(f"No config matches '{args.pattern}'.{hint} hypvision configs lists all.")
     folder = None
     for name, path in sorted(found.items(), key=lambda item: (item[1].parent.name, item[0])):
         if path.parent.name != folder:

@@ -20,7 +20,8 @@ LAYOUT = {
     "img": "the images",
     "seg_map_path": "the label maps, one PNG for each image",
     "seg": "the label maps, one PNG for each image",
-    "ann_file": "the annotation file",
+    "ann_file": "the annotation file, or the list of names",
+    "sub_data_root": "the folders of the images, the annotations and the lists",
 }
 
 

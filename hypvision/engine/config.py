@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import logging
 import os
+import re
 import uuid
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -236,6 +237,7 @@ def _check_keys(config: Config, options: dict[str, Any]) -> None:
     for option in options:
         key = option.partition(".")[0]
         if key in config or key in RUN_KEYS:
+            _check_path(config, option)
             continue
         close = [path for path in _paths(config.to_dict()) if path.rpartition(".")[2] == key][:3]
         known = [] if close else [*config.keys(), *RUN_KEYS]
@@ -244,6 +246,28 @@ def _check_keys(config: Config, options: dict[str, Any]) -> None:
             f"The config has no '{key}', so the option '{option}' would change nothing.{hint} Options are dotted keys "
             "of the config, such as optim_wrapper.optimizer.lr=0.01; what is new belongs in a config file of your own."
         )
+
+
+def _check_path(config: Config, option: str) -> None:
+    """Refuse an option with a key that its dict lacks, but has almost: many dicts are read by what they should have.
+    Names that differ in digits are not alike."""
+    node, parts = config.to_dict(), option.split(".")
+    for number, part in enumerate(parts):
+        if isinstance(node, (list, tuple)):
+            node = node[int(part)] if part.isdecimal() and int(part) < len(node) else None
+        elif not isinstance(node, dict):
+            return
+        elif part in node:
+            node = node[part]
+        else:
+            place = ".".join(parts[:number])
+            known = [key for key in node if re.sub(r"\d", "", key) != re.sub(r"\d", "", part)]
+            if hint := did_you_mean(part, known, cutoff=0.9, show=f"{place}.{{}}".format):
+                raise HypvisionError(
+                    f"{place} of the config has no '{part}', so the option '{option}' would change nothing.{hint} If "
+                    "it is new indeed, it belongs in a config file of your own."
+                )
+            return
 
 
 def _paths(node: Any, prefix: str = "") -> Iterator[str]:

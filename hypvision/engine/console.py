@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -144,7 +145,8 @@ class ConsoleHook(Hook):
     def __init__(self) -> None:
         self.train_bar: _Progress | None = None
         self.other_bar: _Progress | None = None
-        self.rows: list[dict[str, str]] = []
+        self.rows = 0  # of the table of validations
+        self.heads: list[str] = []
 
     # Before the first step
 
@@ -154,7 +156,10 @@ class ConsoleHook(Hook):
         model = getattr(runner.model, "module", runner.model)
         backbone = getattr(model, "backbone", None)
         cfg = getattr(backbone, "pretrained_cfg", None) or {}
-        name = getattr(backbone, "model_name", None) or cfg.get("architecture") or type(backbone or model).__name__
+        clip = runner.cfg.get("model", {}).get("clip") or {}
+        name = getattr(backbone, "model_name", None) or cfg.get("architecture") or clip.get("name")
+        name = name or (None if backbone is None else type(backbone).__name__)
+        on = f" on {name}" if name else ""
         sizes = [p.numel() for p in model.parameters()]
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         device = next(model.parameters()).device
@@ -163,7 +168,7 @@ class ConsoleHook(Hook):
             place = torch.cuda.get_device_name(device)
         several = f", {get_world_size()} processes" if get_world_size() > 1 else ""
         size = f"{count_text(sum(sizes))} parameters, {count_text(trained)} of them trained"
-        say(f"model   {type(model).__name__} on {name}, {size}")
+        say(f"model   {type(model).__name__}{on}, {size}")
         say(f"device  {place}{several}")
         say(f"log     {runner.log_dir}")
 
@@ -175,8 +180,9 @@ class ConsoleHook(Hook):
         optimizer = type(getattr(runner.optim_wrapper, "optimizer", runner.optim_wrapper)).__name__
         size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", "?")  # mmdet groups images by shape
         say(f"data    {_described(loader)}, {size} at a time")
-        epochs = f"{runner.max_epochs} epochs, " if isinstance(runner.train_loop, EpochBasedTrainLoop) else ""
-        say(f"length  {epochs}{runner.max_iters} steps of {optimizer} ({wrapper})")
+        by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
+        epochs = f"{_count(runner.max_epochs, 'epoch')}, " if by_epoch else ""
+        say(f"length  {epochs}{_count(runner.max_iters, 'step')} of {optimizer} ({wrapper})")
         self.train_bar = _Progress("train", runner.max_iters, runner.iter)
 
     # While it runs
@@ -217,13 +223,16 @@ class ConsoleHook(Hook):
             self._end()
             by_epoch = isinstance(runner._train_loop, EpochBasedTrainLoop)
             step = dict(epoch=str(runner.epoch)) if by_epoch else dict(step=str(runner.iter))
-            self.rows.append({**step, **_rounded(metrics)})
-            say(_table(self.rows))
+            row = {**step, **_rounded(metrics)}
+            if list(row) != self.heads or self.rows % _ROWS == 0:
+                self.rows, self.heads = 0, list(row)
+            say(_table(row, head=self.rows == 0))
+            self.rows += 1
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         if is_main_process():
             self._end()
-            say(_table([_rounded(metrics)]))
+            say(_table(_rounded(metrics)))
 
     def _end(self) -> None:
         if self.other_bar is not None:
@@ -252,12 +261,25 @@ def _rounded(metrics: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: f"{float(value):.4g}" for name, value in (metrics or {}).items()}
 
 
-_WIDEST = 8  # columns; the log file has all
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
-def _table(rows: list[dict[str, str]]) -> str:
-    heads = list(dict.fromkeys(key for row in rows for key in row))[:_WIDEST]
-    short = [head.rpartition("/")[2] for head in heads]
-    lines = [short, *([row.get(head, "") for head in heads] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines)
+_ROWS = 10  # between heads
+_NARROWEST = 7  # of a column: numbers of four digits with sign and point
+
+
+def _table(row: dict[str, str], head: bool = True) -> str:
+    """A row of metrics below their names; as many as the terminal is wide, and how many more the log file has."""
+    names = {key: key.rpartition("/")[2] for key in row}
+    widths = {key: max(len(name), _NARROWEST) for key, name in names.items()}
+    room, shown = shutil.get_terminal_size((120, 24)).columns - len("  +99 in the log"), []
+    for key in row:
+        room -= widths[key] + 2
+        if room < 0 and shown:
+            break
+        shown.append(key)
+    more = f"  +{len(row) - len(shown)} in the log" if len(shown) < len(row) else ""
+    lines = [names, row] if head else [row]
+    texts = ["  ".join(line[key].rjust(widths[key]) for key in shown) for line in lines]
+    return "\n".join([texts[0] + more, *texts[1:]] if head else texts)

@@ -54,7 +54,7 @@ its config and the :class:`~hypvision.inference.predictors.Request` to a
 which command uses it."""
 
 PREPARATIONS: dict[str, Callable[[Config], None]] = {}
-"""By ``default_scope``: what changes the config of a training before its model is built."""
+"""By ``default_scope``: what changes or refuses a config before its model is built."""
 
 RUN_HOOKS = [
     "RepeatableSeedHook",

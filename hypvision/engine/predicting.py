@@ -11,7 +11,7 @@ from hypvision.checkpoints.match import load_trained
 from hypvision.engine.checkpoint import load
 from hypvision.engine.checks import readable_errors
 from hypvision.engine.config import leave_out_pretrained, load_config
-from hypvision.engine.extensions import PREDICTORS, import_extensions
+from hypvision.engine.extensions import PREDICTORS, PREPARATIONS, import_extensions
 from hypvision.errors import HypvisionError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def trained_model(config: Config | str | Path, weights: str | Path) -> nn.Module
     import_extensions(config)
     leave_out_pretrained(config.model)
     scope = config.get("default_scope") or "mmengine"
+    PREPARATIONS.get(scope, lambda _: None)(config)
     with DefaultScope.overwrite_default_scope(scope), readable_errors():
         model = MODELS.build(config.model)
     checkpoint = load(weights)

@@ -39,7 +39,7 @@ _LOOPS = (
 )
 
 
-def _build_runner(config: Config, console: ConsoleHook | None) -> Runner:
+def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool) -> Runner:
     from mmengine.registry import RUNNERS
     from mmengine.runner import Runner
 
@@ -55,8 +55,9 @@ def _build_runner(config: Config, console: ConsoleHook | None) -> Runner:
         config.param_scheduler = None  # which mmengine refuses without one
     # mmengine writes the config and the name of the last checkpoint without asking what is there.
     written = Path(config.work_dir, Path(config.filename or "config.py").name)
-    if config.filename and written.is_file() and written.samefile(config.filename):
-        object.__setattr__(config, "_filename", None)  # then it writes the config under the time, beside the given one
+    given = bool(config.filename) and written.is_file() and written.samefile(config.filename)
+    if given or not of_training:  # the file of this name is the given config, or the record of the training
+        object.__setattr__(config, "_filename", None)  # then it writes the config under the time, beside that one
     else:
         with protecting(*files_of(config)):
             check_output(written)
@@ -129,7 +130,7 @@ def _training(
 
 
 def _train(config: Config, console: ConsoleHook | None) -> Runner:
-    runner = _build_runner(config, console)
+    runner = _build_runner(config, console, of_training=True)
     if config.get("load_from"):
         _check_weights(runner, config.load_from, resume=bool(config.get("resume")), exact=bool(config.get("resume")))
     try:
@@ -223,7 +224,7 @@ def test(
             _check_result(config, Path(show_dir))
             _show(config, Path(show_dir))
         console = None if verbose else ConsoleHook()
-        runner = _build_runner(config, console)
+        runner = _build_runner(config, console, of_training=False)
         _check_weights(runner, str(weights), allow_nonfinite=allow_nonfinite)
         try:
             return runner.test()

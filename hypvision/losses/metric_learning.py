@@ -46,9 +46,12 @@ _NO_LOSS = {
     "SelfSupervisedLoss": "compares two views of each image and takes no labels",
     "ManifoldLoss": "makes its own groups of points and takes no labels",
     "BaseLossWrapper": "wraps another loss",
+    "BaseMetricLossFunction": "is the base of others",
     "CrossBatchMemory": "wraps another loss",
     "MultipleLosses": "wraps other losses",
     "GenericPairLoss": "is the base of others",
+    "EmbeddingRegularizerMixin": "is a part of others",
+    "WeightRegularizerMixin": "is a part of others",
 }
 
 # What takes our distance and yet is of cosines.

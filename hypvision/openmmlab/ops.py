@@ -389,7 +389,12 @@ ANSWERED: tuple[Callable[..., Any], ...] = (
 
 MISSING: dict[str, tuple[str, ...]] = {
     "carafe": ("carafe", "FPN_CARAFE", "CARAFE"),
+    "deform_roi_pool": ("DeformRoIPoolPack", "DeformRoIPool", "ModulatedDeformRoIPoolPack"),
+    "nms_match": ("ScoreHLRSampler",),
+    "prroi_pool": ("PrRoIPool",),
     "psamask": ("PSAHead",),
+    "riroi_align_rotated": ("RiRoIAlignRotated",),
+    "roi_align_rotated": ("RoIAlignRotated",),
     "masked_im2col": ("GARPNHead", "GARetinaHead"),  # when they predict
     "modulated_deform_conv_forward": ("DyHead",),  # with the offsets of another map, which torchvision refuses
     "sync_bn": ("MMSyncBN",),

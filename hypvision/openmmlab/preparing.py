@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import logging
+
 from mmengine.config import Config
 
 from hypvision.engine.extensions import PREPARATIONS
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.ops import has_compiled_mmcv, missing_operators
 
-__all__ = ["leave_out_unseen_levels", "prepare_model", "refuse_missing_operators"]
+__all__ = ["leave_out_foreign_weights", "leave_out_unseen_levels", "prepare_model", "refuse_missing_operators"]
+
+_logger = logging.getLogger(__name__)
+
+
+def _is_ours(backbone: dict | None) -> bool:
+    return str((backbone or {}).get("type")).rpartition(".")[2] == "TimmBackbone"
+
+
+def leave_out_foreign_weights(config: Config) -> None:
+    """Leave out ``model.pretrained``, in which mmseg's configs name the weights of the backbone that stood there: a
+    TimmBackbone would take the name for a yes."""
+    weights = config.model.get("pretrained")
+    if isinstance(weights, str) and _is_ours(config.model.get("backbone")):
+        config.model.pretrained = None
+        _logger.warning(
+            "model.pretrained='%s' is of another backbone than the TimmBackbone '%s', and is left out. Weights for it: "
+            "model.backbone.pretrained=True, or its init_cfg.", weights, config.model.backbone.get("model_name"),
+        )  # fmt: skip
 
 
 def leave_out_unseen_levels(config: Config) -> None:
@@ -17,7 +37,7 @@ def leave_out_unseen_levels(config: Config) -> None:
     backbone, neck = config.model.get("backbone"), config.model.get("neck")
     necks = neck if isinstance(neck, (list, tuple)) else [neck or {}]
     start = necks[0].get("start_level") or 0
-    if start > 0 and str((backbone or {}).get("type")).rpartition(".")[2] == "TimmBackbone":
+    if start > 0 and _is_ours(backbone):
         backbone.setdefault("unused", tuple(backbone.get("out_indices", (0, 1, 2, 3)))[:start])
 
 
@@ -40,6 +60,7 @@ def refuse_missing_operators(config: Config) -> None:
 def prepare_model(config: Config) -> None:
     """All of the above."""
     refuse_missing_operators(config)
+    leave_out_foreign_weights(config)
     leave_out_unseen_levels(config)
 
 

@@ -42,16 +42,15 @@ def export_trained(
     kind, scope = config.model.get("type"), config.get("default_scope")
     model = trained_model(config, weights)
     task = dict(mmseg="segmentation", mmdet="detection").get(scope, "classification")
-    shape = input_size(config, size)
-    if kind == "MetricLearner" and part == "whole":
-        network, output = model, "embeddings"
-    elif kind in ("ImageClassifier", "MetricLearner"):
-        network, output = part_of(model.backbone, task, part, shape[1:])
-    elif task != "classification" and not getattr(model, "open_vocabulary", False):
-        network, output = part_of(model, task, part, shape[1:])
-    else:
+    own = kind in ("ImageClassifier", "MetricLearner")
+    if not own and (task == "classification" or getattr(model, "open_vocabulary", False)):
         raise HypvisionError(
             f"The config describes a {kind}. What can be exported by a config are classifiers (ImageClassifier), "
             "metric learners, and the segmenters and detectors of mmseg and mmdet that have fixed classes."
         )
+    shape = input_size(config, size)
+    if kind == "MetricLearner" and part == "whole":
+        network, output = model, "embeddings"
+    else:
+        network, output = part_of(model.backbone if own else model, task, part, shape[1:])
     return export_network(network, shape, format, path, dynamic_size, output, tell)

@@ -125,12 +125,15 @@ class ExpertLoadHook(Hook):
         all_reduce(loads)
         model.loads = []
         layers = [module for module in model.modules() if isinstance(module, MixtureOfCurvatures)]
+        numbers = {}
         for i, (layer, load) in enumerate(zip(layers, loads)):
             layer.gate.follow(load)
-            runner.message_hub.update_scalar(f"train/expert_share/{i}", (load.max() / load.sum()).item())
+            numbers[f"expert_share/{i}"] = load.max() / load.sum()
             for j, expert in enumerate(layer.experts):
                 if hasattr(expert, "c"):
-                    runner.message_hub.update_scalar(f"train/expert_c/{i}.{j}", whole_tensor(expert.c).item())
+                    numbers[f"expert_c/{i}.{j}"] = whole_tensor(expert.c).detach().to(load).reshape(())
+        for name, number in zip(numbers, torch.stack(list(numbers.values())).tolist()):  # one wait, not one each
+            runner.message_hub.update_scalar(f"train/{name}", number)
 
 
 def released_decay(name: str, mixed: bool) -> bool:

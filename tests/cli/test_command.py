@@ -52,6 +52,8 @@ for name in {list(COMMANDS)}:
 status, text = call("--help")
 assert status == 0 and all(name in text for name in {list(COMMANDS)})
 assert call("--version") == (0, "hypvision " + __import__("hypvision.version").version.__version__ + "\\n")
+status, text = call("configs", "camvid")
+assert status == 0 and "semantic-fpn_hcformer-nano_600i_camvid" in text, text
 status, text = call("tarin", "x.py")
 assert status == 2 and "no command 'tarin'. Did you mean train?" in text, text
 status, text = call()

@@ -5,6 +5,7 @@ A kind of model is a row of ``helpers/task_models.py``; docs/everywhere.md has t
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -283,3 +284,15 @@ for name in ("segmenter", "helm_d", "helm_mice"):
 @pytest.mark.slow
 def test_two_processes_train_segmenters_and_language_models(tmp_path):
     run_in_two(TWO, tmp_path, __file__)
+
+
+@pytest.mark.parametrize("scope, kind", [("mmseg", "HyperCLIPSegmentor"), ("mmengine", "FewShotCLIP")])
+def test_what_has_no_fixed_classes_is_not_exported(monkeypatch, tmp_path, scope, kind):
+    """Whether or not its config says how large the images are."""
+    from hypvision.tasks import exporting
+
+    (tmp_path / "mine.py").write_text(f"default_scope = '{scope}'\nmodel = dict(type='{kind}')\n")
+    monkeypatch.setattr(exporting, "trained_model", lambda *_: SimpleNamespace(open_vocabulary=True))
+    monkeypatch.setattr(exporting, "import_extensions", lambda *_: None)
+    with pytest.raises(HypvisionError, match=f"describes a {kind}.*that have fixed classes"):
+        exporting.export_trained(tmp_path / "mine.py", "mine.pth", "onnx", tmp_path / "mine.onnx")

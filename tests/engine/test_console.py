@@ -4,14 +4,16 @@ import json
 import logging
 import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
+import torch
 from helpers.engine import make_images, write_config
 
 from hypvision import cli
 from hypvision.cli import main
 from hypvision.engine import console
-from hypvision.engine.console import _duration, _Progress, _table, quiet
+from hypvision.engine.console import _count, _duration, _Progress, _table, quiet
 
 
 @pytest.fixture
@@ -33,7 +35,8 @@ def test_a_training_and_a_test_say_what_matters(tmp_path, config, capsys):
         assert word in begin, word
     [bar] = [line for line in lines if line.startswith("train 6/6")]
     assert "loss " in bar and "lr " in bar and "it/s" in bar
-    assert [line.split() for line in lines[-3:]][0] == ["epoch", "top1", "top2"] and lines[-1].split()[0] == "2"
+    assert [line.split() for line in lines].count(["epoch", "top1", "top2"]) == 1, "later rows stand alone"
+    assert lines[-1].split()[0] == "2" and len(lines[-1].split()) == 3
     [log] = work.glob("*/*.log")
     text = log.read_text()
     assert "train_dataloader = dict(" in text and "Epoch(train)" in text and len(text.splitlines()) > 200
@@ -98,4 +101,36 @@ def test_what_libraries_note_on_their_own_code_is_left_out(capsys):
 
 def test_words():
     assert [_duration(seconds) for seconds in (7, 65, 3720)] == ["7 s", "1 min 05 s", "1 h 02 min"]
-    assert _table([{"epoch": "1", "coco/bbox_mAP": "0.5"}]).split() == ["epoch", "bbox_mAP", "1", "0.5"]
+    assert [_count(number, "epoch") for number in (0, 1, 2)] == ["0 epochs", "1 epoch", "2 epochs"]
+    row = {"epoch": "1", "coco/bbox_mAP": "0.5"}
+    assert _table(row).split() == ["epoch", "bbox_mAP", "1", "0.5"]
+    assert _table(row, head=False).split() == ["1", "0.5"]
+
+
+def test_a_table_is_as_wide_as_the_terminal(monkeypatch):
+    row = {f"coco/bbox_mAP_{number}": "0.5" for number in range(12)}
+    monkeypatch.setenv("COLUMNS", "80")
+    head, values = _table(row).splitlines()
+    assert len(head) <= 80 and head.endswith("bbox_mAP_4  +7 in the log") and values.split() == ["0.5"] * 5
+    monkeypatch.setenv("COLUMNS", "200")
+    head, values = _table(row).splitlines()
+    assert head.endswith("bbox_mAP_11") and len(head) == len(values) and len(values.split()) == 12
+
+
+def test_the_head_of_a_table_comes_again(capsys):
+    hook = console.ConsoleHook()
+    runner = SimpleNamespace(_train_loop=None, iter=5)
+    for _ in range(11):
+        hook.after_val_epoch(runner, {"mIoU": 1.0})
+    hook.after_val_epoch(runner, {"mIoU": 1.0, "aAcc": 2.0})
+    lines = [line.split() for line in capsys.readouterr().err.splitlines()]
+    assert lines[0] == lines[11] == ["step", "mIoU"] and lines[13] == ["step", "mIoU", "aAcc"] and len(lines) == 15
+
+
+def test_a_model_without_a_backbone_is_named_by_its_clip(capsys):
+    parts = dict(log_dir="logs", test_dataloader=None)
+    runner = SimpleNamespace(model=torch.nn.Linear(2, 2), cfg=dict(model=dict(clip=dict(name="shapes-s8"))), **parts)
+    console.ConsoleHook().before_run(runner)
+    assert "model   Linear on shapes-s8, 0.0 k parameters" in capsys.readouterr().err
+    console.ConsoleHook().before_run(SimpleNamespace(**{**vars(runner), "cfg": dict(model=dict(type="Linear"))}))
+    assert "model   Linear, 0.0 k parameters" in capsys.readouterr().err

@@ -47,6 +47,17 @@ def test_a_config_in_its_own_work_dir_stays(config, capsys):
         assert "an input of this command" in capsys.readouterr().err and written.read_text() == before
 
 
+def test_a_test_leaves_the_record_of_the_training(config, tmp_path, capsys):
+    work = tmp_path / "work"
+    options = ["--work-dir", str(work), "--cfg-options"]
+    assert main(["train", str(config), *options, "randomness.seed=7"]) == 0
+    record = (work / "config.py").read_text()
+    assert "seed=7" in record
+    assert main(["test", str(config), str(work / "epoch_1.pth"), *options, "randomness.seed=8"]) == 0
+    [own] = set(work.glob("*.py")) - {work / "config.py"}
+    assert (work / "config.py").read_text() == record and "seed=8" in own.read_text()
+
+
 @pytest.mark.parametrize("name", ["last_checkpoint", "config.py"])
 def test_links_in_a_work_dir_are_not_followed(config, tmp_path, capsys, name):
     precious = tmp_path / "precious"

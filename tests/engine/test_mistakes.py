@@ -395,16 +395,17 @@ def classifier(tmp_path_factory):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("train_dataloader.batchsize=8", "DataLoader an argument 'batchsize'.* Did you mean batch_size"),
+        ("train_dataloader.batchsize=8", "has no 'batchsize'.* Did you mean train_dataloader.batch_size"),
+        ("train_dataloader.batch=8", "DataLoader an argument 'batch'.* Did you mean batch_size"),
         ("train_dataloader.batch_size=0", "batch_size should be a positive integer value, but got batch_size=0"),
         ("train_dataloader.dataset.rot=x", "ImageFolderDataset an argument 'rot'.* Did you mean root"),
-        ("train_cfg.max_epoch=3", "EpochBasedTrainLoop an argument 'max_epoch'.* Did you mean max_epochs"),
-        ("default_hooks.logger.intervals=3", "LoggerHook an argument 'intervals'.* Did you mean interval"),
+        ("train_cfg.max_epoch=3", "train_cfg of .* has no 'max_epoch'.* Did you mean train_cfg.max_epochs"),
+        ("default_hooks.logger.intervals=3", "has no 'intervals'.* Did you mean default_hooks.logger.interval"),
         ("optim_wrapper.optimizer.learning_rate=0.1", "unexpected keyword argument 'learning_rate'"),
         ("optim_wrapper.optimiser.lr=1", "OptimWrapper an argument 'optimiser'.* Did you mean optimizer"),
-        ("model.label_smooting=0.2", "ImageClassifier an argument 'label_smooting'.* Did you mean label_smoothing"),
+        ("model.smoothing=0.2", "ImageClassifier an argument 'smoothing'.* Did you mean label_smoothing"),
         ("model.mixup.mixup_alfa=1", "Mixup an argument 'mixup_alfa'"),
-        ("model.backbone.num_clases=3", "does not accept what model.backbone .* 'num_clases'"),
+        ("model.backbone.classes=3", "does not accept what model.backbone .* 'classes'"),
         ("lr=0.1", r"no 'lr', so .* would change nothing\. Did you mean optim_wrapper.optimizer.lr\?"),
         ("optim_wraper.optimizer.lr=0.1", r"no 'optim_wraper', .*\. Did you mean optim_wrapper"),
     ],
@@ -413,6 +414,18 @@ def test_misspelt_options(classifier, tmp_path, capsys, option, message):
     said = fails(capsys, "train", classifier, "--work-dir", tmp_path / "run", "--cfg-options", option)
     assert re.search(message, said), said
     assert remains(tmp_path / "run") == []
+
+
+def test_a_misspelt_part_of_an_option_is_told_before_the_data():
+    config = Path(__file__).parents[2] / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py"
+    for option, message in (
+        ("model.decode_head.num_clases", r"model\.decode_head of the config has no 'num_clases'.*head\.num_classes\?"),
+        ("param_scheduler.0.start_facto", r"param_scheduler\.0 of the config has no.*0\.start_factor\?"),
+    ):
+        with pytest.raises(HypvisionError, match=message):
+            load_config(config, {"data_root": "nowhere", option: 4})
+    new = {"model.decode_head.loss_decode2": dict(), "model.backbone.drop_rate": 0.1, "env_cfg.dist_cfg.timeout": 3}
+    assert load_config(config, new).model.backbone.drop_rate == 0.1
 
 
 def test_a_place_for_data_that_is_made_on_the_fly():

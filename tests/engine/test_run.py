@@ -276,3 +276,11 @@ def test_check_data_looks_into_wrappers(tmp_path):
     inner["data_root"] = str(tmp_path / "gone")
     with pytest.raises(HypvisionError, match="folder '.*gone'"):
         check_data(config)
+
+
+def test_the_layout_of_voc_is_told_in_words(tmp_path):
+    dataset = dict(
+        type="CheckedVOCDataset", data_root=str(tmp_path), ann_file="none.txt", data_prefix=dict(sub_data_root="")
+    )
+    with pytest.raises(HypvisionError, match=r"none\.txt' of the val.*': the folders of the images.*list of names"):
+        check_data(dict(val_dataloader=dict(dataset=dataset)), ("val",))

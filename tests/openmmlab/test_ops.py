@@ -1,7 +1,9 @@
 """The stand-in for mmcv's compiled operators against plain references, and Mask R-CNN from mmdet's own config."""
 
 import importlib.util
+import inspect
 import math
+import re
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -378,6 +380,54 @@ def test_configs_with_missing_operators_are_refused_before_they_are_built():
         config = Config(dict(model=part, default_scope="mmdet"))
         with pytest.raises(HypvisionError, match=rf"model\..* of the config.*{operator}.*everywhere\.md.*mim install"):
             prepare(config)
+
+
+def operators_of(thing, seen):
+    """The functions of the extension that a class or function of mmcv.ops calls, itself or through its module."""
+    if thing in seen:
+        return set()
+    seen.add(thing)
+    source, module = inspect.getsource(thing), sys.modules[thing.__module__]
+    found = set(re.findall(r"ext_module\.(\w+)", source))
+    for name in set(re.findall(r"\w+", source)) & set(vars(module)):
+        other = getattr(vars(module)[name], "__self__", vars(module)[name])  # `apply` of an autograd function
+        if getattr(other, "__module__", "").startswith("mmcv.ops") and (
+            inspect.isclass(other) or inspect.isfunction(other)
+        ):
+            found |= operators_of(other, seen)
+    return found
+
+
+def test_operators_that_mmdet_and_mmseg_can_ask_for_are_answered_or_known_to_be_missing():
+    names = set()
+    for library in ("mmdet", "mmseg"):
+        for path in Path(pytest.importorskip(library).__file__).parent.rglob("*.py"):
+            for imported in re.findall(r"^from mmcv\.ops[.\w]* import \(?([\w, \n]+)", path.read_text(), re.MULTILINE):
+                names.update(re.findall(r"^ *(\w+)", imported.replace(",", "\n"), re.MULTILINE))
+    names = {name for name in names if hasattr(mmcv.ops, name)}
+    layers = {  # what mmdet builds a roi_layer of
+        name
+        for name, value in vars(mmcv.ops).items()
+        if "RoI" in name and inspect.isclass(value) and "spatial_scale" in inspect.signature(value).parameters
+    }
+    assert len(names) > 10 and {"RoIAlign", "RoIPool", "DeformRoIPoolPack"} <= layers
+    answered = {function.__name__ for function in ops.ANSWERED}
+    for name in names | layers:
+        lacking = operators_of(getattr(mmcv.ops, name), set()) - answered
+        assert not lacking or any(operator.startswith(tuple(ops.MISSING)) for operator in lacking), (name, lacking)
+        if name in layers:
+            assert bool(lacking) == bool(list(ops.missing_operators(dict(roi_layer=dict(type=name))))), name
+
+
+def test_predict_and_export_refuse_a_missing_operator_too(tmp_path):
+    from mmengine.config import Config
+
+    from hypvision.engine.predicting import trained_model
+    from hypvision.errors import HypvisionError
+
+    config = Config(dict(model=dict(type="FasterRCNN", neck=dict(type="FPN_CARAFE")), default_scope="mmdet"))
+    with pytest.raises(HypvisionError, match=r"carafe.*everywhere\.md.*mim install"):
+        trained_model(config, tmp_path / "weights.pth")
 
 
 def test_other_operators_say_what_to_install():

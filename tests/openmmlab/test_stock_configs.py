@@ -44,9 +44,12 @@ SEGMENTATION = (
 REFUSED = {
     "carafe/faster-rcnn_r50_fpn-carafe_1x_coco.py": "carafe",
     "carafe/mask-rcnn_r50_fpn-carafe_1x_coco.py": "carafe",
+    "dcn/faster-rcnn_r50_fpn_dpool_1x_coco.py": "deform_roi_pool",
+    "dcnv2/faster-rcnn_r50_fpn_mdpool_1x_coco.py": "deform_roi_pool",
     "dyhead/atss_r50_fpn_dyhead_1x_coco.py": "modulated_deform_conv_forward",
     "guided_anchoring/ga-retinanet_r50-caffe_fpn_1x_coco.py": "masked_im2col",
     "guided_anchoring/ga-faster-rcnn_r50-caffe_fpn_1x_coco.py": "masked_im2col",
+    "pisa/faster-rcnn_r50_fpn_pisa_1x_coco.py": "nms_match",
     "psanet/psanet_r50-d8_4xb4-80k_ade20k-512x512.py": "psamask",
 }
 
@@ -88,7 +91,6 @@ def with_our_backbone(name):
         narrow(config.model.get(key))
     if "num_queries" in config.model:
         config.model.num_queries = config.model.test_cfg.max_per_img = 50  # of a small image
-    config.model.pop("pretrained", None)  # of the other backbone
     config.model.data_preprocessor.pop("size", None)
     if config.model.data_preprocessor.get("batch_augments"):
         config.model.data_preprocessor.pop("batch_augments")
@@ -118,6 +120,17 @@ def test_segmenters_label_pixels(name):
     with torch.no_grad():
         [sample] = model.predict(torch.randn(1, 3, 64, 96))
     assert sample.seg_logits.data.shape[1:] == (64, 96) and sample.seg_logits.data.isfinite().all()
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_weights_of_the_backbone_before_are_left_out(ours, caplog):
+    config = stock("pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py")
+    if ours:
+        config.merge_from_dict(dict(model=dict(backbone=BACKBONE)))
+    import_extensions(config)
+    prepare(config)
+    assert (config.model.pretrained is None) == ours
+    assert ("resnet50_v1c' is of another backbone than the TimmBackbone 'hcformer_nano'" in caplog.text) == ours
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -118,7 +118,8 @@ class TipAdapter(Host):
         if len(features) != size or int(labels.max()) >= classes:
             raise HypvisionError(
                 f"The Tip-Adapter was made for {size} images of {classes} classes, but the data has {len(features)} of "
-                f"{int(labels.max()) + 1}. Set keys={len(features)} and the number of classes."
+                f"{int(labels.max()) + 1}. Set their number, images={len(features)} of few_shot_config or keys="
+                f"{len(features)} of the head, and that of the classes."
             )
         self.learner.keys.copy_(F.normalize(features.float(), dim=-1))
         self.learner.values.copy_(F.one_hot(labels, classes))

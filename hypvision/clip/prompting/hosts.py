@@ -470,7 +470,7 @@ class CoOp(PromptedHost):
 
     def _places(self, length: int, count: int) -> Tensor:
         """(C, L): which token of ``start, context, name, rest`` stands at each place."""
-        ends = self.tokens(list(self.names)).argmax(-1).tolist()  # start, name, end: the name has one less
+        ends = self.tokenizer(list(self.names)).argmax(-1).tolist()  # start, name, end: the name has one less
         before = count // 2 if self.position == "middle" else 0
         rows = []
         for end in ends:

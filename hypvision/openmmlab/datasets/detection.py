@@ -5,6 +5,7 @@ It also makes mmdet's CocoDataset and CocoMetric read annotation files through :
 
 from __future__ import annotations
 
+import logging
 import math
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from hypvision.images import SUFFIXES
 from hypvision.viz.palette import palette
 
 __all__ = ["CheckedCOCO", "CheckedVOCDataset", "ShapesCocoDataset"]
+
+_logger = logging.getLogger(__name__)
 
 _NEEDED = {  # what mmdet reads of each entry
     "images": ("id", "file_name", "height", "width"),
@@ -109,6 +112,19 @@ class CheckedCOCO(COCO):
                     "of the data set in the config."
                 )
         return super().get_cat_ids(list(cat_names), list(sup_names), list(cat_ids))
+
+    def loadRes(self, resFile: Any) -> COCO:
+        """As COCO's, but no detection at all is a result, too: of it mmdet would give no metrics."""
+        if not isinstance(resFile, list) or resFile:
+            return super().loadRes(resFile)
+        _logger.warning(
+            "Nothing was detected in the %d images of '%s', so the precision is 0. That is usual after a few steps of "
+            "training; else train for longer, or lower score_thr in model.test_cfg.", len(self.imgs), self.place,
+        )  # fmt: skip
+        found = COCO()
+        found.dataset = dict(self.dataset, annotations=[])
+        found.createIndex()
+        return found
 
 
 def _some(names: Sequence[str], limit: int = 8) -> str:

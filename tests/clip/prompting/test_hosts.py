@@ -472,3 +472,9 @@ def test_mistakes_are_explained():
     resnet.model.visual = torch.nn.Linear(1, 1)
     fails("no prompts can enter it. Methods for it: zeroshot", build_host, resnet, "maple", depth=2)
     assert set(PROMPTED) < set(HOSTS)
+
+
+def test_a_cache_of_another_number_of_images_says_what_to_set():
+    host = build_host(bundle(), "tip-adapter", keys=8, classes=4)
+    with pytest.raises(HypvisionError, match=r"8 images of 4.*images=3 of few_shot_config or keys=3"):
+        host.fill(torch.randn(3, host.learner.keys.shape[1]), torch.tensor([0, 1, 2]))
