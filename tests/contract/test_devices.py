@@ -1,4 +1,4 @@
-"""Layers, losses, adapters and methods of manifolds on a GPU that is not there.
+"""Layers, losses, adapters, hosts of prompts and methods of manifolds on a GPU that is not there.
 
 Fake tensors have a device and no numbers: one that meets another device raises, and so does what waits for a number.
 
@@ -7,17 +7,20 @@ The distances of points look for pairs too close to be told from round-off, the 
 """
 
 import inspect
+from functools import partial
 
 import pytest
 import torch
 from helpers import clip_models
 from helpers.devices import on_gpu
+from helpers.fewshot import NAMES, bundle
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hypvision.losses
 import hypvision.nn as layers
 from hypvision.clip import adapters
+from hypvision.clip.prompting import HOSTS, Host, build_host
 from hypvision.clip.towers import encode_text
 from hypvision.geometry import Euclidean, Lorentz, PoincareBall, Product
 
@@ -151,6 +154,38 @@ def test_adapters(options):
         if adapters.is_injected(model, "lathadapter"):
             found.append(adapters.adapter_of(model, "lathadapter").module(features, text, 10.0).logits)
         assert devices(found) == {"cuda"}
+
+
+# Hosts of prompts
+
+HOST_OPTIONS = {
+    "coop": dict(tokens=3),
+    "cocoop": dict(tokens=2),
+    "deep-vision": dict(tokens=3, depth=2),
+    "deep-language": dict(tokens=2, depth=2),
+    "ivlp": dict(text=2, vision=3, depth=2),
+    "linear-probe": dict(classes=4),
+    "maple": dict(tokens=2, depth=2),
+    "promptkd": dict(tokens=2, depth=2),
+    "promptsrc": dict(text=2, vision=3, depth=2, templates=2),
+    "tip-adapter": dict(keys=8, classes=4, tune=True),
+}
+
+
+@pytest.mark.parametrize("name", sorted(HOSTS))
+def test_hosts_of_prompts(monkeypatch, name):
+    # Otherwise it asks for the longest text, once.
+    monkeypatch.setattr("hypvision.clip.prompting.hosts.encode_text", partial(encode_text, cut=False))
+    teacher = dict(teacher=build_host(bundle(seed=5), "zeroshot")) if name == "promptkd" else {}
+    host = build_host(bundle(), name, **HOST_OPTIONS.get(name, {}), **teacher)
+    host.set_classes(NAMES)
+    images = clip_models.pictures(host.clip)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        on_gpu(host)
+        monkeypatch.setattr(Host, "tokens", lambda _, sentences: gpu(len(sentences), 20, dtype=torch.long))
+        for mode in (True, False):
+            out = host.train(mode)(gpu(*images.shape), gpu(len(images), dtype=torch.long))
+            assert devices([out.logits(), *out.losses.values()]) == {"cuda"}
 
 
 # Manifolds
