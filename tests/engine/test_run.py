@@ -37,7 +37,7 @@ def trained(data, tmp_path_factory):
     command += ["--cfg-options", "train_dataloader.batch_size=6"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "validate 3/3" in done.stderr and "epoch  top1" in done.stderr  # lines for people
+    assert "validate 3/3" in done.stderr and "epoch     top1" in done.stderr  # lines for people
     (log,) = (folder / "run").glob("*/*.log")  # and all of mmengine's in the file
     assert all(word in log.read_text() for word in ("eta:", "loss:", "top1:"))
     return config, folder / "run" / "epoch_2.pth"
