@@ -167,8 +167,8 @@ def test_pairwise_distances_of_near_points(radius, c):
     exact = torch.stack([lorentz.dist(left, row.expand(40, -1), c) for row in right], 1)
     for g, e in zip(gradients, torch.autograd.grad((exact * weight).sum(), (left, right))):
         torch.testing.assert_close(g.double(), e, rtol=2e-3, atol=2e-3 * e.abs().max().item())
-    itself = lorentz.cdist(x, x, c)
-    assert (itself.diagonal() == 0).all()
+    for itself in (lorentz.cdist(x, x, c), torch.func.vmap(lambda p: lorentz.cdist(p, p, c))(x.unsqueeze(0))[0]):
+        assert (itself.diagonal() == 0).all()
     batch = lorentz.cdist(torch.stack([x, x]), y, torch.tensor([c, c]).view(2, 1, 1))
     torch.testing.assert_close(batch[1], found.detach(), rtol=1e-4, atol=1e-6)
 
@@ -183,6 +183,30 @@ def test_far_and_near_at_once():
     torch.testing.assert_close(lorentz.dist(-x, y, 1.0), radii + x[0, 1:].norm().asinh(), rtol=1e-12, atol=1e-12)
     single = lorentz.dist(x[:6].float(), y[:6].float(), 1.0).double()
     torch.testing.assert_close(single, lorentz.dist(x[:6], y[:6], 1.0), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("c", [1e-4, 1.0])
+@pytest.mark.parametrize("radius", [100.0, 200.0, 345.0])
+@pytest.mark.parametrize("name", ["dist", "logmap"])
+def test_float64_up_to_the_cap(name, radius, c, compiling):
+    """Products with the squared chord, whose square does not fit, in all forms; gradients and the curvature's too."""
+    torch.manual_seed(0)
+    heading = torch.nn.functional.normalize(torch.randn(8, 5, dtype=torch.float64), dim=-1)
+    x, y = lorentz.expmap0(heading * (radius / c**0.5), c).split(4)
+    function = getattr(lorentz, name)
+
+    def values(call):
+        inputs = [t.clone().requires_grad_() for t in (x, y, torch.tensor(c, dtype=torch.float64))]
+        out = call(*inputs)
+        return [out, *torch.autograd.grad(out, inputs, 1 / (1 + out.detach().abs()))]
+
+    forms = [values(function), values(torch.func.vmap(function, (0, 0, None)))]
+    compiling()
+    for found, *others in zip(values(function), *forms):
+        for other in others:
+            size = found.detach().abs().max().item()
+            torch.testing.assert_close(found, other, rtol=0, atol=1e-7 * size)
+    assert lorentz.geodesic(0.5, x, y, c).isfinite().all()
 
 
 @pytest.mark.parametrize("radius", [1e-3, 1.0, 10.0, 25.0, 39.0])

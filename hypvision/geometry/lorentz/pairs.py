@@ -106,7 +106,7 @@ class Chord(NamedTuple):
     def ratio(self) -> tuple[Tensor, Tensor]:
         """The distance, and what it is of its hyperbolic sine, in units of the radius."""
         half = self.q / 2 + (1e-60 if self.q.dtype == torch.float64 else 1e-30)
-        sinh = torch.sqrt(torch.addcmul(half + half, half, half))  # of float64 numbers, whose squares fit
+        sinh = torch.sqrt(half) * torch.sqrt(half + 2)  # the product under one root may overflow
         distance = torch.log1p(half + sinh)
         return distance, distance / sinh
 
@@ -134,7 +134,8 @@ class Chord(NamedTuple):
         b = self.ds / times
         along = p * (times / self.root).to(p.dtype)
         along.addcmul_(self.s, (four * k / self.root).to(p.dtype))
-        by_c = gq / 2 * (times * pp + four * four * k * b) / self.root if isinstance(c, Tensor) else None
+        # quotients first: products of the far numbers of float64 overflow
+        by_c = gq / 2 * (times / self.root * pp + four / self.root * four * k * b) if isinstance(c, Tensor) else None
         gq = _times(gq, c)
         gx = along * (gq * (-1 - b)).to(along.dtype)
         return gx, along.mul_((gq * (1 - b)).to(along.dtype)), by_c

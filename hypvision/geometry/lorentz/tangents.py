@@ -148,11 +148,11 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 def _logmap_of(x: Tensor, y: Tensor, c) -> tuple[Tensor]:
     pair = chord(x[:, 1:], y[:, 1:], c)
-    q = pair.q
-    factor = pair.ratio()[1]
+    factor, dtype = pair.ratio()[1], pair.d.dtype
+    back = factor * pair.q / -2  # before it meets the coordinates: their product with q may overflow
     both, gap = pair.ahead()
-    time = _times(factor * (gap - q / 2 * pair.time_x(both, gap, c)), 1 / _root(c))
-    space = torch.addcmul(pair.d, pair.x, (q / -2).to(pair.d.dtype)).mul_(factor.to(pair.d.dtype))
+    time = _times(factor * gap + back * pair.time_x(both, gap, c), 1 / _root(c))
+    space = pair.d.mul_(factor.to(dtype)).addcmul_(pair.x, back.to(dtype))
     return (_vector(time, space, x, pair.level),)
 
 
@@ -176,7 +176,8 @@ def _logmap_back(x: Tensor, y: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor,
     factor = pair.ratio()[1]
     along = widen((g * pair.x).sum(-1, keepdim=True)) + g_time * tx
     ahead = widen((g * pair.d).sum(-1, keepdim=True)) + g_time * gap
-    gx, gy, by_c = pair.pull(_slope(q, factor) * (ahead - q / 2 * along) - factor / 2 * along, c)
+    slope, sloped = _slope(q, factor)
+    gx, gy, by_c = pair.pull(slope * ahead - (sloped + factor) / 2 * along, c)
     back = -factor * (1 + q / 2)
     gx.addcmul_(g, back.to(dtype)).addcmul_(pair.x, _times(back * g_time / tx, c).to(dtype))
     gy.addcmul_(g, factor.to(dtype)).addcmul_(pair.y, _times(factor * g_time / ty, c).to(dtype))
@@ -185,11 +186,14 @@ def _logmap_back(x: Tensor, y: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor,
     return covector(gx, x.dtype), covector(gy, y.dtype), by_c
 
 
-def _slope(q: Tensor, factor: Tensor) -> Tensor:
-    """Derivative of ``d / sinh(d)``, which is ``factor``, by ``q = 4 sinh(d / 2)^2``, from float64."""
-    inverse = 1 / q
-    slope = (inverse - factor * (inverse + 0.5)) / (2 + q / 2)
-    return torch.where(q < 1e-5, q / 15 - 1 / 6, slope)
+def _slope(q: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Derivative of ``d / sinh(d)``, which is ``factor``, by ``q = 4 sinh(d / 2)^2``, from float64; and ``q`` times it.
+
+    Far out in float64 the first is 0, and the second is not.
+    """
+    sloped = (1 - factor * (1 + q / 2)) / (2 + q / 2)
+    small, series = q < 1e-5, q / 15 - 1 / 6
+    return torch.where(small, series, sloped / q), torch.where(small, q * series, sloped)
 
 
 class _Logmap(Function):
