@@ -95,10 +95,7 @@ def test_infinite_rows_spoil_no_others(name, sign, compiling):
                 torch.testing.assert_close(out[1:], right[1:], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("c", [1e-4, 0.7, 10.0])
-@pytest.mark.parametrize("name", CURVED)
-def test_gradient_of_a_curvature_is_finite(name, c):
-    """Of every finite float32 input, those whose squares overflow too."""
+def check_finite_gradients(name, c):
     op = TABLE[name]
     tensors = extreme_arguments(op, c)
     curvature = torch.tensor(c, requires_grad=True)
@@ -106,6 +103,24 @@ def test_gradient_of_a_curvature_is_finite(name, c):
     weights = [torch.ones_like(o) / o.numel() for o in outs]
     for gradient in torch.autograd.grad(outs, [curvature, *tensors], weights, allow_unused=True):
         assert gradient is None or gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("c", [1e-4, 0.7, 10.0])
+@pytest.mark.parametrize("name", CURVED)
+def test_gradient_of_a_curvature_is_finite(name, c):
+    """Of every finite float32 input, those whose squares overflow too."""
+    check_finite_gradients(name, c)
+
+
+@pytest.mark.parametrize("c", [1e-4, 0.7, 10.0])
+@pytest.mark.parametrize("name", ["dist", "sqdist", "logmap", "transp"])
+def test_compiled_calls_of_far_points_are_finite(name, c, compiling):
+    """The gradients too; of ``transp``, vectors of 1e30 are too long for that."""
+    compiling()
+    if name != "transp":
+        check_finite_gradients(f"lorentz.{name}", c)
+    far = [torch.randn(8, 65) * size for size in (3e18, 1.0, 1.0)][: len(TABLE[f"lorentz.{name}"].kinds)]
+    assert getattr(lorentz, name)(*far, c).isfinite().all()
 
 
 @pytest.mark.parametrize("name", DETERMINISTIC)
