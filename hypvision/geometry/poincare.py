@@ -174,8 +174,8 @@ def _inside(x: Tensor, c, wide: bool = False) -> tuple[Tensor, Tensor, Tensor]:
 def _bounded(v: Tensor, limit: float | None = None) -> Tensor:
     """Tangent vectors whose squares do not overflow."""
     limit = limit or _LONGEST[v.dtype]
-    if not has_float64(v):
-        return v * _bound(v, 1.0, limit)[0]
+    if v.dtype == torch.float64 or not has_float64(v):
+        return _times(v, _bound(v.detach(), 1.0, limit)[0])
     q = wide_square_norm(v.detach())
     return v if _all_below(q, limit) else v * torch.sqrt(limit / q.clamp(min=limit)).to(v.dtype)
 
@@ -237,6 +237,7 @@ def project(x: Tensor, c: Curvature, eps: float | None = None) -> Tensor:
         return x * _bound(x, c, limit)[0]
     if _eager(x) and _all_below(_times(square_norm(x), c), limit / 2):
         return x * 1.0
+    x = _bounded(x)  # products with the gradient must not overflow
     q = _times(wide_square_norm(x), widen(c))
     return x * torch.sqrt(limit / q.clamp(min=limit)).to(x.dtype)
 
@@ -285,8 +286,8 @@ def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
     # not the infinite one: a curvature's gradient would be its product with 0
     q = torch.where(over, limit, torch.where(over, 0.0, square) * c)
     factor = torch.sqrt(limit / q.clamp(min=limit)) * _tanhc_sqrt(q.clamp(max=limit))
-    largest = _largest(u)
-    boundary = most / math.sqrt(u.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
+    with torch.no_grad():  # products with such vectors overflow
+        boundary = most / math.sqrt(u.shape[-1]) / torch.where(over, _largest(u), torch.ones_like(q)) / _root(c)
     return u * torch.where(over, boundary, factor)
 
 

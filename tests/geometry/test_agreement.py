@@ -112,6 +112,24 @@ def test_gradient_of_a_curvature_is_finite(name, c):
     check_finite_gradients(name, c)
 
 
+LONG = [f"lorentz.{name}" for name in ("transp0", "transp0back")]
+LONG += [f"poincare.{name}" for name in ("project", "retr", "expmap0")]
+
+
+@pytest.mark.parametrize("size", [3e17, 3e18, 3e38])
+@pytest.mark.parametrize("name", LONG)
+def test_gradients_of_rows_that_are_long_in_every_coordinate_are_finite(name, size):
+    """Of which the sums overflow, and no coordinate alone."""
+    op = TABLE[name]
+    torch.manual_seed(0)
+    tensors = [torch.randn(200, n) for n in (6, 5 if name == "lorentz.transp0" else 6)][: len(op.kinds)]
+    tensors = [(t / t.abs().max() * size).requires_grad_() for t in tensors]
+    c = torch.tensor(1e-4, requires_grad=True)
+    out = op.call(*tensors, c=c)
+    for gradient in (out, *torch.autograd.grad(out, [*tensors, c], torch.ones_like(out))):
+        assert gradient.isfinite().all()
+
+
 @pytest.mark.parametrize("c", [1e-4, 0.7, 10.0])
 @pytest.mark.parametrize("name", ["dist", "sqdist", "logmap", "transp"])
 def test_compiled_calls_of_far_points_are_finite(name, c, compiling):

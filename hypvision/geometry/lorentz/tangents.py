@@ -443,8 +443,10 @@ def _transp(pair: _Pair, v: Tensor) -> Tensor:
 @stable("x", space=("u",))
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Parallel transport from the origin to ``x`` ``(..., n + 1)`` of ``u`` ``(..., n)``; returns ``(..., n + 1)``."""
+    if isinstance(c, Tensor):  # one for each row, whose gradients may be as large as numbers get
+        c = saturate_gradient(c * torch.ones_like(x[..., :1]))
     space, q = _capped(x[..., 1:], c)
-    u, root = _scaled_tangent(u, 1.0), _root(c)
+    u, root = _scaled_tangent(u, 1.0), saturate_gradient(_root(c)) if isinstance(c, Tensor) else _root(c)
     # exact, for it may be next to nothing beside the lengths
     along = dot(widen(space), widen(u)).to(u.dtype) * root
     return _join(along, u + space * (along * root / (1 + torch.sqrt(1 + q))))
@@ -461,6 +463,6 @@ def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     v = _scaled_tangent(v[..., 1:], 1.0)
     time = torch.sqrt(1 + q)
     far = q > _FAR
-    along = dot(space, v) * c
+    scaled = saturate_gradient(_times(space, _root(c)))
     keep = torch.where(far, 1 / (time * torch.where(far, q, torch.ones_like(q))), -1 / (time * (1 + time)))
-    return _perpendicular(v, space, far) + space * (along * keep)
+    return _perpendicular(v, space, far) + scaled * (dot(scaled, v) * saturate_gradient(keep))
