@@ -23,6 +23,7 @@ from torch import Tensor
 from . import lorentz
 from ._typing import Curvature
 from .lorentz.cones import _unit
+from .lorentz.distances import _distances
 from .lorentz.frame import _bound, _largest, _lift, _lift_scaled, _perpendicular, _times
 from .numerics import (
     asinh,
@@ -397,8 +398,8 @@ def dist0(x: Tensor, c: Curvature) -> Tensor:
 def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """Pairwise geodesic distances by one matrix product.
 
-    Nothing of shape ``(N, M, n)`` is built. Points both near each other and near the boundary lose accuracy as in
-    every form by a matrix product; use :func:`dist` for those that matter.
+    Nothing of shape ``(N, M, n)`` is built. Pairs that lost more than 1e-4 of the squared chord to rounding are computed
+    once more by :func:`dist`, and the diagonal of ``cdist(x, x)`` is 0, as in the Lorentz model's ``cdist``.
 
     Args:
         x: points ``(..., N, n)``.
@@ -409,22 +410,28 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
         Distances ``(..., N, M)``; 0 with gradient 0 where two points coincide.
     """
     dtype = torch.promote_types(x.dtype, y.dtype)
-    left, right = _chord_rows(x, c), _chord_columns(y, c)
-    return distance_from_square(torch.matmul(left.to(dtype), right.to(dtype).transpose(-1, -2))) / _root(c)
+    (left, x_lift), (right, y_lift) = _chord_rows(x, c), _chord_columns(y, c)
+    h = torch.matmul(left.to(dtype), right.to(dtype).transpose(-1, -2))
+    return _distances(h, x, y, x_lift, y_lift, c, dist)
 
 
-def _chord_rows(x: Tensor, c) -> Tensor:
-    """``a [-2 x, |x|^2, 1]`` with ``a = 2 / X``, in units of the radius: one factor of the squared chords."""
+def _chord_rows(x: Tensor, c) -> tuple[Tensor, Tensor]:
+    """``a [-2 x, |x|^2, 1]`` with ``a = 2 / X``, in units of the radius: one factor of the halves of squared chords.
+
+    And ``cosh(r) - 1``.
+    """
     x, gap, q = _inside(x, c)
     a = 2 / gap
-    return torch.cat([x * (-2 * a * _root(widen(c))).to(x.dtype), (a * q).to(x.dtype), a.to(x.dtype)], -1)
+    rows = torch.cat([x * (-2 * a * _root(widen(c))).to(x.dtype), (a * q).to(x.dtype), a.to(x.dtype)], -1)
+    return rows, (a * q).to(x.dtype)
 
 
-def _chord_columns(y: Tensor, c) -> Tensor:
-    """``b [y, 1, |y|^2]`` with ``b = 2 / Y``: the other factor."""
+def _chord_columns(y: Tensor, c) -> tuple[Tensor, Tensor]:
+    """``b [y, 1, |y|^2]`` with ``b = 1 / Y``: the other factor, and ``cosh(r) - 1``."""
     y, gap, q = _inside(y, c)
-    b = 2 / gap
-    return torch.cat([y * (b * _root(widen(c))).to(y.dtype), b.to(y.dtype), (b * q).to(y.dtype)], -1)
+    b = 1 / gap
+    columns = torch.cat([y * (b * _root(widen(c))).to(y.dtype), b.to(y.dtype), (b * q).to(y.dtype)], -1)
+    return columns, (2 * b * q).to(y.dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -206,6 +206,18 @@ def test_pairwise_distances_of_near_points(radius, c):
     torch.testing.assert_close(batch[1], found.detach(), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("c", [0.5, 2.0])
+@pytest.mark.parametrize("radius", [0.01, 1.0, 3.0, 5.0, 8.0])
+def test_pairwise_distances_of_near_points_of_the_ball(radius, c):
+    torch.manual_seed(0)
+    x = poincare.expmap0(torch.nn.functional.normalize(torch.randn(20, 64), dim=-1) * (radius / 2 / c**0.5), c)
+    y = poincare.expmap(x, torch.randn(20, 64) * 1e-3 / poincare.conformal_factor(x, c), c)
+    found = poincare.cdist(x, y, c)
+    exact = torch.stack([poincare.dist(x.double(), row.double().expand(20, -1), c) for row in y], 1)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-12)
+    assert (poincare.cdist(x, x, c).diagonal() == 0).all()
+
+
 def test_far_and_near_at_once():
     """In float64 too, a point near the origin and one far out: neither coordinates nor digits of the first are lost."""
     x = lorentz.expmap0(torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64), 1.0).expand(50, 4)
