@@ -398,8 +398,8 @@ def dist0(x: Tensor, c: Curvature) -> Tensor:
 def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """Pairwise geodesic distances by one matrix product.
 
-    Nothing of shape ``(N, M, n)`` is built. Pairs that lost more than 1e-4 of the squared chord to rounding are computed
-    once more by :func:`dist`, and the diagonal of ``cdist(x, x)`` is 0, as in the Lorentz model's ``cdist``.
+    Nothing of shape ``(N, M, n)`` is built. Pairs that lost more than 1e-4 of the squared chord to rounding are
+    computed once more by :func:`dist`, and the diagonal of ``cdist(x, x)`` is 0, as in the Lorentz model's ``cdist``.
 
     Args:
         x: points ``(..., N, n)``.
