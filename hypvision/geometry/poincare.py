@@ -23,6 +23,7 @@ from torch import Tensor
 from . import lorentz
 from ._typing import Curvature
 from .lorentz.cones import _unit
+from .lorentz.distances import _distances
 from .lorentz.frame import _bound, _largest, _lift, _lift_scaled, _perpendicular, _times
 from .numerics import (
     asinh,
@@ -174,8 +175,8 @@ def _inside(x: Tensor, c, wide: bool = False) -> tuple[Tensor, Tensor, Tensor]:
 def _bounded(v: Tensor, limit: float | None = None) -> Tensor:
     """Tangent vectors whose squares do not overflow."""
     limit = limit or _LONGEST[v.dtype]
-    if not has_float64(v):
-        return v * _bound(v, 1.0, limit)[0]
+    if v.dtype == torch.float64 or not has_float64(v):
+        return _times(v, _bound(v.detach(), 1.0, limit)[0])
     q = wide_square_norm(v.detach())
     return v if _all_below(q, limit) else v * torch.sqrt(limit / q.clamp(min=limit)).to(v.dtype)
 
@@ -237,6 +238,7 @@ def project(x: Tensor, c: Curvature, eps: float | None = None) -> Tensor:
         return x * _bound(x, c, limit)[0]
     if _eager(x) and _all_below(_times(square_norm(x), c), limit / 2):
         return x * 1.0
+    x = _bounded(x)  # products with the gradient must not overflow
     q = _times(wide_square_norm(x), widen(c))
     return x * torch.sqrt(limit / q.clamp(min=limit)).to(x.dtype)
 
@@ -285,8 +287,8 @@ def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
     # not the infinite one: a curvature's gradient would be its product with 0
     q = torch.where(over, limit, torch.where(over, 0.0, square) * c)
     factor = torch.sqrt(limit / q.clamp(min=limit)) * _tanhc_sqrt(q.clamp(max=limit))
-    largest = _largest(u)
-    boundary = most / math.sqrt(u.shape[-1]) / torch.where(over, largest * _root(c), torch.ones_like(q))
+    with torch.no_grad():  # products with such vectors overflow
+        boundary = most / math.sqrt(u.shape[-1]) / torch.where(over, _largest(u), torch.ones_like(q)) / _root(c)
     return u * torch.where(over, boundary, factor)
 
 
@@ -396,8 +398,8 @@ def dist0(x: Tensor, c: Curvature) -> Tensor:
 def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """Pairwise geodesic distances by one matrix product.
 
-    Nothing of shape ``(N, M, n)`` is built. Points both near each other and near the boundary lose accuracy as in
-    every form by a matrix product; use :func:`dist` for those that matter.
+    Nothing of shape ``(N, M, n)`` is built. Pairs that lost more than 1e-4 of the squared chord to rounding are
+    computed once more by :func:`dist`, and the diagonal of ``cdist(x, x)`` is 0, as in the Lorentz model's ``cdist``.
 
     Args:
         x: points ``(..., N, n)``.
@@ -408,22 +410,28 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
         Distances ``(..., N, M)``; 0 with gradient 0 where two points coincide.
     """
     dtype = torch.promote_types(x.dtype, y.dtype)
-    left, right = _chord_rows(x, c), _chord_columns(y, c)
-    return distance_from_square(torch.matmul(left.to(dtype), right.to(dtype).transpose(-1, -2))) / _root(c)
+    (left, x_lift), (right, y_lift) = _chord_rows(x, c), _chord_columns(y, c)
+    h = torch.matmul(left.to(dtype), right.to(dtype).transpose(-1, -2))
+    return _distances(h, x, y, x_lift, y_lift, c, dist)
 
 
-def _chord_rows(x: Tensor, c) -> Tensor:
-    """``a [-2 x, |x|^2, 1]`` with ``a = 2 / X``, in units of the radius: one factor of the squared chords."""
+def _chord_rows(x: Tensor, c) -> tuple[Tensor, Tensor]:
+    """``a [-2 x, |x|^2, 1]`` with ``a = 2 / X``, in units of the radius: one factor of the halves of squared chords.
+
+    And ``cosh(r) - 1``.
+    """
     x, gap, q = _inside(x, c)
     a = 2 / gap
-    return torch.cat([x * (-2 * a * _root(widen(c))).to(x.dtype), (a * q).to(x.dtype), a.to(x.dtype)], -1)
+    rows = torch.cat([x * (-2 * a * _root(widen(c))).to(x.dtype), (a * q).to(x.dtype), a.to(x.dtype)], -1)
+    return rows, (a * q).to(x.dtype)
 
 
-def _chord_columns(y: Tensor, c) -> Tensor:
-    """``b [y, 1, |y|^2]`` with ``b = 2 / Y``: the other factor."""
+def _chord_columns(y: Tensor, c) -> tuple[Tensor, Tensor]:
+    """``b [y, 1, |y|^2]`` with ``b = 1 / Y``: the other factor, and ``cosh(r) - 1``."""
     y, gap, q = _inside(y, c)
-    b = 2 / gap
-    return torch.cat([y * (b * _root(widen(c))).to(y.dtype), b.to(y.dtype), (b * q).to(y.dtype)], -1)
+    b = 1 / gap
+    columns = torch.cat([y * (b * _root(widen(c))).to(y.dtype), b.to(y.dtype), (b * q).to(y.dtype)], -1)
+    return columns, (2 * b * q).to(y.dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -95,10 +95,7 @@ def test_infinite_rows_spoil_no_others(name, sign, compiling):
                 torch.testing.assert_close(out[1:], right[1:], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("c", [1e-4, 0.7, 10.0])
-@pytest.mark.parametrize("name", CURVED)
-def test_gradient_of_a_curvature_is_finite(name, c):
-    """Of every finite float32 input, those whose squares overflow too."""
+def check_finite_gradients(name, c):
     op = TABLE[name]
     tensors = extreme_arguments(op, c)
     curvature = torch.tensor(c, requires_grad=True)
@@ -106,6 +103,42 @@ def test_gradient_of_a_curvature_is_finite(name, c):
     weights = [torch.ones_like(o) / o.numel() for o in outs]
     for gradient in torch.autograd.grad(outs, [curvature, *tensors], weights, allow_unused=True):
         assert gradient is None or gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("c", [1e-4, 0.7, 10.0])
+@pytest.mark.parametrize("name", CURVED)
+def test_gradient_of_a_curvature_is_finite(name, c):
+    """Of every finite float32 input, those whose squares overflow too."""
+    check_finite_gradients(name, c)
+
+
+LONG = [f"lorentz.{name}" for name in ("transp0", "transp0back")]
+LONG += [f"poincare.{name}" for name in ("project", "retr", "expmap0")]
+
+
+@pytest.mark.parametrize("size", [3e17, 3e18, 3e38])
+@pytest.mark.parametrize("name", LONG)
+def test_gradients_of_rows_that_are_long_in_every_coordinate_are_finite(name, size):
+    """Of which the sums overflow, and no coordinate alone."""
+    op = TABLE[name]
+    torch.manual_seed(0)
+    tensors = [torch.randn(200, n) for n in (6, 5 if name == "lorentz.transp0" else 6)][: len(op.kinds)]
+    tensors = [(t / t.abs().max() * size).requires_grad_() for t in tensors]
+    c = torch.tensor(1e-4, requires_grad=True)
+    out = op.call(*tensors, c=c)
+    for gradient in (out, *torch.autograd.grad(out, [*tensors, c], torch.ones_like(out))):
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("c", [1e-4, 0.7, 10.0])
+@pytest.mark.parametrize("name", ["dist", "sqdist", "logmap", "transp"])
+def test_compiled_calls_of_far_points_are_finite(name, c, compiling):
+    """The gradients too; of ``transp``, vectors of 1e30 are too long for that."""
+    compiling()
+    if name != "transp":
+        check_finite_gradients(f"lorentz.{name}", c)
+    far = [torch.randn(8, 65) * size for size in (3e18, 1.0, 1.0)][: len(TABLE[f"lorentz.{name}"].kinds)]
+    assert getattr(lorentz, name)(*far, c).isfinite().all()
 
 
 @pytest.mark.parametrize("name", DETERMINISTIC)
@@ -169,10 +202,22 @@ def test_pairwise_distances_of_near_points(radius, c):
     exact = torch.stack([lorentz.dist(left, row.expand(40, -1), c) for row in right], 1)
     for g, e in zip(gradients, torch.autograd.grad((exact * weight).sum(), (left, right))):
         torch.testing.assert_close(g.double(), e, rtol=2e-3, atol=2e-3 * e.abs().max().item())
-    itself = lorentz.cdist(x, x, c)
-    assert (itself.diagonal() == 0).all()
+    for itself in (lorentz.cdist(x, x, c), torch.func.vmap(lambda p: lorentz.cdist(p, p, c))(x.unsqueeze(0))[0]):
+        assert (itself.diagonal() == 0).all()
     batch = lorentz.cdist(torch.stack([x, x]), y, torch.tensor([c, c]).view(2, 1, 1))
     torch.testing.assert_close(batch[1], found.detach(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("c", [0.5, 2.0])
+@pytest.mark.parametrize("radius", [0.01, 1.0, 3.0, 5.0, 8.0])
+def test_pairwise_distances_of_near_points_of_the_ball(radius, c):
+    torch.manual_seed(0)
+    x = poincare.expmap0(torch.nn.functional.normalize(torch.randn(20, 64), dim=-1) * (radius / 2 / c**0.5), c)
+    y = poincare.expmap(x, torch.randn(20, 64) * 1e-3 / poincare.conformal_factor(x, c), c)
+    found = poincare.cdist(x, y, c)
+    exact = torch.stack([poincare.dist(x.double(), row.double().expand(20, -1), c) for row in y], 1)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-12)
+    assert (poincare.cdist(x, x, c).diagonal() == 0).all()
 
 
 def test_far_and_near_at_once():
@@ -185,6 +230,30 @@ def test_far_and_near_at_once():
     torch.testing.assert_close(lorentz.dist(-x, y, 1.0), radii + x[0, 1:].norm().asinh(), rtol=1e-12, atol=1e-12)
     single = lorentz.dist(x[:6].float(), y[:6].float(), 1.0).double()
     torch.testing.assert_close(single, lorentz.dist(x[:6], y[:6], 1.0), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("c", [1e-4, 1.0])
+@pytest.mark.parametrize("radius", [100.0, 200.0, 345.0])
+@pytest.mark.parametrize("name", ["dist", "logmap"])
+def test_float64_up_to_the_cap(name, radius, c, compiling):
+    """Products with the squared chord, whose square does not fit, in all forms; gradients and the curvature's too."""
+    torch.manual_seed(0)
+    heading = torch.nn.functional.normalize(torch.randn(8, 5, dtype=torch.float64), dim=-1)
+    x, y = lorentz.expmap0(heading * (radius / c**0.5), c).split(4)
+    function = getattr(lorentz, name)
+
+    def values(call):
+        inputs = [t.clone().requires_grad_() for t in (x, y, torch.tensor(c, dtype=torch.float64))]
+        out = call(*inputs)
+        return [out, *torch.autograd.grad(out, inputs, 1 / (1 + out.detach().abs()))]
+
+    forms = [values(function), values(torch.func.vmap(function, (0, 0, None)))]
+    compiling()
+    for found, *others in zip(values(function), *forms):
+        for other in others:
+            size = found.detach().abs().max().item()
+            torch.testing.assert_close(found, other, rtol=0, atol=1e-7 * size)
+    assert lorentz.geodesic(0.5, x, y, c).isfinite().all()
 
 
 @pytest.mark.parametrize("radius", [1e-3, 1.0, 10.0, 25.0, 39.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -112,7 +113,7 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     Rounding leaves an absolute error of some ``eps (cosh(r_x) cosh(r_y) - 1)`` in ``q``. Pairs for which that is more
     than 1e-4 of ``q`` are computed once more by :func:`dist`; the diagonal of ``cdist(x, x)`` is 0. Compilers and
-    ``torch.func`` get the product alone: there points 0.01 apart at a radius of 3 are wrong by 10 % in float32.
+    ``torch.func`` get that and the product: there points 0.01 apart at a radius of 3 are wrong by 10 % in float32.
 
     Args:
         x: points ``(..., N, n + 1)``.
@@ -125,7 +126,14 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     left, right = _scaled(x[..., 1:], c), _scaled(y[..., 1:], c)
     (x_rows, x_lift), (y_rows, y_lift) = _left(*left), _right(*right)
     h = torch.matmul(x_rows, y_rows.transpose(-1, -2))  # q / 2
+    return _distances(h, x, y, x_lift, y_lift, c, dist)
+
+
+def _distances(h: Tensor, x: Tensor, y: Tensor, x_lift: Tensor, y_lift: Tensor, c, each: Callable) -> Tensor:
+    """Distances from halves ``(..., N, M)`` of squared chords; by ``each``, of rows, where those are round-off."""
     if plain(h) or not h.numel():
+        if x is y:
+            h = h.masked_fill(torch.eye(h.shape[-1], dtype=torch.bool, device=h.device), 0)
         return arcosh1p(h) / _root(c)
     if x is y:
         h.detach().diagonal(dim1=-2, dim2=-1).fill_(math.inf)
@@ -133,7 +141,7 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     if x is y:
         h.detach().diagonal(dim1=-2, dim2=-1).zero_()
     out = _times(arcosh1p(h), 1 / _root(c))
-    return out if close is None else out.index_put(close, _chosen(x, y, c, out.shape, close))
+    return out if close is None else out.index_put(close, _chosen(x, y, c, out.shape, close, each))
 
 
 # Error of a product of rows, and relative to it the smallest chord that it gives right to 1e-4
@@ -165,7 +173,7 @@ def _close(h: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, ...] | None:
     return found if found[0].numel() else None
 
 
-def _chosen(x: Tensor, y: Tensor, c, shape: torch.Size, pairs: tuple[Tensor, ...]) -> Tensor:
+def _chosen(x: Tensor, y: Tensor, c, shape: torch.Size, pairs: tuple[Tensor, ...], each: Callable) -> Tensor:
     """Distances ``(K,)`` of the ``K`` pairs of points at these places of the matrix."""
     *batch, rows, columns = pairs
     if isinstance(c, Tensor) and c.dim():
@@ -173,7 +181,7 @@ def _chosen(x: Tensor, y: Tensor, c, shape: torch.Size, pairs: tuple[Tensor, ...
 
     def part(batch: list[Tensor], rows: Tensor, columns: Tensor, c) -> Tensor:
         left = x.expand(*shape[:-2], *x.shape[-2:])[(*batch, rows)]
-        return dist(left, y.expand(*shape[:-2], *y.shape[-2:])[(*batch, columns)], c)
+        return each(left, y.expand(*shape[:-2], *y.shape[-2:])[(*batch, columns)], c)
 
     step = max(1, 2**22 // x.shape[-1])
     if len(rows) <= step:

@@ -106,7 +106,7 @@ class Chord(NamedTuple):
     def ratio(self) -> tuple[Tensor, Tensor]:
         """The distance, and what it is of its hyperbolic sine, in units of the radius."""
         half = self.q / 2 + (1e-60 if self.q.dtype == torch.float64 else 1e-30)
-        sinh = torch.sqrt(torch.addcmul(half + half, half, half))  # of float64 numbers, whose squares fit
+        sinh = torch.sqrt(half) * torch.sqrt(half + 2)  # the product under one root may overflow
         distance = torch.log1p(half + sinh)
         return distance, distance / sinh
 
@@ -134,7 +134,8 @@ class Chord(NamedTuple):
         b = self.ds / times
         along = p * (times / self.root).to(p.dtype)
         along.addcmul_(self.s, (four * k / self.root).to(p.dtype))
-        by_c = gq / 2 * (times * pp + four * four * k * b) / self.root if isinstance(c, Tensor) else None
+        # quotients first: products of the far numbers of float64 overflow
+        by_c = gq / 2 * (times / self.root * pp + four / self.root * four * k * b) if isinstance(c, Tensor) else None
         gq = _times(gq, c)
         gx = along * (gq * (-1 - b)).to(along.dtype)
         return gx, along.mul_((gq * (1 - b)).to(along.dtype)), by_c
@@ -149,7 +150,9 @@ def _across_sum(d: Tensor, s: Tensor, ds: Tensor, ss: Tensor, c) -> tuple[Tensor
 
 def _sum(u: Tensor, v: Tensor, c) -> Tensor:
     """``c u.v`` ``(N, 1)`` in float64."""
-    if u is v and not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():  # times c at once: products of far points overflow where c is small
+        return widen((_times(u, c) * v).sum(-1, keepdim=True))
+    if u is v:
         total = widen(torch.linalg.vector_norm(u, dim=-1, keepdim=True)).square()
     else:
         total = widen((u * v).sum(-1, keepdim=True))
@@ -160,7 +163,8 @@ def near(x: Tensor, y: Tensor, c, limit: float | None = None) -> Chord | None:
     """The chord of space parts ``(N, n)`` in vectors of their dtype, ``c`` in float64; None where rows lie too far out.
 
     On a CPU one look at the rows of a block decides: float32 rows beyond radius 4 (10 for float64) do, or those whose
-    ``|x|^2 + |y|^2`` exceeds ``limit``. Compilers do not look: they project once more, and cap the coordinates.
+    ``|x|^2 + |y|^2`` exceeds ``limit``. Compilers do not look: they project once more, and cap the coordinates:
+    a norm of its own would be half of the time again.
     """
     if torch.compiler.is_compiling():
         most = math.sinh(_CAP[x.dtype]) / c**0.5

@@ -148,11 +148,11 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 def _logmap_of(x: Tensor, y: Tensor, c) -> tuple[Tensor]:
     pair = chord(x[:, 1:], y[:, 1:], c)
-    q = pair.q
-    factor = pair.ratio()[1]
+    factor, dtype = pair.ratio()[1], pair.d.dtype
+    back = factor * pair.q / -2  # before it meets the coordinates: their product with q may overflow
     both, gap = pair.ahead()
-    time = _times(factor * (gap - q / 2 * pair.time_x(both, gap, c)), 1 / _root(c))
-    space = torch.addcmul(pair.d, pair.x, (q / -2).to(pair.d.dtype)).mul_(factor.to(pair.d.dtype))
+    time = _times(factor * gap + back * pair.time_x(both, gap, c), 1 / _root(c))
+    space = pair.d.mul_(factor.to(dtype)).addcmul_(pair.x, back.to(dtype))
     return (_vector(time, space, x, pair.level),)
 
 
@@ -176,7 +176,8 @@ def _logmap_back(x: Tensor, y: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor,
     factor = pair.ratio()[1]
     along = widen((g * pair.x).sum(-1, keepdim=True)) + g_time * tx
     ahead = widen((g * pair.d).sum(-1, keepdim=True)) + g_time * gap
-    gx, gy, by_c = pair.pull(_slope(q, factor) * (ahead - q / 2 * along) - factor / 2 * along, c)
+    slope, sloped = _slope(q, factor)
+    gx, gy, by_c = pair.pull(slope * ahead - (sloped + factor) / 2 * along, c)
     back = -factor * (1 + q / 2)
     gx.addcmul_(g, back.to(dtype)).addcmul_(pair.x, _times(back * g_time / tx, c).to(dtype))
     gy.addcmul_(g, factor.to(dtype)).addcmul_(pair.y, _times(factor * g_time / ty, c).to(dtype))
@@ -185,11 +186,14 @@ def _logmap_back(x: Tensor, y: Tensor, grad: Tensor, c) -> tuple[Tensor, Tensor,
     return covector(gx, x.dtype), covector(gy, y.dtype), by_c
 
 
-def _slope(q: Tensor, factor: Tensor) -> Tensor:
-    """Derivative of ``d / sinh(d)``, which is ``factor``, by ``q = 4 sinh(d / 2)^2``, from float64."""
-    inverse = 1 / q
-    slope = (inverse - factor * (inverse + 0.5)) / (2 + q / 2)
-    return torch.where(q < 1e-5, q / 15 - 1 / 6, slope)
+def _slope(q: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Derivative of ``d / sinh(d)``, which is ``factor``, by ``q = 4 sinh(d / 2)^2``, from float64; and ``q`` times it.
+
+    Far out in float64 the first is 0, and the second is not.
+    """
+    sloped = (1 - factor * (1 + q / 2)) / (2 + q / 2)
+    small, series = q < 1e-5, q / 15 - 1 / 6
+    return torch.where(small, series, sloped / q), torch.where(small, q * series, sloped)
 
 
 class _Logmap(Function):
@@ -439,8 +443,10 @@ def _transp(pair: _Pair, v: Tensor) -> Tensor:
 @stable("x", space=("u",))
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Parallel transport from the origin to ``x`` ``(..., n + 1)`` of ``u`` ``(..., n)``; returns ``(..., n + 1)``."""
+    if isinstance(c, Tensor):  # one for each row, whose gradients may be as large as numbers get
+        c = saturate_gradient(c * torch.ones_like(x[..., :1]))
     space, q = _capped(x[..., 1:], c)
-    u, root = _scaled_tangent(u, 1.0), _root(c)
+    u, root = _scaled_tangent(u, 1.0), saturate_gradient(_root(c)) if isinstance(c, Tensor) else _root(c)
     # exact, for it may be next to nothing beside the lengths
     along = dot(widen(space), widen(u)).to(u.dtype) * root
     return _join(along, u + space * (along * root / (1 + torch.sqrt(1 + q))))
@@ -457,6 +463,6 @@ def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     v = _scaled_tangent(v[..., 1:], 1.0)
     time = torch.sqrt(1 + q)
     far = q > _FAR
-    along = dot(space, v) * c
+    scaled = saturate_gradient(_times(space, _root(c)))
     keep = torch.where(far, 1 / (time * torch.where(far, q, torch.ones_like(q))), -1 / (time * (1 + time)))
-    return _perpendicular(v, space, far) + space * (along * keep)
+    return _perpendicular(v, space, far) + scaled * (dot(scaled, v) * saturate_gradient(keep))
