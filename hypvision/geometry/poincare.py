@@ -765,7 +765,8 @@ def hyperplane_logits(x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor |
         one_each("hyperplane_logits", "g", g, v.shape[0], "hyperplanes")
     normals, length = _unit(v)
     g = length.squeeze(-1) if g is None else g
-    return lorentz.hyperplane_logits(to_lorentz(x, c), normals, 2 * r, c) * (2 * g)
+    largest = torch.finfo(r.dtype).max / 2  # whose double is finite
+    return lorentz.hyperplane_logits(to_lorentz(x, c), normals, 2 * r.clamp(-largest, largest), c) * (2 * g)
 
 
 @stable("x", "p")

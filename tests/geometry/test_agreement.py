@@ -130,6 +130,13 @@ def test_gradients_of_rows_that_are_long_in_every_coordinate_are_finite(name, si
         assert gradient.isfinite().all()
 
 
+def test_gradients_of_hyperplanes_that_are_far_are_finite():
+    r, c = torch.tensor([3e38, -3e38], requires_grad=True), torch.tensor(0.7, requires_grad=True)
+    x, v = torch.randn(4, 3).mul(0.1).requires_grad_(), torch.randn(2, 3, requires_grad=True)
+    out = poincare.hyperplane_logits(x, v, r, c)
+    assert all(g.isfinite().all() for g in (out, *torch.autograd.grad(out.sum(), [x, v, r, c])))
+
+
 @pytest.mark.parametrize("c", [1e-4, 0.7, 10.0])
 @pytest.mark.parametrize("name", ["dist", "sqdist", "logmap", "transp"])
 def test_compiled_calls_of_far_points_are_finite(name, c, compiling):
