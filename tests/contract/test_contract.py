@@ -186,7 +186,7 @@ WAITS = {
     "openmmlab/datasets/open_vocabulary_scenes.py: OpenVocabScenesDataset.prepare_data": "arrays of the data",
     "openmmlab/open_vocabulary/panoptic.py: merge_segments": "of a prediction",
     "openmmlab/open_vocabulary/panoptic.py: OpenVocabPanopticMetric.process": "a metric",
-    "openmmlab/open_vocabulary/segmentation.py: OpenVocabIoUMetric.process": "a metric",
+    "openmmlab/label_maps.py: LabelMapIoUMetric.process": "a metric",
     "openmmlab/open_vocabulary/segmentation.py: OpenVocabIoUMetric.compute_metrics": "a metric",
     "openmmlab/ops.py: _attend": "the sizes of the maps, twice a layer with deformable attention: mmcv's function asks",
     "openmmlab/predicting.py": "of predictions",
