@@ -134,7 +134,12 @@ def test_clip_on_class_folders(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "number,other", [(0, None), (1, None), pytest.param(1, "fcos_hcformer.py", marks=pytest.mark.slow)]
+    "number,other",
+    [
+        (0, None),
+        pytest.param(1, None, marks=pytest.mark.slow),
+        pytest.param(1, "fcos_hcformer.py", marks=pytest.mark.slow),
+    ],
 )
 def test_boxes_alone(tmp_path, number, other):
     block = blocks("Boxes: COCO's JSON")[number]
@@ -167,6 +172,7 @@ def test_semantic_segmentation(tmp_path):
     assert 0 <= runner.message_hub.get_scalar("val/mIoU").current() <= 100
 
 
+@pytest.mark.slow
 def test_open_vocabulary_segmentation(tmp_path):
     changes = {f"model.{key}": value for key, value in SMALL.items()}
     changes["model.clip"] = dict(_delete_=True, name="shapes-s8")

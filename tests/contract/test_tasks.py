@@ -179,6 +179,7 @@ def trained(tmp_path):
     return config, tmp_path / "learner.pth", model
 
 
+@pytest.mark.slow
 def test_a_metric_learner_is_exported_by_its_config(tmp_path, capsys, trained):
     config, weights, model = trained
     command = ["export", str(weights), "--model", str(config), "--format", "torchexport", "--fixed-size"]

@@ -249,6 +249,7 @@ def test_compiles_without_graph_breaks_for_changing_sizes():
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_exports():
     model, x = micro().eval(), torch.randn(2, 3, 64, 64)
     program = torch.export.export(model, (x,))

@@ -272,6 +272,7 @@ def test_several_outputs(tmp_path, kind):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["onnx", "torchexport"])
 def test_semantic_fpn_takes_any_size(tmp_path, kind):
     """The head of mmseg and the wrapper, without the time that a real backbone takes."""
