@@ -172,6 +172,11 @@ def explain(error: BaseException) -> str | None:
             f"The config names something unknown: {text.partition(' Please check')[0]} Correct the 'type', or import "
             "the module that registers it in custom_imports."
         )
+    if isinstance(error, KeyError) and text.endswith(" is not in results"):
+        return (
+            f"The evaluator measures '{text.partition(' ')[0]}', of which this model gives nothing: masks take a model "
+            "with a mask head. Set metric='bbox' in val_evaluator and test_evaluator."
+        )
     if isinstance(error, ValueError) and "need at least one array to concatenate" in text:
         return (
             "A data set of the config found no samples: its folders hold no files with the suffixes expected, or all "

@@ -257,6 +257,7 @@ def test_errors_from_below():
                             "hypvision.errors.HypvisionError: The image 'a.png' cannot be read.\n")  # fmt: skip
     assert explain(worker) == "The image 'a.png' cannot be read."
     assert "label 200" in explain(IndexError("Target 200 is out of bounds."))
+    assert "measures 'segm'" in explain(KeyError("segm is not in results"))
     assert "'a.jpg' cannot be read" in explain(AssertionError("failed to load image: a.jpg"))
     assert explain(ValueError("a bug")) is None and explain(KeyError("a bug")) is None
 

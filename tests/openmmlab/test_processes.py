@@ -101,7 +101,7 @@ def test_two_processes_train_them(tmp_path, kind):
         f"data_root = '{data}/'\nmodel = dict(_delete_=True, **{json.dumps(detector(kind))})\n".replace("null", "None")
         + "train_dataloader = dict(batch_size=1, num_workers=0, dataset=dict(data_root=data_root))\n"
         "val_dataloader = dict(dataset=dict(data_root=data_root))\ntest_dataloader = val_dataloader\n"
-        "val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')\n"
+        "val_evaluator = dict(metric='bbox', ann_file=data_root + 'annotations/instances_val2017.json')\n"
         "test_evaluator = val_evaluator\ntrain_cfg = dict(max_epochs=1, val_interval=1)\nparam_scheduler = []\n"
         "default_hooks = dict(logger=dict(interval=1))\n"
     )
