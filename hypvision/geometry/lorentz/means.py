@@ -133,8 +133,8 @@ def centroid_space(time: Tensor, space: Tensor, c, dim: int = -1) -> Tensor:
 def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, steps: int = 30) -> Tensor:
     """Weighted Frechet mean: the minimiser of the weighted sum of squared geodesic distances.
 
-    Newton's method from the centroid, with the Hessian in closed form and steps no longer than 2 radii of curvature: 2
-    steps for points at a distance of 1, 10 for such at 30. The last two steps alone are differentiated, which gives the
+    Newton's method from the centroid, with the Hessian in closed form and steps no longer than 2 radii of curvature: 3
+    steps for points at a distance of 1, about 10 at 30. The last two steps alone are differentiated, which gives the
     exact (implicit) first and second derivatives.
 
     Args:
