@@ -218,7 +218,7 @@ def check_compatible(
     if (found.missing or found.mismatched or found.share < 0.8) if exact else found.share < 0.5:
         raise _misfit(
             found, path, f"the model of the config ({type(model).__name__})",
-            "Use the config that the checkpoint was trained with, or a checkpoint of this architecture.",
+            f"Use the config that the checkpoint was trained with{_beside(path)}, or a checkpoint of this network.",
         )  # fmt: skip
     check_finite(given, path, allow_nonfinite)
 
@@ -286,6 +286,13 @@ def _load_judged(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         model.load_state_dict(weights, strict=False)
     finally:
         _judged.reset(token)
+
+
+def _beside(path: str | Path) -> str:
+    """The config that a training wrote beside its checkpoints, in brackets; nothing where there is not exactly one."""
+    scripts = Path(path).parent.glob("*.py") if Path(path).is_file() else ()
+    configs = [script for script in scripts if "\nmodel = " in script.read_text(errors="replace")]
+    return f" ({configs[0]})" if len(configs) == 1 else ""
 
 
 def _misfit(comparison: Comparison, source: str | Path, what: str, advice: str) -> HypvisionError:

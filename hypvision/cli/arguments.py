@@ -116,6 +116,12 @@ def number(text: str) -> float:
     return value
 
 
+def add_model_args(parser: ArgumentParser) -> None:
+    """Add ``--model-args`` to a parser."""
+    text = "arguments of a timm model, as in model.backbone of its config, e.g. patch_size=2 img_size=32"
+    parser.add_argument("--model-args", nargs="+", default=[], metavar="KEY=VALUE", help=text)
+
+
 def add_device_argument(parser: ArgumentParser) -> None:
     """``--device``."""
     text = "cpu, cuda or cuda:N; default: a GPU, if there is one"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from hypvision.cli.arguments import Parser, number, whole
+from hypvision.cli.arguments import Parser, add_model_args, number, whole
 from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError
 
@@ -27,13 +27,7 @@ def add_explain_arguments(parser: Parser) -> None:
     )
     text = "checkpoint, or zoo:NAME; random weights without, unless --model has its own"
     parser.add_argument("--weights", metavar="FILE", help=text)
-    parser.add_argument(
-        "--model-args",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="arguments of the model, as in model.backbone of its config, e.g. patch_size=2 img_size=32",
-    )
+    add_model_args(parser)
     parser.add_argument(
         "--size",
         type=whole(32, 8192),

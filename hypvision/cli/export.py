@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from hypvision.cli.arguments import Parser, whole
+from hypvision.cli.arguments import Parser, add_model_args, whole
 from hypvision.errors import HypvisionError
 
 __all__ = ["FORMATS", "PARTS", "add_export_arguments", "run_export"]
@@ -30,13 +30,7 @@ def add_export_arguments(parser: Parser) -> None:
         help="of the checkpoint file: timm's name of a classifier, e.g. himapper_deit_tiny_patch16_224, or the config "
         "of the training of a classifier, segmenter, detector or metric learner",
     )
-    parser.add_argument(
-        "--model-args",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="arguments of timm's model, as in model.backbone of its config, e.g. patch_size=2 img_size=32",
-    )
+    add_model_args(parser)
     text = "side of its images (default: that of the config's test data; img_size or the model's)"
     parser.add_argument("--size", type=whole(1, 8192), metavar="N", help=text)
     parser.add_output("--out", metavar="FILE", help="default: NAME and the suffix of the format, here")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from hypvision.cli.arguments import Parser, add_device_argument, device_of, number, whole
+from hypvision.cli.arguments import Parser, add_device_argument, add_model_args, device_of, number, whole
 from hypvision.errors import HypvisionError
 
 __all__ = ["WRITES", "add_predict_arguments", "add_sources_arguments", "run_predict"]
@@ -36,13 +36,7 @@ def add_predict_arguments(parser: Parser) -> None:
     )
     text = "checkpoint of the training; without, a timm model has its published weights"
     parser.add_argument("--weights", metavar="FILE", help=text)
-    parser.add_argument(
-        "--model-args",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="arguments of a timm model, as in model.backbone of its config, e.g. patch_size=2 img_size=32",
-    )
+    add_model_args(parser)
     text = 'what an open-vocabulary model looks for: "cat, dog, grass", a .txt or .json file, or the name of a list'
     parser.add_argument("--classes", metavar="LIST", help=text)
     text = "of the classes those that a panoptic model counts (default: all)"

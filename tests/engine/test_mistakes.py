@@ -286,6 +286,8 @@ def test_checkpoints_of_others(originals, checkpoints, tmp_path, capsys):
         config = tiny(task, originals[task], tmp_path / f"{task}.py")
         said = fails(capsys, "test", config, checkpoints[other], "--work-dir", tmp_path / "run")
         assert f"'{checkpoints[other]}' does not fit the model of the config" in said and "missing in the file" in said
+        (trained_with,) = checkpoints[other].parent.glob("*.py")
+        assert f"that the checkpoint was trained with ({trained_with})" in said
     wrong = tmp_path / "wrong.pth"
     wrong.write_bytes(checkpoints["segmentation"].read_bytes()[:1000])
     assert "wrong.pth' is damaged" in fails(capsys, "test", config, wrong, "--work-dir", tmp_path / "run")

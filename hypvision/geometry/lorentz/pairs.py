@@ -219,7 +219,7 @@ def _chord(x: Tensor, y: Tensor, c, careful: bool) -> Chord:
         # from the shorter vector. A second projection takes out the round-off of the first, but costs compilers, which
         # fuse the rest into two passes over the rows, a third.
         compiling, safe = torch.compiler.is_compiling(), ss + (1e-60 if ss.dtype == torch.float64 else 1e-30)
-        apart = ds.abs() > 0.95 * (ss + _sum(d, d, c)) / 2
+        apart = ds.abs() > 0.95 * ss
         if compiling or x.device.type != "cpu" or apart.any():
             along = torch.where(apart, torch.where(ds > 0, -2 * _sum(x, s, c), 2 * _sum(y, s, c)), ds) / safe
             p = torch.where(apart, torch.where(ds > 0, x * -2, y * 2), d)
