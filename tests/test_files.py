@@ -41,16 +41,16 @@ def test_what_breaks_off_leaves_the_old_file(tmp_path, error):
         )
 
 
-def test_pictures(tmp_path, monkeypatch):
-    picture = Image.new("RGB", (8, 8), "red")
-    assert Image.open(save_image(picture, tmp_path / "a" / "b.png")).getpixel((3, 3)) == (255, 0, 0)
+def test_images(tmp_path, monkeypatch):
+    image = Image.new("RGB", (8, 8), "red")
+    assert Image.open(save_image(image, tmp_path / "a" / "b.png")).getpixel((3, 3)) == (255, 0, 0)
     umask = os.umask(0)
     os.umask(umask)
     assert (tmp_path / "a" / "b.png").stat().st_mode & 0o777 == 0o666 & ~umask  # not the private mode of mkstemp
     with pytest.raises(
         HypvisionError, match=r"b\.png/c\.png' was not written: '.*b\.png' is no folder\. Choose another place"
     ):
-        save_image(picture, tmp_path / "a" / "b.png" / "c.png")
+        save_image(image, tmp_path / "a" / "b.png" / "c.png")
 
 
 # What is never written. The attacks: `test CONFIG WEIGHTS --out CONFIG` overwrote the config, `--out /dev/null` put a

@@ -281,8 +281,8 @@ def _check_result(config: Config, path: Path) -> None:
     result, here = path.expanduser().resolve(), Path.cwd()
     for data in data_folders(config):
         # Below a folder that the command runs in lies everything, also what is no data.
-        wide = here.is_relative_to(data) and result != data and not is_image(path)
-        if result.is_relative_to(data) and not wide:
+        holds_all = here.is_relative_to(data) and result != data and not is_image(path)
+        if result.is_relative_to(data) and not holds_all:
             raise HypvisionError(f"'{path}' lies in '{data}', which holds data. Give another place for the results.")
 
 

@@ -117,16 +117,16 @@ def _root(c):
     return c**0.5
 
 
-def _measure(x: Tensor, c, wide: bool = False) -> tuple[float | Tensor, Tensor, Tensor]:
+def _measure(x: Tensor, c, in_float64: bool = False) -> tuple[float | Tensor, Tensor, Tensor]:
     """Factor that brings the point inside, or 1, ``X = 1 - c |x|^2`` and ``c |x|^2`` with it; ``(..., 1)``.
 
-    They are float64; of float32 points float32 where none lies far out, on a CPU, which can look, unless ``wide``. The
-    factor is a constant of differentiation. Where there is nothing wider than the dtype of the points the difference
-    is a compensated one.
+    They are float64; of float32 points float32 where none lies far out, on a CPU, which can look, unless
+    ``in_float64``. The factor is a constant of differentiation. Where there is nothing wider than the dtype of the
+    points the difference is a compensated one.
     """
     limit = _BOUNDARY[x.dtype] ** 2
     if x.dtype == torch.float32 and has_float64(x):
-        if not wide and _eager(x):
+        if not in_float64 and _eager(x):
             q = _times(square_norm(x), c)
             if _all_below(q, _NEAR):
                 return 1.0, 1 - q, q
@@ -166,9 +166,9 @@ def _all_below(q: Tensor, limit: float) -> bool:
     return _eager(q) and q.numel() > 0 and q.amax().item() <= limit
 
 
-def _inside(x: Tensor, c, wide: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+def _inside(x: Tensor, c, in_float64: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """The point brought inside, ``X`` and ``c |x|^2``."""
-    factor, gap, q = _measure(x, c, wide)
+    factor, gap, q = _measure(x, c, in_float64)
     return _times(x, factor), gap, q
 
 
@@ -631,7 +631,7 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     0 where ``y`` lies behind ``x`` on its ray, and where the points coincide.
     """
-    x, gap, q = _inside(x, c, wide=True)
+    x, gap, q = _inside(x, c, in_float64=True)
     y, _, _ = _inside(y, c)
     # the direction of -x + y, which is that of X delta - c |delta|^2 x
     delta = y - x

@@ -153,7 +153,7 @@ class _Attention(nn.Module):
             return factor * self.head**-0.5, None
         if self._by_hand(q) and q.device.type == "cpu":
             return factor * 2 / self.scale.item(), None
-        return factor, 2 / rows.wide(self.scale)
+        return factor, 2 / rows.upcast(self.scale)
 
     def _by_hand(self, x: Tensor) -> bool:
         return rows._by_hand(self.config.fused, x)
@@ -182,7 +182,7 @@ class _Attention(nn.Module):
         if self.lorentz:
             joined = rows.centroid(heads, self.value, self.joined, self.config.safe_clamp, self.config.fused)
         else:
-            joined = rows.join(rows.wide(heads[..., : self.value]), self.joined)
+            joined = rows.join(rows.upcast(heads[..., : self.value]), self.joined)
         return apply_linear(self.out, joined)
 
     def weights(self, logits: Tensor, context: Context) -> Tensor:
@@ -215,7 +215,7 @@ class FullAttention(_Attention):
 
     def project(self, x: Tensor, start: int) -> tuple[Tensor, Tensor, Tensor, float]:
         """Queries, keys and values ``(B, L, H, d)``, rotated and with times, and the factor of the logits."""
-        product = rows.wide(apply_linear(self.qkv, x))
+        product = rows.upcast(apply_linear(self.qkv, x))
         cos, sin = (t[:, None] for t in self.rotary(start, x.shape[1], x.device))
         scale, factor = self.scales(product)
         n = self.head - 1 if self.lorentz else None
@@ -242,7 +242,7 @@ class FullAttention(_Attention):
         keys, values = context.cache.update(keys.contiguous(), values.contiguous(), self.layer)
         if context.start == 0:
             return self.core(q, k, v, context, scale, self.head - 1)
-        return self._decode(q.transpose(1, 2), rows.wide(keys), rows.wide(values), context, scale, space)
+        return self._decode(q.transpose(1, 2), rows.upcast(keys), rows.upcast(values), context, scale, space)
 
     def _decode(self, q: Tensor, keys: Tensor, values: Tensor, context: Context, scale: float, space: int) -> Tensor:
         """New queries ``(B, H, L, d)`` and all space parts ``(B, H, all, d - 1)``."""
@@ -357,9 +357,9 @@ class LatentAttention(_Attention):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries ``(B, L, query_width)``, latent points, and rotary keys ``(B, L, d)``, none of them rotated."""
-        query, latent, k_pe, _ = rows.wide(apply_linear(self.down, x)).split(self.splits, -1)
+        query, latent, k_pe, _ = rows.upcast(apply_linear(self.down, x)).split(self.splits, -1)
         if self.q_latent is not None:
-            query = rows.wide(apply_linear(self.q_up, self.q_norm(query)))
+            query = rows.upcast(apply_linear(self.q_up, self.q_norm(query)))
         return query, self.kv_norm(latent), k_pe
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
@@ -376,14 +376,14 @@ class LatentAttention(_Attention):
             rotated = rows.turn(k_pe, cos[:, 0], sin[:, 0])
             keys, values = self._remember(latent, rotated, k, v, context)
             if context.start:  # an adapter is on the way up: everything is built again
-                return self._rebuilt(q, rows.wide(keys[:, 0]), rows.wide(values[:, 0]), scale, context)
+                return self._rebuilt(q, rows.upcast(keys[:, 0]), rows.upcast(values[:, 0]), scale, context)
         return self.core(q, k, v, context, scale, self.value - 1)
 
     def expand(
         self, query: Tensor, latent: Tensor, k_pe: Tensor, cos: Tensor, sin: Tensor, f: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values ``(B, L, H, head)``, rotated and with times."""
-        pair = rows.wide(apply_linear(self.up, latent))
+        pair = rows.upcast(apply_linear(self.up, latent))
         if self._by_hand(pair):
             query = query.contiguous()
             return _LatentHeads.apply(query, pair, k_pe, f, cos, sin, self.heads, self.nope, self.value, self.timed)
@@ -417,8 +417,8 @@ class LatentAttention(_Attention):
         """The map from the latent row to keys and values ``(2, H, head, width)``, and its bias ``(2, H, head)``."""
         count = 2 * self.heads * self.head
         shape = (2, self.heads, self.head)
-        bias = None if self.up.bias is None else rows.wide(self.up.bias)[:count].view(shape)
-        return rows.wide(self.up.weight)[:count].view(*shape, -1), bias
+        bias = None if self.up.bias is None else rows.upcast(self.up.bias)[:count].view(shape)
+        return rows.upcast(self.up.weight)[:count].view(*shape, -1), bias
 
     def _absorbed(
         self,
@@ -445,7 +445,7 @@ class LatentAttention(_Attention):
             key_space = torch.cat([k[..., : self.nope], rotated[:, :, None].expand(-1, -1, self.heads, -1)], -1)
             k, v = (F.pad(part, (0, 1)) for part in (key_space, v[..., :size]))
             k, v = rows._with_time(k, n), rows._with_time(v, size)
-        keys, values = (rows.wide(x[:, 0]) for x in self._remember(latent, rotated, k, v, context))
+        keys, values = (rows.upcast(x[:, 0]) for x in self._remember(latent, rotated, k, v, context))
         q = q.transpose(1, 2)
         q = q if factor is None else q * factor
         to_latent = torch.einsum("bhln,hnr->bhlr", q[..., : self.nope], weight[0, :, : self.nope])
@@ -476,7 +476,7 @@ class LatentAttention(_Attention):
         k_pe = values[..., : self.d]
         latent = F.pad(keys, (0, self.latent.width - keys.shape[-1]))
         latent = rows.lift(latent, self.latent.n, 1.0, fused=False)
-        pair = rows.wide(apply_linear(self.up, latent))
+        pair = rows.upcast(apply_linear(self.up, latent))
         both = pair[..., : 2 * self.heads * self.head].unflatten(-1, (2, self.heads, self.head))
         n, size = self.nope + self.d, self.value - self.timed
         k = torch.cat([both[:, :, 0, :, : self.nope], k_pe[:, :, None].expand(-1, -1, self.heads, -1)], -1)

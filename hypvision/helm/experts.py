@@ -51,7 +51,7 @@ class Gate(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Points ``(N, width)`` to weights ``(N, k)`` and experts ``(N, k)``, ascending, and all scores ``(N, E)``."""
-        config, x = self.config, rows.wide(x)
+        config, x = self.config, rows.upcast(x)
         with torch.autocast(x.device.type, enabled=False):
             weight = self.weight.to(x.dtype)
             logits = x @ weight.T  # of the space parts: there is no weight in the slot of the time
@@ -123,8 +123,8 @@ class MixtureOfCurvatures(nn.Module):
         parts = flat.index_select(0, order // k).split(counts.tolist())
         done = torch.cat([expert(part) for expert, part in zip(self.experts, parts)])
         back = torch.empty_like(order).scatter_(0, order, torch.arange(count * k, device=order.device)).view(count, k)
-        routed = [rows.wide(done).index_select(0, back[:, i]) for i in range(k)]
-        shared = None if self.shared is None else rows.wide(self.shared(flat))
+        routed = [rows.upcast(done).index_select(0, back[:, i]) for i in range(k)]
+        shared = None if self.shared is None else rows.upcast(self.shared(flat))
         out = self._combine(shared, routed, weights).view_as(x)
         share = scores / scores.sum(-1, keepdim=True)
         load = counts * (config.n_routed_experts / (k * max(count, 1)))
@@ -136,5 +136,5 @@ class MixtureOfCurvatures(nn.Module):
             out = sum(y * w for y, w in zip(routed, weights.split(1, -1)))
             return out if shared is None else out + shared
         released = config.moe_combine == "released"
-        w_y, scale = (rows.wide(self.w_y), rows.wide(self.scale)) if hasattr(self, "w_y") else (None, None)
+        w_y, scale = (rows.upcast(self.w_y), rows.upcast(self.scale)) if hasattr(self, "w_y") else (None, None)
         return rows.combine(shared, routed, weights, w_y, scale, released, config.safe_clamp, config.fused)

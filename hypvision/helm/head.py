@@ -32,7 +32,7 @@ class _CrossEntropy(Function):
         by_weight = by_weight if ctx.needs_input_grad[1] else None
         for begin in range(0, count, block):
             part, label = hidden[begin : begin + block].to(dtype), target[begin : begin + block, None]
-            logits = rows.wide(part @ w.T)
+            logits = rows.upcast(part @ w.T)
             highest = logits.amax(-1, keepdim=True)
             chosen = logits.gather(1, label) - highest
             p = logits.sub_(highest).exp_()
@@ -77,7 +77,7 @@ def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = B
     """
     flat, target = hidden.flatten(0, -2), target.flatten()
     if plain(hidden) or not isinstance(head, RowLinear):
-        return F.cross_entropy(rows.wide(apply_linear(head, flat)), target)
+        return F.cross_entropy(rows.upcast(apply_linear(head, flat)), target)
     kept = (target != -100).nonzero().flatten()
     if kept.numel() < target.numel():
         flat, target = flat.index_select(0, kept), target[kept]

@@ -190,7 +190,7 @@ class FeedForward(nn.Module):
             z = apply_linear(self.gate_up, x)
             return apply_linear(self.down, rows.swiglu(z, self.inner.n, 1.0, self.fused))
         # Published code has the bare number, which weight decay may take below zero.
-        c = rows.wide(self.c).clamp(min=1e-3)
+        c = rows.upcast(self.c).clamp(min=1e-3)
         root = torch.sqrt(c)
         h = rows.swiglu(apply_linear(self.gate_up, x * root), self.inner.n, c, self.fused)
-        return rows.wide(apply_linear(self.down, h)) / root
+        return rows.upcast(apply_linear(self.down, h)) / root

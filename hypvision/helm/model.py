@@ -136,7 +136,7 @@ class Helm(nn.Module):
 
     def points(self, input_ids: Tensor) -> Tensor:
         """Embeddings of tokens ``(B, L)`` as rows ``(B, L, width)``."""
-        e, layout = rows.wide(self.embed(input_ids)), self.layout
+        e, layout = rows.upcast(self.embed(input_ids)), self.layout
         if layout.n is None:
             return F.pad(e, (0, layout.width - layout.size))
         if isinstance(self.embed, PointEmbedding) and self.embed.weight.dtype not in rows.HALF:
@@ -245,7 +245,7 @@ class Helm(nn.Module):
         hidden, routing = self.hidden(input_ids, context)
         if labels is None:
             kept = hidden[:, -logits_to_keep:] if logits_to_keep else hidden
-            return Output(rows.wide(apply_linear(self.head, kept)), None, None, routing, hidden)
+            return Output(rows.upcast(apply_linear(self.head, kept)), None, None, routing, hidden)
         target = shifted(labels, attention_mask, sequence_id)
         cross_entropy = token_losses(self.head, hidden, target)
         loss = cross_entropy

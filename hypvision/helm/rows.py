@@ -25,7 +25,7 @@ __all__ = ["centroid", "combine", "lift", "norm", "residual_norm", "swiglu", "tu
 HALF = (torch.float16, torch.bfloat16)
 
 
-def wide(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """At least float32: times and norms are not for half precision."""
     return x.float() if x.dtype in HALF else x
 
@@ -80,7 +80,7 @@ class _Lift(Function):
 
 def lift(rows: Tensor, n: int | None, c: float | Tensor = 1.0, fused: bool = True) -> Tensor:
     """Rows without time, fresh ones, to points with :math:`<x, x> = -c`; fused, it writes into them."""
-    rows = wide(rows)
+    rows = upcast(rows)
     if n is None:
         return rows
     return _Lift.apply(rows, n, c) if _by_hand(fused, rows) else _with_time(rows, n, c)
@@ -92,7 +92,7 @@ def lift(rows: Tensor, n: int | None, c: float | Tensor = 1.0, fused: bool = Tru
 
 def norm(rows: Tensor, gain: Tensor, n: int | None, size: int, eps: float) -> Tensor:
     """RMSNorm of the space parts, and their time; ``size`` coordinates, ``gain`` with zeros where there are none."""
-    rows = wide(rows)
+    rows = upcast(rows)
     rows = rows if n is None else _timeless(rows, n)
     rows = rows * torch.rsqrt(rows.square().sum(-1, keepdim=True) / size + eps) * gain.to(rows.dtype)
     return rows if n is None else _with_time(rows, n)
@@ -215,7 +215,7 @@ def residual_norm(
     Returns:
         The points and, if there is a gain, the normalised ones.
     """
-    u = wide(u)
+    u = upcast(u)
     x, gain = x.to(u.dtype), None if gain is None else gain.to(u.dtype)
     if n is None:
         if gain is not None and _by_hand(fused, x):
@@ -268,7 +268,7 @@ class _SwiGLU(Function):
 
 def swiglu(z: Tensor, n: int | None, c: float | Tensor = 1.0, fused: bool = True) -> Tensor:
     """``silu(gate) * up`` of rows ``[gate | up]`` without time, lifted: ``(..., 2 width)`` to ``(..., width)``."""
-    z = wide(z)
+    z = upcast(z)
     if _by_hand(fused, z):
         return _SwiGLU.apply(z, n, c)
     gate, up = z.chunk(2, -1)
@@ -336,7 +336,7 @@ def centroid(heads: Tensor, size: int, width: int, safe: bool = True, fused: boo
     Returns:
         Rows ``(B, L, width)``.
     """
-    heads, floor = wide(heads), 1.0 if safe else 1e-6
+    heads, floor = upcast(heads), 1.0 if safe else 1e-6
     if _by_hand(fused, heads):
         return _Centroid.apply(heads, size, width, floor)
     a = heads[..., :size]

@@ -34,10 +34,10 @@ def folder(tmp_path_factory):
 
 
 def test_before_and_after(folder, tmp_path, capsys):
-    picture = folder / "emoji/images/noto/test-0-1.png"
+    shown = folder / "emoji/images/noto/test-0-1.png"
     words = ["chains", str(folder / "chains.csv"), "--clip", f"emoji-s16:{folder / 'clip.pt'}", "--device", "cpu"]
     words += ["--tuned", str(folder / "tuned.safetensors"), "--images", str(folder / "emoji/images/noto")]
-    assert main([*words, "--show", str(picture), "--out", str(tmp_path / "out")]) == 0
+    assert main([*words, "--show", str(shown), "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
     report = json.loads((tmp_path / "out/chains.json").read_text())
     before, after = report["models"]["before"], report["models"]["after"]
@@ -49,8 +49,8 @@ def test_before_and_after(folder, tmp_path, capsys):
 
 def test_texts_alone_and_the_other_walk(folder, tmp_path, capsys):
     words = ["chains", str(folder / "chains.csv"), "--clip", f"emoji-s16:{folder / 'clip.pt'}", "--out", str(tmp_path)]
-    picture = str(folder / "emoji/images/noto/test-1-2.png")
-    assert main([*words, "--show", picture, "--traversal", "meru", "--candidates", str(folder / "chains.csv")]) == 0
+    shown = str(folder / "emoji/images/noto/test-1-2.png")
+    assert main([*words, "--show", shown, "--traversal", "meru", "--candidates", str(folder / "chains.csv")]) == 0
     assert set(json.loads((tmp_path / "chains.json").read_text())["models"]["model"]) == {"d_corr"}
     assert "threshold" in capsys.readouterr().out
 
@@ -63,10 +63,10 @@ def test_embeddings_of_a_file(folder, tmp_path, capsys):
     words = ["chains", str(folder / "chains.csv"), "--embeddings", str(tmp_path / "e.safetensors")]
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     assert "embeddings" in capsys.readouterr().out
-    pictures, out = folder / "emoji/images/noto", str(tmp_path / "shown")
-    assert main([*words, "--out", out, "--show", str(pictures / "test-1-2.png")]) == 0
+    noto, out = folder / "emoji/images/noto", str(tmp_path / "shown")
+    assert main([*words, "--out", out, "--show", str(noto / "test-1-2.png")]) == 0
     assert "  radius 0." in capsys.readouterr().out and (tmp_path / "shown/00_test-1-2.png").is_file()
-    assert main([*words, "--out", out, "--show", str(pictures / "train-1-2.png")]) == 2
+    assert main([*words, "--out", out, "--show", str(noto / "train-1-2.png")]) == 2
     assert f"train-1-2.png' has no chain in '{folder / 'chains.csv'}'" in capsys.readouterr().err
     assert main([*words, "--out", str(tmp_path / "out"), "--images", str(folder)]) == 2
     assert "--images needs a CLIP" in capsys.readouterr().err

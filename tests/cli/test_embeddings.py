@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 pytest.importorskip("mmengine")
-from helpers.retrieval_layouts import SIZE, picture, write_folder
+from helpers.retrieval_layouts import SIZE, write_folder, write_image
 
 from hypvision.cli import main
 from hypvision.geometry import Lorentz, lorentz
@@ -77,8 +77,8 @@ def test_embed_writes_points_of_the_hyperboloid(learner, tmp_path):
         assert [Path(p).name for p in file["paths"]] == [f"{i:04d}.png" for i in range(5)]
     Lorentz(1.0).check_point(found)
     model, _ = load_learner(learner / "learner.py", learner / "weights.pth")
-    picture = Image.open(learner / "data/cat/0003.png").resize((32, 32), Image.Resampling.BICUBIC)
-    pixels = (np.asarray(picture) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    image = Image.open(learner / "data/cat/0003.png").resize((32, 32), Image.Resampling.BICUBIC)
+    pixels = (np.asarray(image) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     x = torch.from_numpy(pixels).float().permute(2, 0, 1)[None]
     expected = model.comparable(model.embed(x))[0]
     assert lorentz.dist(found[3], expected, 1.0) < 0.1 < lorentz.dist(found[3], -expected, 1.0)
@@ -87,7 +87,7 @@ def test_embed_writes_points_of_the_hyperboloid(learner, tmp_path):
 @pytest.mark.parametrize("kind", ["learner", "timm"])
 def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
     query = tmp_path / "query.png"
-    picture(query, 2, 3)  # the colour of a ship, and its noise
+    write_image(query, 2, 3)  # the colour of a ship, and its noise
     weights = learner / ("weights.pth" if kind == "learner" else "timm.pth")
     given = options(learner) if kind == "learner" else ["--model", "test_vit", "--weights", str(weights)]
     out = tmp_path / ("found.jpg" if kind == "timm" else "found.png")
@@ -179,10 +179,10 @@ def test_frames_of_videos_are_found(learner, tmp_path, capsys):
         assert file["frames"].tolist() == [0, 1, 2] and set(file["paths"]) == {str(path)}
 
 
-def test_a_sheet_shows_the_pictures_in_order():
+def test_a_sheet_shows_the_images_in_order():
     colours = [(250, 0, 0), (0, 250, 0), (0, 0, 250)]
     query, *found = (Image.new("RGB", (SIZE, 2 * SIZE), colour) for colour in colours)
-    sheet = search_sheet(query, [(picture, "text") for picture in found], columns=2, cell=100)
+    sheet = search_sheet(query, [(image, "text") for image in found], columns=2, cell=100)
     assert [sheet.getpixel((58 + 108 * (i % 2), 58 + 124 * (i // 2))) for i in range(3)] == colours
 
 

@@ -86,14 +86,14 @@ def test_of_shipped_weights_the_nearly_uniform_maps_are_named(caplog):
     assert not caplog.records
 
 
-def test_regions_are_few_and_cover_the_picture():
+def test_regions_are_few_and_cover_the_image():
     model = HCFormer(num_classes=0, layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4).eval()
     labels = merge_regions(model, torch.randn(1, 3, 64, 96), 4)
     assert labels.shape[-2:] == (64, 96)
     assert len(np.unique(labels)) <= 4
 
 
-def test_command_writes_pictures(tmp_path, capsys):
+def test_command_writes_images(tmp_path, capsys):
     make_scene(0, size=64).image.save(tmp_path / "scene.png")
     arguments = [
         "explain",

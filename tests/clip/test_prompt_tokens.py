@@ -56,7 +56,7 @@ def test_text_with_placeholders(layers):
 @pytest.mark.parametrize("layers", LAYERS, ids=str)
 def test_image_is_that_of_the_reference(layers):
     model = clip()
-    images, given = clip_models.pictures(model), tokens(layers, 64)
+    images, given = clip_models.random_images(model), tokens(layers, 64)
     found = encode_image(model, images, prompts=PromptTokens(given))
     for image, embedding in zip(images, found):
         assert (embedding - prompted_image(model, image, given)).abs().max() < 5e-6
@@ -66,7 +66,7 @@ def test_image_is_that_of_the_reference(layers):
 def test_the_last_block_is_run_for_all_tokens_where_somebody_listens():
     """Else for the pooled place alone; with the same outcome."""
     model, heard = clip(), []
-    ids, images = clip_models.prompts(3), clip_models.pictures(model, 2)
+    ids, images = clip_models.prompts(3), clip_models.random_images(model, 2)
 
     def embed():
         text = encode_text(model, ids, prompts=PromptTokens(tokens({0: 2}, 32)))
@@ -82,7 +82,7 @@ def test_the_last_block_is_run_for_all_tokens_where_somebody_listens():
 
 def test_each_sequence_can_have_its_own():
     model = clip()
-    images, ids = clip_models.pictures(model), clip_models.prompts(3)
+    images, ids = clip_models.random_images(model), clip_models.prompts(3)
     own = [tokens({0: 2, 1: 2}, 32, 3), tokens({0: 2, 1: 2}, 64, 2)]
     found = [
         encode_text(model, ids, prompts=PromptTokens(own[0])),
@@ -111,7 +111,7 @@ def test_learned_words_anywhere():
 @pytest.mark.parametrize("make", [clip_models.openai_clip, clip_models.siglip, clip_models.custom_blocks])
 def test_without_tokens_the_outputs_are_those_of_open_clip(make):
     model = make()
-    images, ids = clip_models.pictures(model), clip_models.prompts()
+    images, ids = clip_models.random_images(model), clip_models.prompts()
     with torch.no_grad():
         expected = [model.encode_image(images), model.encode_text(ids), encode_dense(model, images)[0]]
         for none in (PromptTokens({}), None):
@@ -128,7 +128,7 @@ def test_without_tokens_the_outputs_are_those_of_open_clip(make):
 def test_other_towers(make):
     """timm's ViT with attention pooling, bidirectional text, open_clip's own attention module."""
     model = make()
-    images, ids = clip_models.pictures(model), clip_models.prompts()
+    images, ids = clip_models.random_images(model), clip_models.prompts()
     width = {tower.modality: tower.width for tower in find_towers(model)}
     with torch.no_grad():
         plain = encode_image(model, images), encode_text(model, ids)
@@ -145,7 +145,7 @@ def test_other_towers(make):
 def test_dense_embeddings():
     """The class token of the dense path has seen the prompts up to the last block but one."""
     model = clip()
-    images, given = clip_models.pictures(model), PromptTokens(tokens({0: 2, 2: 2}, 64))
+    images, given = clip_models.random_images(model), PromptTokens(tokens({0: 2, 2: 2}, 64))
     dense, maps, _ = encode_dense(model, images, (1, 3), prompts=given)
     sequence = []
     hook = model.visual.transformer.resblocks[1].register_forward_hook(lambda *args: sequence.append(args[2]))
@@ -165,7 +165,7 @@ def test_gradients_reach_the_tokens(checkpointing):
         model.set_grad_checkpointing(again)
         given = [{n: t.requires_grad_() for n, t in tokens({0: 2, 2: 2}, width).items()} for width in (32, 64)]
         text = encode_text(model, clip_models.prompts(), prompts=PromptTokens(given[0]))
-        image = encode_image(model, clip_models.pictures(model), prompts=PromptTokens(given[1]))
+        image = encode_image(model, clip_models.random_images(model), prompts=PromptTokens(given[1]))
         (text.square().sum() + image.square().sum()).backward()
         found.append([t.grad for layers in given for t in layers.values()])
     assert all(torch.allclose(a, b, atol=1e-5) and a.abs().max() > 0 for a, b in zip(*found))
@@ -184,7 +184,7 @@ class Learner(torch.nn.Module):
 
 def test_a_model_can_give_them_by_itself_beside_an_adapter():
     model = adapters.inject(clip(), block=16)
-    images, ids = clip_models.pictures(model), clip_models.prompts()
+    images, ids = clip_models.random_images(model), clip_models.prompts()
     model.learner = Learner()
     set_prompts(model, model.learner.provide)
     found = [encode_text(model, ids), encode_image(model, images)]
@@ -202,7 +202,7 @@ def test_a_model_can_give_them_by_itself_beside_an_adapter():
 
 def test_mistakes_are_explained():
     model = clip()
-    images, ids = clip_models.pictures(model), clip_models.prompts()
+    images, ids = clip_models.random_images(model), clip_models.prompts()
 
     def fails(match, function, given, layers, **options):
         with pytest.raises(HypvisionError, match=match):

@@ -52,7 +52,7 @@ def test_dense_embeddings_are_the_reference(size):
 
 def test_dense_siglip_pools_each_patch_alone():
     model = clip_models.siglip()
-    images = clip_models.pictures(model)
+    images = clip_models.random_images(model)
     trunk = model.visual.trunk
     with torch.no_grad():
         dense, maps, token = encode_dense(model, images, (8,))
@@ -68,7 +68,7 @@ def test_dense_gradients_with_and_without_checkpointing():
     gradients = []
     for checkpointing in (False, True):
         model = adapters.inject(clip_models.openai_clip(), block=16, text=False).train()
-        dense, maps, _ = encode_dense(model, clip_models.pictures(model), (1,), checkpointing)
+        dense, maps, _ = encode_dense(model, clip_models.random_images(model), (1,), checkpointing)
         (dense.square().mean() + maps[0].square().mean()).backward()
         gradients.append([parameter.grad for parameter in adapters.trainable_parameters(model)])
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients))
@@ -83,7 +83,7 @@ def test_feature_form_in_dense_mode():
             parameter.add_(0.1 * torch.randn_like(parameter))
         turned = {name: value.mT.contiguous() for name, value in adapters.adapter_state_dict(models[0]).items()}
         models[1].load_state_dict(turned, strict=False)
-        dense = [encode_dense(model, clip_models.pictures(model))[0] for model in models]
+        dense = [encode_dense(model, clip_models.random_images(model))[0] for model in models]
     assert torch.allclose(*dense, atol=1e-5)
 
 

@@ -144,7 +144,7 @@ def test_losses(name):
                          ids=lambda options: options["type"])  # fmt: skip
 def test_adapters(options):
     model = adapters.inject(clip_models.openai_clip(), options)
-    images, tokens = clip_models.pictures(model), clip_models.prompts()
+    images, tokens = clip_models.random_images(model), clip_models.prompts()
     with FakeTensorMode(allow_non_fake_inputs=True):
         on_gpu(model)
         features = model.encode_image(gpu(*images.shape))
@@ -179,7 +179,7 @@ def test_hosts_of_prompts(monkeypatch, name):
     teacher = dict(teacher=build_host(bundle(seed=5), "zeroshot")) if name == "promptkd" else {}
     host = build_host(bundle(), name, **HOST_OPTIONS.get(name, {}), **teacher)
     host.set_classes(NAMES)
-    images = clip_models.pictures(host.clip)
+    images = clip_models.random_images(host.clip)
     with FakeTensorMode(allow_non_fake_inputs=True):
         on_gpu(host)
         monkeypatch.setattr(Host, "tokens", lambda _, sentences: gpu(len(sentences), 20, dtype=torch.long))

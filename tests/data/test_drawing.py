@@ -117,8 +117,8 @@ def test_background_is_grey_smooth_and_of_any_size(size):
     assert ground.shape == (*size, 3) and ground.min() > 30 and ground.max() < 230
     assert np.ptp(ground, axis=2).max() <= 17  # nearly grey
     assert np.abs(np.diff(ground, axis=0)).max() < 70 * 3 / size[0] and np.abs(np.diff(ground, axis=1)).max() < 7
-    picture = add_noise(np.random.default_rng(1), ground)
-    assert picture.dtype == np.uint8 and np.abs(picture - ground).max() <= 6.5
+    image = add_noise(np.random.default_rng(1), ground)
+    assert image.dtype == np.uint8 and np.abs(image - ground).max() <= 6.5
 
 
 def test_texts_name_what_there_is():

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.fewshot_layouts import NAMES, SPLIT_SETS, aircraft, coop, folders, imagenet, picture
+from helpers.fewshot_layouts import NAMES, SPLIT_SETS, aircraft, coop, folders, imagenet, write_image
 
 from hypvision.data.fewshot import LAYOUTS, FewShotDataset, Item, Split, draw_shots, load_split, take_subset
 from hypvision.data.fewshot.dataset import load_cell
@@ -312,7 +312,7 @@ def test_samples(tmp_path):
     assert len(test) == 10 and torch.equal(test[0]["inputs"], test[0]["inputs"])
 
 
-def test_broken_pictures_are_named_and_left_out_on_request(tmp_path):
+def test_broken_images_are_named_and_left_out_on_request(tmp_path):
     coop(tmp_path)
     bad = tmp_path / "caltech-101/101_ObjectCategories/bird/test1.png"
     bad.write_bytes(b"no image")
@@ -358,4 +358,4 @@ def test_mistakes_are_explained(tmp_path):
     images = tmp_path / "caltech-101/101_ObjectCategories"
     write_split(tmp_path / "again.json", split, images)
     assert json.loads((tmp_path / "again.json").read_text())["val"][0] == ["apple/val0.png", 0, "apple"]
-    picture(tmp_path / "x.png", 1)
+    write_image(tmp_path / "x.png", 1)

@@ -32,9 +32,9 @@ def test_another_process_draws_the_same():
     done = subprocess.run([sys.executable, "-c", DIGEST], capture_output=True, text=True, check=True)
     digest = hashlib.sha256()
     for index in (7, 3):
-        picture, label = make_object(index, "val", (40, 56), seed=5)
+        drawn, label = make_object(index, "val", (40, 56), seed=5)
         scene = make_scene(index, "test", 48, seed=5)
-        digest.update(picture.tobytes() + str((label, scene.captions, scene.boxes.tolist())).encode())
+        digest.update(drawn.tobytes() + str((label, scene.captions, scene.boxes.tolist())).encode())
         digest.update(scene.image.tobytes() + scene.instances.tobytes() + scene.parts.tobytes())
     assert done.stdout.strip() == digest.hexdigest()
 
@@ -52,8 +52,8 @@ FIRST_CAPTIONS = ("a face", "a dotted blue face left of a striped green face")
 
 
 def test_seeds_and_splits_and_indices_differ():
-    pictures = {make_object(i, split, 32, seed)[0].tobytes() for i in (0, 1) for split in SPLITS for seed in (0, 1)}
-    assert len(pictures) == 12
+    images = {make_object(i, split, 32, seed)[0].tobytes() for i in (0, 1) for split in SPLITS for seed in (0, 1)}
+    assert len(images) == 12
 
 
 def test_order_is_balanced_at_every_level():
@@ -71,8 +71,8 @@ def test_order_is_balanced_at_every_level():
 def test_labels_of_all_levels_and_transforms():
     data = ShapesClassification("val", 20, 32, all_levels=True, transform=np.array)
     for i in range(20):
-        picture, labels = data[i]
-        assert picture.shape == (32, 32, 3)
+        drawn, labels = data[i]
+        assert drawn.shape == (32, 32, 3)
         for level, label in zip(LEVELS, labels):
             assert ShapesClassification("val", 20, 32, level=level).targets[i] == label
     assert data[-1][1] == data[19][1]
@@ -84,19 +84,19 @@ def test_labels_of_all_levels_and_transforms():
 
 def test_workers_draw_the_same():
     data = ShapesClassification("train", 12, 32, transform=lambda image: torch.from_numpy(np.array(image)))
-    pictures = torch.cat([batch for batch, _ in DataLoader(data, batch_size=4, num_workers=2)])
-    assert torch.equal(pictures, torch.stack([data[i][0] for i in range(12)]))
+    images = torch.cat([batch for batch, _ in DataLoader(data, batch_size=4, num_workers=2)])
+    assert torch.equal(images, torch.stack([data[i][0] for i in range(12)]))
 
 
 def test_the_object_is_where_its_colour_is():
     """A plain object stands out: the pixels far from grey make up the area that its shape should have."""
     found = 0
     for i in range(384):
-        picture, label = make_object(i, "train", 64)
+        drawn, label = make_object(i, "train", 64)
         texture, _, shape = TAXONOMY.instances[label]
         if (texture, shape) == ("plain", "disk"):
             found += 1
-            colourful = np.ptp(picture.astype(int), axis=2) > 50
+            colourful = np.ptp(drawn.astype(int), axis=2) > 50
             radius = np.sqrt(colourful.sum() / np.pi) / 64
             assert 0.27 < radius < 0.45
     assert found == 6

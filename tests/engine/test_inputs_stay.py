@@ -140,9 +140,9 @@ def test_label_maps_are_files_of_their_own(tmp_path, kind, count):
     )
     LabelMapNamesHook().before_test(runner)
     labels = [torch.full((1, 2, 2), i if count == 3 else 290 + i) for i in range(3)]
-    pictures = [dict(img_path=path, pred_sem_seg=dict(data=map_), gt_sem_seg=dict(data=map_), reduce_zero_label=i == 2)
+    images = [dict(img_path=path, pred_sem_seg=dict(data=map_), gt_sem_seg=dict(data=map_), reduce_zero_label=i == 2)
                 for i, (path, map_) in enumerate(zip(paths, labels))]  # fmt: skip
-    metric.process({}, pictures)
+    metric.process({}, images)
     for name, expected in (("a", labels[0]), ("a-2", labels[1]), ("b", labels[2] + 1)):
         assert (np.array(Image.open(tmp_path / f"maps/{name}.png")) == expected[0].numpy()).all()
 
@@ -150,5 +150,5 @@ def test_label_maps_are_files_of_their_own(tmp_path, kind, count):
     (tmp_path / "maps/a.png").unlink()
     (tmp_path / "maps/a.png").symlink_to(tmp_path / "victim")
     with pytest.raises(HypvisionError, match="leads out of|a link"):
-        metric.process({}, pictures)
+        metric.process({}, images)
     assert (tmp_path / "victim").read_text() == "old"

@@ -182,7 +182,7 @@ def test_a_piece_of_a_data_set_may_lack_the_last_categories(copies, tmp_path):
     assert open_training_data("detection", data, tmp_path).cat2label == {1: 0, 2: 1, 3: 2}
 
 
-def test_lists_of_pictures_without_truth(copies):
+def test_lists_of_images_without_truth(copies):
     from hypvision.openmmlab.datasets.detection import CheckedCOCO
 
     data = copies("detection")
@@ -228,13 +228,13 @@ def test_label_out_of_range_in_test_data(copies, checkpoints, tmp_path, capsys):
 def test_missing_and_empty_data(copies, tmp_path, capsys, task):
     data = copies(task)
     config = tiny(task, data, tmp_path / f"{task}.py")
-    pictures = data / ("images/training" if task == "segmentation" else "train2017")
-    for path in pictures.iterdir():
+    images = data / ("images/training" if task == "segmentation" else "train2017")
+    for path in images.iterdir():
         path.unlink()
-    assert f"'{pictures}' of the train data" in fails(capsys, "train", config, "--work-dir", tmp_path / "run")
+    assert f"'{images}' of the train data" in fails(capsys, "train", config, "--work-dir", tmp_path / "run")
     annotations = data / ("annotations/validation" if task == "segmentation" else ANNOTATIONS)
     annotations.rename(tmp_path / "away")
-    (pictures / "0.jpg").write_bytes(b"")
+    (images / "0.jpg").write_bytes(b"")
     said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
     assert f"'{annotations}' of the " in said and "does not exist" in said and "docs/data.md" in said
     shutil.rmtree(data)
@@ -494,12 +494,12 @@ def test_a_launcher_that_started_nothing(classifier, tmp_path, capsys, monkeypat
 
 def test_commands_without_mmengine(tmp_path, capsys, originals):
     (tmp_path / "notes.md").write_text("")
-    picture = next((originals["detection"] / "train2017").iterdir())
+    image = next((originals["detection"] / "train2017").iterdir())
     for arguments, message in (
         (["make-data", tmp_path / "notes.md", "--layout", "ade"], "notes.md' is no folder"),
         (["make-data", tmp_path / "notes.md"], "notes.md' is no folder"),
         (["make-data", "/proc/shapes"], "was not written"),
-        (["explain", picture, "--model", "hcformer_nano", "--model-args", "patch_size=0"], "patch_size must be a posi"),
+        (["explain", image, "--model", "hcformer_nano", "--model-args", "patch_size=0"], "patch_size must be a posi"),
     ):
         assert message in fails(capsys, *arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]

@@ -54,13 +54,13 @@ def segmenter(tmp_path_factory):
     return trained("segmentation", "ade", 64, tmp_path_factory.mktemp("segmenter"))
 
 
-def probabilities(model, picture: torch.Tensor) -> torch.Tensor:
+def probabilities(model, image: torch.Tensor) -> torch.Tensor:
     """Softmax ``(classes, H, W)`` of one image, without the test pipeline of mmseg."""
     mean = torch.tensor([123.675, 116.28, 103.53]).view(3, 1, 1)
     std = torch.tensor([58.395, 57.12, 57.375]).view(3, 1, 1)
     with torch.no_grad():
-        logits = model.decode_head(model.neck(model.backbone(((picture.flip(0) - mean) / std)[None])))
-    return torch.nn.functional.interpolate(logits, picture.shape[1:], mode="bilinear")[0].softmax(0)
+        logits = model.decode_head(model.neck(model.backbone(((image.flip(0) - mean) / std)[None])))
+    return torch.nn.functional.interpolate(logits, image.shape[1:], mode="bilinear")[0].softmax(0)
 
 
 @pytest.mark.parametrize("tta", [False, True])
@@ -69,10 +69,10 @@ def test_segmentation(segmenter, tmp_path, capsys, tta):
     arguments = ["--work-dir", tmp_path, "--out", tmp_path / "maps", "--show-dir", tmp_path / "shown"]
     metrics = run(capsys, segmenter.config, segmenter.checkpoint, *arguments, *(["--tta"] if tta else []))
     expected = []
-    for picture in images(names):
-        scores = probabilities(segmenter.model, picture)
+    for image in images(names):
+        scores = probabilities(segmenter.model, image)
         if tta:
-            scores = scores + probabilities(segmenter.model, picture.flip(-1)).flip(-1)
+            scores = scores + probabilities(segmenter.model, image.flip(-1)).flip(-1)
         expected.append(scores.argmax(0).numpy())
     for path, labels in zip(names, expected):
         written = np.array(Image.open(tmp_path / "maps" / f"{path.stem}.png"))
@@ -95,14 +95,14 @@ def detector(tmp_path_factory):
     return trained("detection", "coco", SIDE, tmp_path_factory.mktemp("detector"))
 
 
-def predict(model, picture: torch.Tensor) -> InstanceData:
+def predict(model, image: torch.Tensor) -> InstanceData:
     """The instances that a detector finds in one image, through its own ``predict``."""
     from mmdet.structures import DetDataSample
 
-    shape = tuple(picture.shape[1:])
+    shape = tuple(image.shape[1:])
     sample = DetDataSample(metainfo=dict(img_shape=shape, ori_shape=shape, scale_factor=(1.0, 1.0)))
     with torch.no_grad():
-        return model.test_step(dict(inputs=[picture], data_samples=[sample]))[0].pred_instances
+        return model.test_step(dict(inputs=[image], data_samples=[sample]))[0].pred_instances
 
 
 def thinned(boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, limit: float) -> list[int]:
@@ -131,10 +131,10 @@ def test_detection(detector, tmp_path, capsys, tta):
     names = sorted((detector.data / "val2017").glob("*.jpg"))
     assert sorted(file.name for file in (tmp_path / "shown").rglob("*.jpg")) == [path.name for path in names]
     detector.model.roi_head.test_cfg.update(score_thr=0.01, max_per_img=20)
-    for number, picture in enumerate(images(names)):
-        views = [predict(detector.model, picture)]
+    for number, image in enumerate(images(names)):
+        views = [predict(detector.model, image)]
         if tta:
-            mirrored = predict(detector.model, picture.flip(-1))
+            mirrored = predict(detector.model, image.flip(-1))
             left, top, right, bottom = mirrored.bboxes.unbind(1)
             mirrored.bboxes = torch.stack([SIDE - right, top, SIDE - left, bottom], dim=1)
             mirrored.masks = mirrored.masks.flip(-1)

@@ -264,20 +264,20 @@ def same_points(a: ManifoldParameter, b: ManifoldParameter) -> None:
 @CURVED
 def test_deepcopy_keeps_class_manifold_and_ties(kind):
     model = Table(kind)
-    twin = copy.deepcopy(model)
-    same_points(model.points, twin.points)
-    assert twin.points.manifold is twin.manifold and twin.manifold is not model.manifold
-    assert twin.points.data_ptr() != model.points.data_ptr()
-    assert isinstance(twin.manifold.log_c, CurvatureParameter)
-    assert twin.manifold.log_c.log_bounds == model.manifold.log_bounds
+    copied = copy.deepcopy(model)
+    same_points(model.points, copied.points)
+    assert copied.points.manifold is copied.manifold and copied.manifold is not model.manifold
+    assert copied.points.data_ptr() != model.points.data_ptr()
+    assert isinstance(copied.manifold.log_c, CurvatureParameter)
+    assert copied.manifold.log_c.log_bounds == model.manifold.log_bounds
 
 
 @CURVED
 def test_pickle_and_torch_save(kind):
     model = Table(kind)
-    twin = pickle.loads(pickle.dumps(model))
-    same_points(model.points, twin.points)
-    assert twin.points.manifold is twin.manifold
+    copied = pickle.loads(pickle.dumps(model))
+    same_points(model.points, copied.points)
+    assert copied.points.manifold is copied.manifold
     buffer = io.BytesIO()
     torch.save(model, buffer)
     buffer.seek(0)

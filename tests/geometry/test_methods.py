@@ -148,8 +148,8 @@ class TestAliases:
         ball = getattr(self.ball, method)(self.p, 2.0)
         torch.testing.assert_close(Lorentz(2.0).to_poincare(new), ball)
         # what comes near the boundary is projected, as everything else
-        rim = PoincareBall(0.01, eps=4e-3).change_curvature(torch.tensor([9.0, 0.0]), 10.0)
-        assert rim[0].item() * 10**0.5 == pytest.approx(1 - 4e-3, rel=1e-5)
+        boundary = PoincareBall(0.01, eps=4e-3).change_curvature(torch.tensor([9.0, 0.0]), 10.0)
+        assert boundary[0].item() * 10**0.5 == pytest.approx(1 - 4e-3, rel=1e-5)
 
 
 def test_one_standard_deviation_for_all_factors():

@@ -226,10 +226,10 @@ def extreme_rows(width: int, c: float) -> Tensor:
     rows.append([1.0] + [1e-45] * (width - 1))
     rows.append([1e-30] * (width - 1) + [1e30])
     rows.append([3.4e38, 1.0] + [-3.4e38] * (width - 2))
-    rim = torch.zeros(3, width)
-    rim[:, -1] = c**-0.5
-    rim[1, -1], rim[2, -1] = rim[0, -1] * (1 - 2**-23), rim[0, -1] * (1 + 2**-22)
-    return torch.cat([torch.tensor(rows), rim])
+    boundary = torch.zeros(3, width)
+    boundary[:, -1] = c**-0.5
+    boundary[1, -1], boundary[2, -1] = boundary[0, -1] * (1 - 2**-23), boundary[0, -1] * (1 + 2**-22)
+    return torch.cat([torch.tensor(rows), boundary])
 
 
 def extreme_arguments(op: Operation, c: float) -> list[Tensor]:

@@ -32,7 +32,7 @@ def clip(kind: str) -> nn.Module:
     return fill(model).eval()
 
 
-def pictures(model: nn.Module) -> torch.Tensor:
+def random_images(model: nn.Module) -> torch.Tensor:
     size = model.visual.image_size
     return images(2, size if isinstance(size, int) else size[0])
 
@@ -57,8 +57,8 @@ def adapted(kind: str, **options: Any) -> nn.Module:
 
 @torch.no_grad()
 def features(model: nn.Module) -> dict[str, Any]:
-    image, text = model(pictures(model), tokens())[:2]
-    dense, maps, class_token = internals.encode_dense(model, pictures(model), hooks=(1, 2))
+    image, text = model(random_images(model), tokens())[:2]
+    dense, maps, class_token = internals.encode_dense(model, random_images(model), hooks=(1, 2))
     return dict(
         image=image, text=text, short_text=internals.encode_text(model, tokens()), dense=dense, maps=maps,
         class_token=class_token,
@@ -70,7 +70,7 @@ def adapter(kind: str, merges: bool = True, **options: Any) -> dict[str, Any]:
     weights = internals.adapter_weights(model)
     out = dict(adapted=features(model), shapes=" ".join("x".join(map(str, w.shape)) for w in weights))
     model.train()
-    image, text, scale = model(pictures(model), tokens())[:3]
+    image, text, scale = model(random_images(model), tokens())[:3]
     loss = F.cross_entropy(image @ text.T * 5 + 0 * scale, torch.tensor([0, 2]))
     loss.backward()
     out["train"] = dict(loss=loss, **gradients(weights, 8))
@@ -150,7 +150,7 @@ def segmenter(kind: str = "openai", **options: Any) -> nn.Module:
     return internals.segmenter(clip(kind), classes=("cat", "dog", "grass"), **{**settings, **options})
 
 
-def picture(height: int, width: int) -> torch.Tensor:
+def random_image(height: int, width: int) -> torch.Tensor:
     return (128 + 60 * images(1, max(height, width))[0, :, :height, :width]).clamp(0, 255)
 
 
@@ -158,12 +158,12 @@ def segmentation(kind: str = "openai", **options: Any) -> dict[str, Any]:
     model = segmenter(kind, **options).eval()
     fill_all_but_clip(model)
     with torch.no_grad():
-        logits = model.logits(picture(64, 64)[None])
-        labels = model.predict([picture(50, 70), picture(33, 20)])
-        scores = model.predict([picture(50, 70)], scores=True)[0][1]
+        logits = model.logits(random_image(64, 64)[None])
+        labels = model.predict([random_image(50, 70), random_image(33, 20)])
+        scores = model.predict([random_image(50, 70)], scores=True)[0][1]
         text = model.encode_classes()
     model.train()
-    loss = model(torch.stack([picture(64, 64)]), torch.arange(64 * 64).view(1, 64, 64) % 3)
+    loss = model(torch.stack([random_image(64, 64)]), torch.arange(64 * 64).view(1, 64, 64) % 3)
     loss.backward()
     trained = [p for p in model.parameters() if p.requires_grad]
     return dict(logits=logits, labels=labels, scores=scores, text=text, train=dict(loss=loss, **gradients(trained)))
@@ -207,18 +207,18 @@ def mmseg_segmentor() -> dict[str, Any]:
                    crop=64, slide=96)  # fmt: skip
     names = dict(train_classes=["cat", "dog"], test_classes=["a", "b", "c"])
     model = fill_openvocab(internals.mmseg_segmentor(**options, **names)).eval()
-    inputs = [picture(40, 60).to(torch.uint8), picture(70, 30).to(torch.uint8)]
+    inputs = [random_image(40, 60).to(torch.uint8), random_image(70, 30).to(torch.uint8)]
     with torch.no_grad():
         found = model.test_step(dict(inputs=inputs))
         out = dict(
             labels=[sample.pred_sem_seg.data for sample in found],
-            features=model.extract_feat(picture(64, 64)[None] / 255),
-            logits=model(picture(64, 64)[None], mode="tensor"),
+            features=model.extract_feat(random_image(64, 64)[None] / 255),
+            logits=model(random_image(64, 64)[None], mode="tensor"),
         )
     model.train()
     torch.manual_seed(0)
     sample = SegDataSample(gt_sem_seg=PixelData(data=(torch.arange(64 * 64) % 2).view(1, 64, 64)))
-    losses = model.loss(picture(64, 64)[None], [sample])
+    losses = model.loss(random_image(64, 64)[None], [sample])
     loss = sum(value for name, value in losses.items() if "loss" in name)
     loss.backward()
     return dict(out, losses=losses, **gradients([p for p in model.parameters() if p.requires_grad]))

@@ -33,7 +33,7 @@ def custom_blocks():
     return CLIP(64, VISION, dict(TEXT, qk_norm=True)).eval()
 
 
-def pictures(model, count=2, seed=0):
+def random_images(model, count=2, seed=0):
     size = model.visual.image_size
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(count, 3, *((size, size) if isinstance(size, int) else size), generator=generator)

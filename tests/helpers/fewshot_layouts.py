@@ -21,7 +21,7 @@ NAMES = ["apple", "bird", "cup", "dice", "elk"]
 WNIDS = [f"n0000000{i}" for i in range(1, 6)]
 
 
-def picture(path, shade, size=40):
+def write_image(path, shade, size=40):
     """A square in one colour with some noise."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def coop(root, name="caltech101", classes=5, train=6, val=3, test=2, size=40):
     for part, count in (("train", train), ("val", val), ("test", test)):
         rows[part] = [[f"{NAMES[c]}/{part}{i}.png", c, NAMES[c]] for i in range(count) for c in range(classes)]
         for path, label, _ in rows[part]:
-            picture(root / folder / images / path, label, size)
+            write_image(root / folder / images / path, label, size)
     (root / folder / file).write_text(json.dumps(rows))
     return root
 
@@ -44,7 +44,7 @@ def coop(root, name="caltech101", classes=5, train=6, val=3, test=2, size=40):
 def folders(root, path, names, count=10):
     for label, name in enumerate(names):
         for i in range(count):
-            picture(root / path / name / f"{i:02}.png", label)
+            write_image(root / path / name / f"{i:02}.png", label)
 
 
 def imagenet(root, name):
@@ -75,5 +75,5 @@ def aircraft(root):
         rows = [(f"{first + i:07}", names[i % 3]) for i in range(6)]
         (folder / f"images_variant_{part}.txt").write_text("\n".join(" ".join(row) for row in rows))
         for number, name in rows:
-            picture(folder / "images" / f"{number}.jpg", names.index(name))
+            write_image(folder / "images" / f"{number}.jpg", names.index(name))
     return root

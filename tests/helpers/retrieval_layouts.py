@@ -10,7 +10,7 @@ __all__ = ["SIZE", "write_cars", "write_cub", "write_folder", "write_inshop", "w
 SIZE = 40
 
 
-def picture(path: Path, label: int, number: int) -> None:
+def write_image(path: Path, label: int, number: int) -> None:
     """An image whose colour says its class, with some noise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng([label, number]).integers(0, 40, (SIZE, SIZE, 3))
@@ -24,7 +24,7 @@ def write_cub(root: Path, train: int = 4, test: int = 3, images: int = 4) -> Pat
     names = {n: f"{n:03d}.Bird_{n}_{('Albatross', 'Sparrow')[n % 2]}" for n in numbers}
     files = [(n, f"{names[n]}/{names[n]}_{i:04d}.jpg") for n in numbers for i in range(images)]
     for i, (n, file) in enumerate(files):
-        picture(root / "images" / file, n, i)
+        write_image(root / "images" / file, n, i)
     (root / "classes.txt").write_text("".join(f"{n} {name}\n" for n, name in names.items()))
     (root / "images.txt").write_text("".join(f"{i + 1} {file}\n" for i, (_, file) in enumerate(files)))
     (root / "image_class_labels.txt").write_text("".join(f"{i + 1} {n}\n" for i, (n, _) in enumerate(files)))
@@ -49,7 +49,7 @@ def write_cars(root: Path, train: int = 4, test: int = 3, images: int = 4, devki
     files = [(f"{i:06d}.jpg", n) for i, n in enumerate(np.repeat(numbers, images).tolist(), start=1)]
     if not devkit:
         for i, (file, n) in enumerate(files):
-            picture(root / "car_ims" / file, n, i)
+            write_image(root / "car_ims" / file, n, i)
         rows = [(f"car_ims/{file}", n) for file, n in files]
         savemat(root / "cars_annos.mat", dict(annotations=table("relative_im_path", rows), class_names=classes))
         return root
@@ -61,7 +61,7 @@ def write_cars(root: Path, train: int = 4, test: int = 3, images: int = 4, devki
         ("cars_test", "cars_test_annos_withlabels.mat", files[1::2]),
     ):
         for i, (file, n) in enumerate(rows):
-            picture(root / folder / file, n, i)
+            write_image(root / folder / file, n, i)
         savemat(root / name, dict(annotations=table("fname", rows)))
     return root
 
@@ -76,7 +76,7 @@ def write_sop(root: Path, train: int = 4, test: int = 3, images: int = 4) -> Pat
             for i in range(images):
                 number += 1
                 file = f"{kind}_final/{n}_{i}.JPG"
-                picture(root / file, n, number)
+                write_image(root / file, n, number)
                 lines.append(f"{number} {n} {n % 2 + 1} {file}")
         (root / f"Ebay_{split}.txt").write_text("\n".join(lines) + "\n")
     return root
@@ -89,7 +89,7 @@ def write_inshop(root: Path, train: int = 4, test: int = 3, images: int = 4, nes
         for i in range(images):
             kind = ("WOMEN/Dresses", "MEN/Denim")[n % 2]
             name = f"img/{kind}/id_{n:08d}/{i:02d}_1_front.jpg"
-            picture((root / "Img" if nested else root) / name, n, i)
+            write_image((root / "Img" if nested else root) / name, n, i)
             rows.append((name, f"id_{n:08d}", "train" if n <= train else ("gallery", "query")[i % 2]))
     place = root / "Eval" if nested else root
     place.mkdir(exist_ok=True)
@@ -102,5 +102,5 @@ def write_folder(root: Path, classes: tuple[str, ...], images: int = 4) -> Path:
     """Class folders."""
     for n, name in enumerate(classes):
         for i in range(images):
-            picture(root / name / f"{i:04d}.png", n, i)
+            write_image(root / name / f"{i:04d}.png", n, i)
     return root

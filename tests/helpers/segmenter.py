@@ -31,5 +31,5 @@ def build(classes=("cat", "dog", "grass"), make=clip_models.openai_clip, **optio
     return OpenVocabSegmenter(make(), classes=classes, **{**settings, **options}).eval()
 
 
-def picture(height=50, width=70, seed=0):
+def random_image(height=50, width=70, seed=0):
     return torch.randint(0, 256, (3, height, width), generator=torch.Generator().manual_seed(seed)).float()

@@ -209,14 +209,14 @@ def test_lorentz_and_poincare_give_the_same_loss():
     """The stereographic map is an isometry: without rescaling, LHIER of mapped points is HIER."""
     features, loss = nodes()
     ball = loss.manifold
-    twin = HIERLoss(Lorentz(0.1), 6, 24, neighbours=6, draws=8, slope=math.atanh(0.99), limit=1e6).double()
-    twin.proxies.data = ball.to_lorentz(loss.points().detach())
+    on_hyperboloid = HIERLoss(Lorentz(0.1), 6, 24, neighbours=6, draws=8, slope=math.atanh(0.99), limit=1e6).double()
+    on_hyperboloid.proxies.data = ball.to_lorentz(loss.points().detach())
     x = clip_to_ball(features, ball).detach()
-    between = [module.manifold.cdist(module.points(), module.points()) for module in (loss, twin)]
+    between = [module.manifold.cdist(module.points(), module.points()) for module in (loss, on_hyperboloid)]
     torch.testing.assert_close(*between, atol=1e-6, rtol=1e-6)
     labels = torch.arange(18) // 3
     values = []
-    for module, points in ((loss, x), (twin, ball.to_lorentz(x))):
+    for module, points in ((loss, x), (on_hyperboloid, ball.to_lorentz(x))):
         values.append(module(points, labels, generator=torch.Generator().manual_seed(3)).item())
     assert values[0] == pytest.approx(values[1], rel=1e-5)
 

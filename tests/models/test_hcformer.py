@@ -35,7 +35,7 @@ def fill(model):
     return model
 
 
-def picture(batch=2, height=96, width=128):
+def image(batch=2, height=96, width=128):
     grid = torch.arange(batch * 3 * height * width, dtype=torch.float64).reshape(batch, 3, height, width)
     return torch.sin(0.013 * grid + 0.1 * torch.cos(0.37 * grid)).float()
 
@@ -55,7 +55,7 @@ def test_equals_the_reference(name, curvature):
     reference = fill(ReferenceHCFormer(name, curvature=curvature)).eval()
     model = timm.create_model(name, curvature=curvature).eval()
     model.load_state_dict(hcformer_from_official(reference.state_dict()))
-    x = picture()
+    x = image()
     with torch.no_grad():
         expected, out = reference(x), model(x)
     assert (out - expected).norm() / expected.norm() < 2e-6
@@ -66,7 +66,7 @@ def test_dense_maps_equal_the_reference():
     model = timm.create_model("hcformer_nano", features_only=True).eval()
     model.model.load_state_dict(hcformer_from_official(reference.state_dict()))
     with torch.no_grad():
-        expected, out = reference(picture()), model(picture())
+        expected, out = reference(image()), model(image())
     assert len(out) == 4
     for theirs, ours in zip(expected, out):
         assert (ours - theirs).norm() / theirs.norm() < 5e-6
@@ -78,7 +78,7 @@ def test_golden_numbers():
     reference = fill(ReferenceHCFormer("hcformer_nano", num_classes=4))
     model.load_state_dict(hcformer_from_official(reference.state_dict()))
     with torch.no_grad():
-        out = model.eval()(picture(1, 64, 64))[0]
+        out = model.eval()(image(1, 64, 64))[0]
     torch.testing.assert_close(out, torch.tensor(GOLDEN), rtol=1e-4, atol=1e-4)
 
 
@@ -89,7 +89,7 @@ def test_gradients_equal_the_reference():
     reference = fill(ReferenceHCFormer("hcformer_nano", num_classes=3)).double()
     model = timm.create_model("hcformer_nano", num_classes=3).double()
     model.load_state_dict(hcformer_from_official(reference.state_dict()))
-    x = picture(1, 64, 64).double()
+    x = image(1, 64, 64).double()
     reference(x).square().sum().backward()
     model(x).square().sum().backward()
     expected = hcformer_from_official({name: p.grad for name, p in reference.named_parameters()})
@@ -308,7 +308,7 @@ def test_mlp_under_autocast_matches_plain_operations():
 
 
 def test_stems_and_local_convolutions():
-    x = picture(2, 64, 64)
+    x = image(2, 64, 64)
     for patch_size in (1, 2, 4):
         model = micro(stem="conv", patch_size=patch_size, local_conv=True)
         assert model.stem(x).shape[-2:] == (64 // patch_size, 64 // patch_size)
@@ -324,7 +324,7 @@ def test_local_convolutions_start_as_nothing_and_then_mix_neighbours():
     model = micro(local_conv=True).eval()
     plain = micro().eval()
     plain.load_state_dict(model.state_dict(), strict=False)
-    x = picture(1, 64, 64)
+    x = image(1, 64, 64)
     torch.testing.assert_close(model(x), plain(x))
     seen = [entry.assignment.patch for entry in model.forward_assignments(x)]
     torch.nn.init.constant_(model.stages[0].blocks[0].local.conv.weight, 0.5)

@@ -161,7 +161,7 @@ def test_drop_path_rates_rise_with_depth_and_act_in_training_only():
 
 
 @pytest.mark.parametrize("patch_size", [1, 2])
-def test_small_patches_for_small_pictures(patch_size):
+def test_small_patches_for_small_images(patch_size):
     model = micro(patch_size=patch_size, img_size=32)
     assert model(torch.randn(1, 3, 32, 32)).shape == (1, 5)
     assert [info["reduction"] for info in model.feature_info] == [patch_size * 2**i for i in range(4)]

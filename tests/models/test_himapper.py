@@ -617,10 +617,10 @@ def test_freezing():
 
 def test_copies_and_state_dicts():
     model, x = vit().eval(), torch.randn(1, 3, 32, 32)
-    twin = copy.deepcopy(model)
-    assert torch.equal(twin(x), model(x)) and twin.trunk is not model.trunk
-    if hasattr(twin, "set_input_size"):
-        assert twin.set_input_size.__self__ is twin.trunk
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied(x), model(x)) and copied.trunk is not model.trunk
+    if hasattr(copied, "set_input_size"):
+        assert copied.set_input_size.__self__ is copied.trunk
     other = vit()
     other.load_state_dict(model.state_dict())
     assert torch.equal(other.eval()(x), model(x))

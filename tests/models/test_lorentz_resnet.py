@@ -126,9 +126,9 @@ def test_conversion_there_and_back(name, tmp_path):
     done = convert_file("hyperboliccv", tmp_path / "ours.safetensors", tmp_path / "back.pth", to_official=True)
     back = torch.load(done.path, weights_only=True)
     x = torch.randn(2, 3, 16, 16)
-    twin = ReferenceLorentzResNet(num_classes=5, widths=WIDTHS, **PUBLISHED[name][2])
-    twin.load_state_dict(back)
-    torch.testing.assert_close(twin.eval()(x), reference(x), rtol=1e-4, atol=1e-5)
+    converted = ReferenceLorentzResNet(num_classes=5, widths=WIDTHS, **PUBLISHED[name][2])
+    converted.load_state_dict(back)
+    torch.testing.assert_close(converted.eval()(x), reference(x), rtol=1e-4, atol=1e-5)
 
 
 def test_official_names_and_shapes_are_those_of_the_sheet():

@@ -627,9 +627,9 @@ def test_state_dict_and_copies(name):
     other = LAYERS[name].make(LAYERS[name].kind(1.3, learnable=True)).eval()
     other.load_state_dict(torch.load(file, weights_only=True))
     torch.testing.assert_close(other(x), layer(x))
-    twin = copy.deepcopy(layer)
-    torch.testing.assert_close(twin(x), layer(x))
-    assert {type(p) for p in twin.parameters()} == {type(p) for p in layer.parameters()}
+    copied = copy.deepcopy(layer)
+    torch.testing.assert_close(copied(x), layer(x))
+    assert {type(p) for p in copied.parameters()} == {type(p) for p in layer.parameters()}
 
 
 @every_layer

@@ -266,8 +266,8 @@ def test_words_change_at_test():
     empty = PixelData(metainfo=words.metainfo, sem_seg=torch.full((1, 80, 80), 3))
     blank = np.zeros((80, 80, 3), dtype=np.uint8)
     for segments, drawn in ((words, True), (empty, False)):
-        picture = visualizer._draw_panoptic_seg(blank, segments.numpy(), ("cat",), "random")
-        assert picture.shape == blank.shape and bool(picture.any()) == drawn
+        painted = visualizer._draw_panoptic_seg(blank, segments.numpy(), ("cat",), "random")
+        assert painted.shape == blank.shape and bool(painted.any()) == drawn
     one = found(["zebra"])
     assert set((one % 1000).unique().tolist()) <= {0, 1}
     assert not (found(["zebra"], []) >= 1000).any()  # as stuff

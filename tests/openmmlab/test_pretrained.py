@@ -102,10 +102,10 @@ def test_a_detector_finds_a_shape():
     model = hypvision.load("mask-rcnn_hcformer_nano.shapes")
     assert tuple(model.dataset_meta["classes"]) == ("branched", "composite", "polygon", "round")
     scene = ShapesScenes("val", length=100, size=96, seed=0)[0]
-    picture = torch.from_numpy(np.asarray(scene.image)[..., ::-1].copy()).permute(2, 0, 1)  # BGR, as mmdet reads files
+    drawn = torch.from_numpy(np.asarray(scene.image)[..., ::-1].copy()).permute(2, 0, 1)  # BGR, as mmdet reads files
     sample = DetDataSample(metainfo=dict(img_shape=(96, 96), ori_shape=(96, 96), scale_factor=(1.0, 1.0), img_id=0))
     with torch.no_grad():
-        (result,) = model.test_step(dict(inputs=[picture], data_samples=[sample]))
+        (result,) = model.test_step(dict(inputs=[drawn], data_samples=[sample]))
     found = result.pred_instances
     best = found.bboxes[found.scores.argmax()]
     assert found.scores.max() > 0.5
@@ -136,19 +136,19 @@ def test_the_code_on_a_card_runs(name, library, tmp_path, monkeypatch):
     code = model_card(builtin_index().get(name)).split("```python\n")[1].split("```")[0]
     image = ShapesScenes("val", length=100, size=96, seed=0)[0].image
     monkeypatch.chdir(tmp_path)
-    image.save("picture.jpg")
+    image.save("image.jpg")
     space = dict(image=image, images=torch.randn(2, 3, 64, 64))
     exec(code, space)
     array = np.asarray(image)[..., ::-1].copy()  # BGR, as OpenCV reads files
-    image.save("picture.png")
+    image.save("image.png")
     if "labels" in space:
         model, infer = space["model"], space["inference_model"]
-        same = infer(model, "picture.png").pred_sem_seg.data, infer(model, array).pred_sem_seg.data
+        same = infer(model, "image.png").pred_sem_seg.data, infer(model, array).pred_sem_seg.data
         assert torch.equal(*same)
         assert space["labels"].shape == (96, 96) and 1 < len(space["labels"].unique()) <= len(space["names"]) == 5
     elif "found" in space:
         model, infer = space["model"], space["inference_detector"]
-        same = infer(model, "picture.png").pred_instances.bboxes, infer(model, array).pred_instances.bboxes
+        same = infer(model, "image.png").pred_instances.bboxes, infer(model, array).pred_instances.bboxes
         assert torch.equal(*same)
         assert space["found"].scores.max() > 0.5 and space["found"].bboxes.shape[1] == 4 and len(space["names"]) == 4
     else:

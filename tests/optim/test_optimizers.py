@@ -412,8 +412,8 @@ def test_points_follow_the_curvature(kind):
     """Everything moves with the old curvature first; then the tangent vectors at the origin stay."""
     manifold, x, optimizer = curved("tangent", kind)
     before = manifold.c.item()
-    twin_manifold, twin, frozen = curved("tangent", kind)
-    for parameter, space, optimizer_ in ((x, manifold, optimizer), (twin, twin_manifold, frozen)):
+    other_manifold, other, frozen = curved("tangent", kind)
+    for parameter, space, optimizer_ in ((x, manifold, optimizer), (other, other_manifold, frozen)):
         space.dist0(parameter).sum().backward()
         if optimizer_ is frozen:
             space.log_c.grad = None  # the same step without the curvature's
@@ -422,7 +422,7 @@ def test_points_follow_the_curvature(kind):
     assert abs(after - before) > 0.01
     manifold.check_point(x)
     torch.testing.assert_close(
-        manifold.to_tangent0(x.detach()), twin_manifold.to_tangent0(twin.detach()), rtol=1e-6, atol=1e-7
+        manifold.to_tangent0(x.detach()), other_manifold.to_tangent0(other.detach()), rtol=1e-6, atol=1e-7
     )
 
 

@@ -44,7 +44,7 @@ class Operation(NamedTuple):
         single = dtype == torch.float32
         name = self.exact.__name__
         if model == "poincare":
-            # what is added lands beyond the last number below the rim
+            # what is added lands beyond the last number below the boundary
             adds = "mobius" in name and (kind in ("generic", "antipodal") or "add" in name)
             return 6.0 if adds and single else math.inf
         if "boost" in name and single:
@@ -157,7 +157,7 @@ def _round(v: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 def _point(model: str, radius: float, heading: np.ndarray, c: float, dtype: torch.dtype) -> np.ndarray:
     size = math.sinh(radius) if model == "lorentz" else math.tanh(radius / 2)
     x = _round(heading * (size / math.sqrt(c)), dtype)
-    if model == "poincare":  # rounding must not carry it over the rim
+    if model == "poincare":  # rounding must not carry it over the boundary
         limit = 1 - 3 * torch.finfo(dtype).eps
         while (norm := np.linalg.norm(x) * math.sqrt(c)) > limit:
             x = _round(x * (limit / norm) * (1 - torch.finfo(dtype).eps), dtype)

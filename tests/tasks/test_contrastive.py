@@ -104,10 +104,10 @@ def test_shipped_weights():
     data = ShapeCaptions(split="val", length=60, scenes=False)
     model = CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions")).eval()
     samples = [data[i] for i in range(60)]
-    pictures = torch.stack([sample["inputs"] for sample in samples])
+    stacked = torch.stack([sample["inputs"] for sample in samples])
     labels = torch.tensor([sample["label"] for sample in samples])
     with torch.no_grad():
-        found = model(pictures, [""] * 60, labels, mode="predict")
+        found = model(stacked, [""] * 60, labels, mode="predict")
         words = clip.encode_text(clip.tokenizer(["A photo of a star in the scene"]), normalize=True)
         assert torch.allclose(words, model.encode_classes(["star"])[:, 0], atol=1e-6)
     right = sum(int(sample["scores"].argmax()) == sample["label"] for sample in found)

@@ -127,7 +127,7 @@ def test_promptkd_takes_the_teacher_of_its_cell(tmp_path, capsys):
     assert "PromptKD's teacher: The text prompts have a depth of 9" in told and "Set depth=" in told
 
 
-def test_pictures_of_a_cell(tmp_path):
+def test_images_of_a_cell(tmp_path):
     coop(tmp_path)
     out = tmp_path / "results"
     small = ["--datasets", "caltech101", "--seeds", 1, "--root", tmp_path, "--shots", 2, *SMALL]
@@ -135,8 +135,8 @@ def test_pictures_of_a_cell(tmp_path):
     cell = out / "shots/coop+lath/caltech101/2shots-seed1"
     assert run("explain", cell, "--root", tmp_path) == 0
     for name in ("attributes.png", "disk.png"):
-        with Image.open(cell / name) as picture:
-            assert picture.width > 300
+        with Image.open(cell / name) as image:
+            assert image.width > 300
     model, *_ = load_cell_model(cell, tmp_path)
     found = places(model, FewShotDataset(str(tmp_path), "caltech101", "test", size=64))
     assert found.attributes.shape == (3, 64) and found.classes.shape == (5, 64) and len(found.images) == 10

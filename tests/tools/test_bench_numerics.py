@@ -72,7 +72,7 @@ def test_what_a_library_refuses_and_what_is_not_finite():
     assert "one ray | hypvision | " in bench.table(found, "value") and "HypLL" not in bench.table(found, "value")
 
 
-def test_the_command_writes_tables_and_pictures(rows, tmp_path, monkeypatch, capsys):
+def test_the_command_writes_tables_and_images(rows, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "RADII", {"lorentz": (1.0, 6.0), "ball": (1.0, 6.0)})
     monkeypatch.setattr(bench, "_rows", lambda: [row for row in rows if row.name in ("dist", "expmap0")])
     parser = argparse.ArgumentParser()

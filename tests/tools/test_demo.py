@@ -48,7 +48,7 @@ def test_floors(demo):
     assert demo.floor(open_vocabulary) == pytest.approx(np.mean(ground) / 17)  # 0 for the 16 shapes
 
 
-def test_sheets_show_some_of_the_painted_pictures(demo):
+def test_sheets_show_some_of_the_painted_images(demo):
     shown = demo.ROOT / "classification" / "shown"
     shown.mkdir(parents=True)
     for i in range(20):

@@ -35,8 +35,8 @@ def tool(monkeypatch, *arguments):
 def test_a_classifier(monkeypatch, data, tmp_path, capsys):
     config = ROOT / "configs/hcformer/hcformer-nano_cifar10.py"
     options = [f"data_root={data / 'folder'}", *(f"model.backbone.{item}" for item in SMALL)]
-    path, picture = tmp_path / "numbers.json", tmp_path / "clusters.png"
-    out = ["--json", path, "--draw", picture, "--images", 8]
+    path, image = tmp_path / "numbers.json", tmp_path / "clusters.png"
+    out = ["--json", path, "--draw", image, "--images", 8]
     assert tool(monkeypatch, config, *out, "--cfg-options", *options, "model.backbone.alpha=2.0") == 0
     rows = json.loads(path.read_text())["blocks"]
     assert [(row["stage"], row["block"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (3, 0)]
@@ -44,7 +44,7 @@ def test_a_classifier(monkeypatch, data, tmp_path, capsys):
         assert row["alpha"] == 2 and row["bias"] == 0 and row["scale1"] == pytest.approx(0.1)
         assert 0 < row["excess"] < 1 and 0 < row["entropy"] < 1 and row["mixer"] > 0 and row["mlp"] > 0
         assert row["grad"] > 0 and row["grad_alpha"] > 0
-    assert len(capsys.readouterr().out.strip().splitlines()) == 5 and picture.stat().st_size > 0
+    assert len(capsys.readouterr().out.strip().splitlines()) == 5 and image.stat().st_size > 0
 
     assert tool(monkeypatch, ROOT / "configs/baselines/resnet10t_cifar10.py", "--cfg-options", options[0]) == 2
     assert "does not cluster" in capsys.readouterr().err

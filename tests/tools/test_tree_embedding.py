@@ -32,17 +32,17 @@ def page(tmp_path):
     return path
 
 
-def test_the_command_writes_a_table_and_a_picture(page, tmp_path, capsys):
+def test_the_command_writes_a_table_and_an_image(page, tmp_path, capsys):
     pytest.importorskip("geoopt")
-    picture = tmp_path / "new" / "tree.png"
-    options = f"--depth 2 --steps 5 --seeds 2 --rates 0.1 0.3 --write {page} --image {picture}"
+    image = tmp_path / "new" / "tree.png"
+    options = f"--depth 2 --steps 5 --seeds 2 --rates 0.1 0.3 --write {page} --image {image}"
     bench.run(arguments(options))
     text = page.read_text()
     rows = [line for line in text.splitlines() if line.startswith("| ") and "hypvision" in line or "geoopt" in line]
     assert text.startswith("before") and text.endswith("after\n") and "old" not in text and "13 nodes" in text
     assert len([row for row in rows if row.startswith("|")]) == 4 and "Euclidean plane, Adam" in text
     assert rows[-1] in capsys.readouterr().out
-    assert Image.open(picture).width > 1000
+    assert Image.open(image).width > 1000
 
 
 def test_training_lowers_the_loss_from_one_start_for_all():
@@ -98,18 +98,18 @@ def test_bad_options_are_told(page, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def pictures():
+def images():
     spec = importlib.util.spec_from_file_location("draw_geometry", ROOT / "tools" / "draw_geometry.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_triangle_obeys_gauss_and_bonnet(pictures, tmp_path):
-    missing = math.pi - pictures.angle_sum(pictures.CORNERS)
-    places, vectors, turned = pictures.carried(pictures.CORNERS)
+def test_the_triangle_obeys_gauss_and_bonnet(images, tmp_path):
+    missing = math.pi - images.angle_sum(images.CORNERS)
+    places, vectors, turned = images.carried(images.CORNERS)
     assert missing > 0.5 and abs(turned) == pytest.approx(missing, rel=1e-9)
     lengths = poincare.norm(torch.from_numpy(places), torch.from_numpy(vectors), 1.0)
     assert torch.allclose(lengths, torch.full_like(lengths, 0.25))
-    pictures.draw(tmp_path / "lines.png")
+    images.draw(tmp_path / "lines.png")
     assert Image.open(tmp_path / "lines.png").width > 800

@@ -89,9 +89,9 @@ def test_circles_are_at_their_distance():
     disk.circle((0.4, -0.3), 1.2)
     drawn = disk.axes.patches[-1]
     angles = np.linspace(0, 6, 9)
-    rim = np.array(drawn.center) + drawn.radius * np.stack([np.cos(angles), np.sin(angles)], 1)
+    boundary = np.array(drawn.center) + drawn.radius * np.stack([np.cos(angles), np.sin(angles)], 1)
     centre = torch.tensor([[0.4, -0.3]], dtype=torch.float64).expand(9, 2)
-    found = poincare.dist(torch.from_numpy(rim), centre, 1.0)
+    found = poincare.dist(torch.from_numpy(boundary), centre, 1.0)
     assert torch.allclose(found, torch.full_like(found, 1.2))
 
 
@@ -143,7 +143,7 @@ def test_a_tree_is_recovered_from_its_distances():
         average_linkage(noise)
 
 
-def test_trees_are_drawn_with_names_and_pictures():
+def test_trees_are_drawn_with_names_and_images():
     linkage = average_linkage(np.array([[0, 1, 4], [1, 0, 4], [4, 4, 0.0]]))
     figure = draw_tree(linkage, ["cat", "dog", "ship"], leaf_images=[Image.new("RGB", (8, 8), "red")] * 3, title="tree")
     axes = figure.axes[0]

@@ -29,7 +29,7 @@ def model():
 
 
 @pytest.mark.parametrize("kind", ["attention", "cosine"])
-def test_maps_are_shares_of_the_picture(model, kind):
+def test_maps_are_shares_of_the_image(model, kind):
     model.train()
     maps, out = part_maps(model, torch.randn(2, 3, 64, 96), kind)
     assert [tuple(level.shape) for level in maps] == [(2, n, 8, 12) for n in (32, 16, 8, 4)]
@@ -100,16 +100,16 @@ def test_bright_where_the_map_is():
     image = Image.new("RGB", (64, 64), "white")
     left = torch.zeros(2, 4, 4)
     left[0, :, :2], left[1, :, 2:] = 1, 1
-    picture = np.asarray(draw_tree(image, [left, left[:1]], leaf=64, labels=False).convert("L"), dtype=float)
-    bottom = picture[-76:-12, 12 : 12 + 64]  # the first leaf
+    drawing = np.asarray(draw_tree(image, [left, left[:1]], leaf=64, labels=False).convert("L"), dtype=float)
+    bottom = drawing[-76:-12, 12 : 12 + 64]  # the first leaf
     assert bottom[:, 2:20].mean() > 200 and bottom[:, 44:60].mean() < 90
 
 
 def test_all_views(model):
     scene = make_scene(0, size=(64, 96)).image
-    pictures = explain_hierarchy(model, scene, size=64)
-    assert set(pictures) == {"tree", "levels", "disk"}
-    assert pictures["tree"].width > 32 * 56 and pictures["disk"].size == (640, 640)
+    images = explain_hierarchy(model, scene, size=64)
+    assert set(images) == {"tree", "levels", "disk"}
+    assert images["tree"].width > 32 * 56 and images["disk"].size == (640, 640)
     flat = timm.create_model("himapper", img_size=64, geometry="euclidean", **SMALL)
     assert set(explain_hierarchy(flat, scene.resize((64, 64)), size=64)) == {"tree", "levels"}
     with pytest.raises(HypvisionError, match="does not accept images of 96 x 64"):

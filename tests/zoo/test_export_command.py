@@ -101,8 +101,8 @@ def test_the_head_of_a_detector_takes_the_exported_maps(tmp_path, kind):
     pytest.importorskip("mmdet")
     name, path = "mask-rcnn_hcformer_nano.shapes", tmp_path / "maps"
     assert export_model(name, kind, path, part="features").difference < 1e-4
-    picture = ShapesScenes("val", length=100, size=96, seed=0)[0].image
-    x = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None].float()
+    drawn = ShapesScenes("val", length=100, size=96, seed=0)[0].image
+    x = torch.from_numpy(np.array(drawn)).permute(2, 0, 1)[None].float()
     x = (x - torch.tensor([123.675, 116.28, 103.53]).view(3, 1, 1)) / torch.tensor([58.395, 57.12, 57.375]).view(
         3, 1, 1
     )

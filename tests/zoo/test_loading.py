@@ -49,9 +49,9 @@ def test_the_shipped_classifier_knows_its_shapes():
     data = ShapesClassification("val", length=640, size=64, seed=0, level="shape")
     assert tuple(model.pretrained_cfg["label_names"]) == tuple(data.classes)
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
-    pictures, labels = zip(*(data[i] for i in range(160)))
+    images, labels = zip(*(data[i] for i in range(160)))
     with torch.no_grad():
-        found = model(torch.stack([transform(picture) for picture in pictures])).argmax(1)
+        found = model(torch.stack([transform(image) for image in images])).argmax(1)
     assert (found == torch.tensor(labels)).float().mean() > 0.9
 
 

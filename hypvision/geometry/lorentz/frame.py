@@ -141,11 +141,11 @@ class _Perpendicular(Function):
     @staticmethod
     def forward(ctx, v, x, keep):
         ctx.save_for_backward(v, x, keep)
-        out, wide_x = widen(v), widen(x)
-        square = torch.einsum("...d,...d->...", wide_x, wide_x).unsqueeze(-1)
+        out, x64 = widen(v), widen(x)
+        square = torch.einsum("...d,...d->...", x64, x64).unsqueeze(-1)
         for _ in range(1 if has_float64(v) else 2):
-            amount = torch.einsum("...d,...d->...", wide_x, out).unsqueeze(-1) / torch.where(keep, square, 1)
-            out = torch.where(keep, torch.addcmul(out, wide_x, amount, value=-1), out)
+            amount = torch.einsum("...d,...d->...", x64, out).unsqueeze(-1) / torch.where(keep, square, 1)
+            out = torch.where(keep, torch.addcmul(out, x64, amount, value=-1), out)
         return out.to(v.dtype)
 
     @staticmethod

@@ -78,7 +78,7 @@ def embed(model, images):
 
 
 def outputs(model, seed=0):
-    images, tokens = clip_models.pictures(model, seed=seed), clip_models.prompts(seed=seed)
+    images, tokens = clip_models.random_images(model, seed=seed), clip_models.prompts(seed=seed)
     model.eval()
     with torch.no_grad():
         return [embed(model, images), encode_text(model, tokens), encode_dense(model, images)[0]]
@@ -97,7 +97,7 @@ def learn(model, noise=0.1):
 
 
 def backward(model):
-    images, tokens = clip_models.pictures(model), clip_models.prompts()
+    images, tokens = clip_models.random_images(model), clip_models.prompts()
     if adapters.is_injected(model, "lathadapter"):
         module = adapters.adapter_of(model, "lathadapter").module
         text = F.normalize(encode_text(model, tokens), dim=-1).float()
@@ -207,7 +207,7 @@ def test_gradients_do_not_depend_on_how_often_a_model_is_called(quick):
     for checkpointing, together in ((False, False), (False, True), (True, True)):
         model = learn(adapters.inject(make(), method.options)).train()
         model.set_grad_checkpointing(checkpointing)
-        losses = [embed(model, clip_models.pictures(model, seed=seed)).square().sum() for seed in (0, 1)]
+        losses = [embed(model, clip_models.random_images(model, seed=seed)).square().sum() for seed in (0, 1)]
         if together:
             sum(losses).backward()
         else:
@@ -239,7 +239,7 @@ def test_casting_the_model_casts_what_it_computes(quick):
     _, _, model = quick
     single = outputs(learn(model))
     model.double()
-    images = clip_models.pictures(model).double()
+    images = clip_models.random_images(model).double()
     with torch.no_grad():
         double = embed(model, images)
     assert double.dtype == torch.double and (double - single[0]).abs().max() < 1e-4
@@ -248,7 +248,7 @@ def test_casting_the_model_casts_what_it_computes(quick):
 def test_copies_are_independent(quick):
     _, make, model = quick
     model.train()
-    graph = embed(model, clip_models.pictures(model))
+    graph = embed(model, clip_models.random_images(model))
     before = outputs(learn(model))
     other = copy.deepcopy(model)
     assert graph.requires_grad and difference(outputs(other), before) < 1e-5

@@ -30,7 +30,7 @@ OPTIONS = [
 def outputs(model, seed=0):
     model.eval()
     with torch.no_grad():
-        return model(clip_models.pictures(model, seed=seed), clip_models.prompts(seed=seed))[:2]
+        return model(clip_models.random_images(model, seed=seed), clip_models.prompts(seed=seed))[:2]
 
 
 def close(a, b, tolerance=1e-5):
@@ -172,7 +172,7 @@ def test_report_of_the_clip_on_known_rows(geometry):
 def test_only_the_blocks_train_and_get_finite_gradients():
     model = adapters.inject(clip_models.openai_clip(), block=16)
     model.train()
-    image, text, scale = model(clip_models.pictures(model), clip_models.prompts())
+    image, text, scale = model(clip_models.random_images(model), clip_models.prompts())
     (image[0] @ text[0] * scale).backward()
     trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert trained == set(adapters.adapter_state_dict(model))
@@ -193,7 +193,7 @@ def test_gradients_are_those_of_the_reference(kind, checkpointing, path):
         if fused and checkpointing:
             model.set_grad_checkpointing(True)
         for _ in range(2):  # the second pass must not reuse the graph of the first
-            image, text = model(clip_models.pictures(model), clip_models.prompts())[:2]
+            image, text = model(clip_models.random_images(model), clip_models.prompts())[:2]
             F.mse_loss(image, text[:2]).backward()
         gradients.append([parameter.grad for parameter in adapters.trainable_parameters(model)])
     # (2 x) because the reference is less exact in float32
@@ -229,7 +229,7 @@ def test_half_precision(dtype):
 def test_autocast_trains():
     model = adapters.inject(clip_models.openai_clip(), block=16).train()
     with torch.autocast("cpu", torch.bfloat16):
-        loss = model.encode_image(clip_models.pictures(model)).float().square().mean()
+        loss = model.encode_image(clip_models.random_images(model)).float().square().mean()
     loss.backward()
     gradients = [p.grad for name, p in model.named_parameters() if name.startswith("visual") and "hyperclip" in name]
     assert all(g.dtype == torch.float32 and g.isfinite().all() for g in gradients)
@@ -251,7 +251,7 @@ def test_official_options():
     options = dict(block=16, text=False, vision_layers=(3,))
     model = adapters.inject(clip_models.openai_clip(), official_dense_only=True, **options)
     usual = adapters.inject(clip_models.openai_clip(), **options)
-    images, before = clip_models.pictures(model), outputs(model)
+    images, before = clip_models.random_images(model), outputs(model)
     with torch.no_grad():
         dense = encode_dense(model, images)[0]
         for adapted in (model, usual):

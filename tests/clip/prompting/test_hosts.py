@@ -36,8 +36,8 @@ def make(name, clip=None, **options):
     return shaken(host)
 
 
-def pictures(host, count=3):
-    return clip_models.pictures(host.clip, count)
+def host_images(host, count=3):
+    return clip_models.random_images(host.clip, count)
 
 
 def close(a, b, tolerance=2e-5):
@@ -62,7 +62,7 @@ def expected_maple(host, images, emulate=False):
 @pytest.mark.parametrize("emulate", [False, True])
 def test_maple(emulate):
     host = make("maple", emulate_half=emulate)
-    images = pictures(host)
+    images = host_images(host)
     found, expected = host(images).logits(), expected_maple(host, images, emulate)
     close(found, expected)
     a, b = (gradients(F.cross_entropy(x, LABELS), host) for x in (found, expected))
@@ -75,7 +75,7 @@ def test_maple(emulate):
 
 def test_promptsrc():
     host = make("promptsrc").train()
-    images, learner = pictures(host), host.learner
+    images, learner = host_images(host), host.learner
     out = host(images, LABELS)
     expected, prompted = reference.promptsrc(
         host.clip, tokenize, NAMES, images, LABELS, learner.ctx, list(learner.deep_text),
@@ -94,7 +94,7 @@ def test_promptsrc():
 @pytest.mark.parametrize("per_class", [False, True])
 def test_coop(position, per_class):
     host = make("coop", tokens=4, position=position, per_class=per_class, classes=len(NAMES))
-    images, prefix = pictures(host), "X X X X"
+    images, prefix = host_images(host), "X X X X"
     texts = reference.class_texts(host.clip, tokenize, prefix, NAMES, host.learner.ctx, position=position)
     expected = reference.logits(host.clip, reference.image_features(host.clip, images), texts)
     found = host(images).logits()
@@ -106,7 +106,7 @@ def test_coop(position, per_class):
 
 def test_cocoop():
     host = make("cocoop", tokens=4)
-    images = pictures(host)
+    images = host_images(host)
     expected = reference.cocoop(host.clip, tokenize, NAMES, images, host.learner.ctx, host.learner.meta)
     found = host(images).logits()
     close(found, expected)
@@ -117,7 +117,7 @@ def test_cocoop():
 @pytest.mark.parametrize("name", ["deep-vision", "deep-language", "ivlp"])
 def test_prompts_of_one_tower_or_both(name):
     host = make(name)
-    images, learner = pictures(host), host.learner
+    images, learner = host_images(host), host.learner
     vision = [learner.visual, *learner.deep_visual] if hasattr(learner, "visual") else []
     if learner.text_tokens:
         texts = reference.class_texts(host.clip, tokenize, "a photo of a", NAMES, learner.ctx, list(learner.deep_text))
@@ -129,7 +129,7 @@ def test_prompts_of_one_tower_or_both(name):
 
 def test_zero_shot_is_clip_and_its_ensemble_a_mean():
     host = make("zeroshot")
-    images = pictures(host)
+    images = host_images(host)
     host.set_classes(NAMES, "{} texture.")
     texts = host.clip.encode_text(tokenize([f"{name} texture." for name in NAMES]))
     close(host(images).logits(), reference.logits(host.clip, host.clip.encode_image(images), texts))
@@ -151,7 +151,7 @@ def kd(**options):
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_promptkd(training, temperature):
     host = kd(weight=200.0, temperature=temperature).train(training)
-    images, teacher, prompts = pictures(host, 4), host.teacher, host.learner["prompts"]
+    images, teacher, prompts = host_images(host, 4), host.teacher, host.learner["prompts"]
     texts = reference.unit(reference.class_texts(teacher.clip, tokenize, "a photo of a", NAMES, teacher.learner.ctx,
                                                  list(teacher.learner.deep_text)))  # fmt: skip
     tuned = [teacher.learner.visual, *teacher.learner.deep_visual]
@@ -177,11 +177,11 @@ def test_promptkd(training, temperature):
 
 def test_clip_adapter():
     host = make("clip-adapter")
-    x, (down, _, up, _) = host.clip.encode_image(pictures(host)), host.learner
+    x, (down, _, up, _) = host.clip.encode_image(host_images(host)), host.learner
     adapted = 0.2 * ((x @ down.weight.T).relu() @ up.weight.T).relu() + 0.8 * x
     texts = reference.plain_texts(host.clip, tokenize, "a photo of a {}.", NAMES)
-    close(host(pictures(host)).logits(), reference.logits(host.clip, adapted, texts))
-    assert torch.equal(host(x.detach()).logits(), host(pictures(host)).logits())  # from features that were kept
+    close(host(host_images(host)).logits(), reference.logits(host.clip, adapted, texts))
+    assert torch.equal(host(x.detach()).logits(), host(host_images(host)).logits())  # from features that were kept
 
 
 def test_tip_adapter():
@@ -190,7 +190,7 @@ def test_tip_adapter():
     generator = torch.Generator().manual_seed(0)
     features, labels = torch.randn(8, 64, generator=generator), torch.arange(8) % 4
     host.fill(features, labels)
-    images = pictures(host)
+    images = host_images(host)
     image = reference.unit(host.clip.encode_image(images))
     values = torch.eye(4)[labels]
     host.clip.logit_scale.data.fill_(torch.tensor(100.0).log())
@@ -222,7 +222,7 @@ def test_tip_adapter():
 def test_linear_probe():
     host = build_host(bundle(), "linear-probe", classes=4)
     host.set_classes(NAMES)
-    images = pictures(host)
+    images = host_images(host)
     assert not host(images).logits().any()
     shaken(host)
     image = reference.unit(host.clip.encode_image(images))
@@ -242,7 +242,7 @@ def test_state_dicts_hold_what_was_learned(tmp_path):
                 parameter.zero_()
         load_learned(other, tmp_path / "a.pth")
         other.set_classes(NAMES)
-        images = pictures(host)
+        images = host_images(host)
         assert torch.equal(host.eval()(images).logits(), other.eval()(images).logits())
         found = other.load_state_dict(state)
         assert not found.missing_keys and not found.unexpected_keys
@@ -264,7 +264,7 @@ def test_depth_one_is_shallow():
     deep = make("ivlp", depth=2)
     deep.learner.ctx.data.copy_(host.learner.ctx)
     deep.learner.visual.data.copy_(host.learner.visual)
-    images = pictures(host)
+    images = host_images(host)
     assert (deep(images).logits() - host(images).logits()).abs().max() > 1e-3
     coop = make("coop", tokens=2, words="a photo")
     coop.learner.ctx.data.copy_(host.learner.ctx)
@@ -288,7 +288,7 @@ def test_tokens_begin_as_words(name):
 @pytest.mark.parametrize("name", PROMPTED)
 def test_new_classes_do_not_depend_on_old_ones(name):
     host, fresh = make(name), make(name)
-    images = pictures(host)
+    images = host_images(host)
     host.eval(), fresh.eval()
     with torch.no_grad():
         host(images)
@@ -303,7 +303,7 @@ def test_new_classes_do_not_depend_on_old_ones(name):
 @pytest.mark.parametrize("name", ["maple", "promptsrc", "coop", "zeroshot"])
 def test_texts_are_encoded_once_in_evaluation(name):
     host = make(name).eval()
-    images = pictures(host)
+    images = host_images(host)
     with mock.patch.object(module, "encode_text", wraps=module.encode_text) as encode, torch.no_grad():
         for _ in range(3):
             host(images)
@@ -320,7 +320,7 @@ def test_texts_are_encoded_once_in_evaluation(name):
 @pytest.mark.parametrize("name", ["deep-vision", "clip-adapter"])
 def test_texts_that_nothing_learned_reaches_are_encoded_once_in_training(name):
     host = make(name).train()
-    images = pictures(host)
+    images = host_images(host)
     with mock.patch.object(module, "encode_text", wraps=module.encode_text) as encode:
         for _ in range(3):
             F.cross_entropy(host(images).logits(), LABELS).backward()
@@ -351,7 +351,7 @@ def test_parts_of_the_classes_at_a_time(name, chunk):
     found = []
     for size in (None, chunk):
         host = make(name, text_chunk=size).train()
-        images = pictures(host) if images is None else images
+        images = host_images(host) if images is None else images
         loss = F.cross_entropy(host(images).logits(), LABELS)
         found.append([loss, *gradients(loss, host)])
     for a, b in zip(*found):
@@ -363,7 +363,7 @@ def test_only_the_learner_trains():
         host = make(name).train()
         trained = {n for n, p in host.named_parameters() if p.requires_grad}
         assert trained and all(n.startswith("learner.") for n in trained)
-        out = host(pictures(host), LABELS)
+        out = host(host_images(host), LABELS)
         (out.fit(out.logits(), LABELS) + sum(out.losses.values())).backward()
         assert all(p.grad is not None and p.grad.abs().max() > 0 for p in host.learner.parameters())
         assert not host.clip.training
@@ -376,7 +376,7 @@ def test_other_towers(name, kind):
     model = getattr(clip_models, kind)()
     host = build_host(CLIPBundle(model, tokenize, (0.0,) * 3, (1.0,) * 3), name, **PROMPTED[name]).train()
     host.set_classes(NAMES)
-    images = pictures(host)
+    images = host_images(host)
     out = host(images, LABELS)
     (out.fit(out.logits(), LABELS) + sum(out.losses.values())).backward()
     assert all(p.grad.isfinite().all() and p.grad.abs().max() > 0 for p in host.learner.parameters())
@@ -399,7 +399,7 @@ def test_numbers_of_parameters_on_vit_b16(name, options, count):
 
 def test_the_batched_reference_is_the_one_by_sequences():
     host = make("ivlp")
-    images, learner, model = pictures(host), host.learner, host.clip
+    images, learner, model = host_images(host), host.learner, host.clip
     vision = [learner.visual, *learner.deep_visual]
     tokens = tokenize([f"a photo of a {name}." for name in NAMES])
     texts = reference.batched_texts(model, tokens, learner.ctx, list(learner.deep_text))
@@ -409,7 +409,7 @@ def test_the_batched_reference_is_the_one_by_sequences():
 @pytest.mark.parametrize("name", ["maple", "promptsrc", "clip-adapter"])
 def test_under_autocast_only_the_towers_are_rounded(name):
     host = make(name).train()
-    images = pictures(host)
+    images = host_images(host)
     expected = host(images, LABELS).logits()
     with torch.autocast("cpu", torch.bfloat16):
         out = host(images, LABELS)

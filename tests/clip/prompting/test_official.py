@@ -103,7 +103,7 @@ def test_converted_checkpoints_give_the_official_logits(method, tmp_path):
     host = build_host(bundle(), method, **options)
     load_learned(host, found.path)
     host.set_classes(NAMES)
-    images = clip_models.pictures(host.clip, 3)
+    images = clip_models.random_images(host.clip, 3)
     with torch.no_grad():
         logits = host.eval()(images).logits()
         wanted = expected(method, weights, host.clip, images)

@@ -8,7 +8,7 @@ from references.hyperclip import ReferenceHead, reference_packed
 pytest.importorskip("open_clip")
 
 from helpers import clip_models
-from helpers.segmenter import HEAD, build, picture
+from helpers.segmenter import HEAD, build, random_image
 from references.clip import reference_dense
 
 from hypvision.clip.towers import find_towers
@@ -85,7 +85,7 @@ def test_converted_segmenter_is_the_reference(tmp_path, family, layers):
 
     model.load_state_dict(load_file(done.path))
     model.set_classes(["cat", "old dog", "grass"])
-    image = picture(64, 64)
+    image = random_image(64, 64)
     with torch.no_grad():
         found = model.logits(image[None])
     names = [f"A photo of a {name} in the scene" for name in model.classes]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import clip_models
-from helpers.segmenter import build, picture
+from helpers.segmenter import build, random_image
 from PIL import Image
 
 from hypvision.checkpoints.storage import write_weights
@@ -30,9 +30,9 @@ def photos(tmp_path_factory):
     return folder
 
 
-def test_function_takes_any_picture_and_any_classes(photos):
+def test_function_takes_any_image_and_any_classes(photos):
     model = build()
-    array = picture(40, 50).permute(1, 2, 0).numpy().astype(np.uint8)
+    array = random_image(40, 50).permute(1, 2, 0).numpy().astype(np.uint8)
     found = segment(array, ["cat", "dog"], model)
     assert found.labels.shape == (40, 50) and found.classes == ("cat", "dog") and set(np.unique(found.labels)) <= {0, 1}
     drawn = draw_segmentation(found.image, found.labels, found.classes)
@@ -54,7 +54,7 @@ def test_function_takes_any_picture_and_any_classes(photos):
             segment(*arguments, model)
 
 
-def test_pictures_are_seen_as_they_are_shown(tmp_path):
+def test_images_are_seen_as_they_are_shown(tmp_path):
     """16 bits keep their shades; a camera's note on the orientation is followed; alpha, grey and CMYK are RGB."""
     grey = np.linspace(0, 255, 48 * 32).reshape(48, 32).astype(np.uint8)
     Image.fromarray(grey).save(tmp_path / "8.png")

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import clip_models
-from helpers.segmenter import build, picture
+from helpers.segmenter import build, random_image
 from references.hyperclip import reference_loss
 
 from hypvision.clip import adapters
@@ -19,14 +19,14 @@ from hypvision.clip.towers import encode_dense
 from hypvision.errors import HypvisionError
 
 
-def test_any_picture_any_classes():
+def test_any_image_any_classes():
     model = build()
-    first = model.predict([picture(), picture(33, 20)])
+    first = model.predict([random_image(), random_image(33, 20)])
     assert [tuple(label.shape) for label in first] == [(50, 70), (33, 20)]
     model.set_classes(["sky"])
-    assert (model.predict([picture()])[0] == 0).all()
+    assert (model.predict([random_image()])[0] == 0).all()
     model.set_classes([f"thing number {i}" for i in range(40)])  # more than pad_len and more than a chunk
-    label, scores = model.predict([picture()], scores=True, sizes=[(20, 30)])[0]
+    label, scores = model.predict([random_image()], scores=True, sizes=[(20, 30)])[0]
     assert scores.shape == (40, 20, 30) and (scores.argmax(0) == label).all() and 0 <= scores.min() <= scores.max() <= 1
 
 
@@ -34,9 +34,9 @@ def test_any_picture_any_classes():
 def test_every_kind_of_clip(kind):
     make = dict(openai=clip_models.openai_clip, siglip=clip_models.siglip, custom=clip_models.custom_blocks)[kind]
     model = build(make=make)
-    assert model.predict([picture()])[0].shape == (50, 70)
+    assert model.predict([random_image()])[0].shape == (50, 70)
     model.train()
-    loss = model(torch.stack([picture(64, 64)]), torch.randint(0, 3, (1, 64, 64)))
+    loss = model(torch.stack([random_image(64, 64)]), torch.randint(0, 3, (1, 64, 64)))
     loss.backward()
     trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert {name for name, p in model.named_parameters() if p.requires_grad} == trained
@@ -47,7 +47,7 @@ def test_every_kind_of_clip(kind):
 def test_sliding_is_windows_and_the_whole_averaged(squash):
     """Written out window by window for one image."""
     model = build(squash=squash)
-    image = picture(50, 70)
+    image = random_image(50, 70)
     width = 96 if squash else round(96 / 50 * 70)
     large = F.interpolate(image[None], (96, width), mode="bilinear", align_corners=False)
 
@@ -75,15 +75,15 @@ def test_sliding_is_windows_and_the_whole_averaged(squash):
 def test_similarity_head():
     model = build(head=dict(type="similarity"))
     with torch.no_grad():
-        features = encode_dense(model.clip, (picture(64, 64)[None] - 120) / 60)[0]
+        features = encode_dense(model.clip, (random_image(64, 64)[None] - 120) / 60)[0]
         words = model.encode_classes()[:, 0]
-        found = model.logits(picture(64, 64)[None])
+        found = model.logits(random_image(64, 64)[None])
     assert sum(p.numel() for p in model.head.parameters()) == 2 and model.upsample1 is None
     for t in range(3):
         cosine = torch.cosine_similarity(features, words[t][None, :, None, None], dim=1)
         assert torch.allclose(found[:, t], 20 * cosine - 10, atol=1e-4)
     model.train()
-    model(picture(64, 64)[None], torch.zeros(1, 64, 64, dtype=torch.long)).backward()
+    model(random_image(64, 64)[None], torch.zeros(1, 64, 64, dtype=torch.long)).backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
     with pytest.raises(HypvisionError, match="no head 'fcn'"):
         build(head=dict(type="fcn"))
@@ -136,18 +136,18 @@ def test_text_is_encoded_again_when_something_changed():
     original = model._encode_classes
     model._encode_classes = lambda names: calls.append(names) or original(names)
     for _ in range(2):
-        model.predict([picture()])
+        model.predict([random_image()])
     assert len(calls) == 1
     with torch.no_grad():
         before = model.encode_classes()
     model.set_classes(["cat", "dog", "snow"])
-    model.predict([picture()])
+    model.predict([random_image()])
     model.set_classes(["cat", "dog", "grass"])
     with torch.no_grad():
         assert torch.allclose(model.encode_classes(), before, atol=1e-6)
     assert len(calls) == 3
     model.train()
-    model(picture(64, 64)[None], torch.zeros(1, 64, 64, dtype=torch.long)).backward()
+    model(random_image(64, 64)[None], torch.zeros(1, 64, 64, dtype=torch.long)).backward()
     with torch.no_grad():
         for parameter in adapters.trainable_parameters(model.clip):
             parameter.sub_(10 * parameter.grad.sign() * 1e-2)
@@ -165,7 +165,7 @@ def test_frozen_text_is_not_encoded_in_training():
     model._encode_classes = lambda names: calls.append(names) or original(names)
     model.train()
     for _ in range(3):
-        model(picture(64, 64)[None], torch.zeros(1, 64, 64, dtype=torch.long)).backward()
+        model(random_image(64, 64)[None], torch.zeros(1, 64, 64, dtype=torch.long)).backward()
     assert len(calls) == 1
 
 
@@ -178,7 +178,7 @@ def test_templates_and_synonyms():
     assert text.shape == (2, 2, 64) and torch.allclose(text.norm(dim=-1), torch.ones(2, 2))
     assert torch.allclose(text[0, 0], F.normalize(single[:2, 0].mean(0), dim=0), atol=1e-5)
     assert torch.allclose(text[1, 0], single[2, 0], atol=1e-5)
-    assert model.predict([picture()])[0].shape == (50, 70)
+    assert model.predict([random_image()])[0].shape == (50, 70)
     assert prompts("wall, rock", ["a {}"]) == [["a wall"]]
 
 
@@ -199,7 +199,7 @@ def test_other_tunings(tune):
     model = build(adapter=None, tune=tune).train()
     before = {name: value.clone() for name, value in model.clip.state_dict().items()}
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    model(picture(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).backward()
+    model(random_image(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).backward()
     optimizer.step()
     changed = {name for name, value in model.clip.state_dict().items() if not torch.equal(value, before[name])}
     if tune == "frozen":
@@ -219,7 +219,7 @@ def test_whatever_trains_gets_a_gradient(options):
     tune, form = options.get("tune", "adapter"), options.get("form", "weight")
     adapter = dict(block=16, form=form) if tune == "adapter" else None
     model = build(adapter=adapter, tune=tune).train()
-    model(picture(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).backward()
+    model(random_image(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).backward()
     assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
 
@@ -227,7 +227,7 @@ def test_a_tuning_leaves_nothing_of_the_one_before():
     model = clip_models.openai_clip()
     for mode in ("attention", "full"):
         set_tuning(model, mode)
-    model.encode_image(clip_models.pictures(model)).square().sum().backward()
+    model.encode_image(clip_models.images(model)).square().sum().backward()
     assert all(part.any() for part in model.visual.transformer.resblocks[0].attn.in_proj_weight.grad.chunk(3))
 
 
@@ -235,13 +235,13 @@ def test_checkpointing_and_amp():
     gradients = []
     for checkpointing in (False, True):
         model = build(checkpointing=checkpointing).train()
-        model(picture(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).backward()
+        model(random_image(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).backward()
         gradients.append([p.grad for p in model.parameters() if p.requires_grad])
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients))
     with torch.autocast("cpu", torch.bfloat16):
-        assert model(picture(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).dtype == torch.float32
+        assert model(random_image(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).dtype == torch.float32
         model.eval()
-        assert model.predict([picture()])[0].shape == (50, 70)
+        assert model.predict([random_image()])[0].shape == (50, 70)
 
 
 def test_weights_travel():
@@ -251,7 +251,7 @@ def test_weights_travel():
         for parameter in adapters.trainable_parameters(model.clip):
             parameter.add_(0.1 * torch.randn_like(parameter))
     other.load_state_dict(model.state_dict())
-    assert torch.equal(copy.deepcopy(other).predict([picture()])[0], model.predict([picture()])[0])
+    assert torch.equal(copy.deepcopy(other).predict([random_image()])[0], model.predict([random_image()])[0])
 
 
 def test_weights_and_options_of_earlier_versions():
@@ -267,7 +267,10 @@ def test_weights_and_options_of_earlier_versions():
     adapter = dict(block=16, official_cls_quirk=False, official_layer_quirk=False)
     other = build(official_whole_quirk=True, inference="whole", tune="hyperbolic", adapter=adapter)
     other.load_state_dict(former)
-    assert torch.equal(other.predict([picture()])[0], model.predict([picture()])[0]) and other.official_whole_padding
+    assert (
+        torch.equal(other.predict([random_image()])[0], model.predict([random_image()])[0])
+        and other.official_whole_padding
+    )
 
 
 def test_texts_follow_weights_that_are_exchanged_unseen():
@@ -324,10 +327,10 @@ def test_mistakes_are_explained(tmp_path):
         fails("an entry that has no number", load_classes, tmp_path / "bad.json")
     fails("got NoneType", load_classes, None)
     fails("no table of ids", official_ids, "voc20")
-    fails("Call set_classes", build(classes=None).predict, [picture()])
+    fails("Call set_classes", build(classes=None).predict, [random_image()])
     fails("10 x 70 pixels, less than one patch of 16 x 16", build().logits, torch.zeros(1, 3, 10, 70))
     for inference in ("slide", "whole"):
-        fails("10 x 70 pixels, less than one patch", build(inference=inference).predict, [picture(10, 70)])
+        fails("10 x 70 pixels, less than one patch", build(inference=inference).predict, [random_image(10, 70)])
     for option, value in (("overlap", 1.0), ("crop", 0), ("slide", 0), ("resolution", 0)):
         fails(f"{option}={value}", build, **{option: value})
     fails("give two numbers", build, hooks=(0,))
