@@ -131,8 +131,12 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
     elif backbone is None or hasattr(backbone, "load_pretrained"):  # a TimmBackbone finds its part itself
         return checkpoint
     else:
+        expected, whole = model.state_dict().keys(), network_weights(checkpoint, part=None)
+        if expected <= whole.keys():
+            return checkpoint
         weights = network_weights(checkpoint)
-        renamed = placed(model, "backbone", filtered(backbone, weights))
+        beside = {name: value for name, value in whole.items() if name in expected}  # a neck, proxies
+        renamed = {**beside, **placed(model, "backbone", filtered(backbone, weights))}
     return checkpoint if renamed.keys() == weights.keys() else {**checkpoint, "state_dict": renamed}
 
 

@@ -76,7 +76,6 @@ def test_config_trains_and_measures(name, data, tmp_path):
         assert manifold._value() != 1.0
 
 
-@pytest.mark.slow
 def test_a_trained_checkpoint_is_measured_again(data, tmp_path):
     """What validation said at the end, testing says again; embeddings are written."""
     config = tiny("lhier_resnet10t_cifar10.py", data)
