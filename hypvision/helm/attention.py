@@ -330,15 +330,17 @@ class LatentAttention(_Attention):
         queries = [i * self.head + j for i in range(h) for j in head]
         first = self.query_width if self.q_latent is None else self.q_latent.width
         begin = first + self.latent.width  # of the rotated key
+        asked = queries if self.q_latent is None else self.q_latent.space
         down = [
-            *(queries if self.q_latent is None else self.q_latent.space),
+            *asked,
             *(first + i for i in self.latent.space),
             *(begin + i // 2 + i % 2 * (d // 2) for i in range(d)),
         ]
         width = -(-(begin + d) // pad) * pad
         self.splits = (first, self.latent.width, d, width - begin - d)
         # wq (or its first half) and wkv_a in one
-        self.down = RowLinear(outer.width, width, outer.ambient, down, config.lorentz)
+        joined = [len(asked), len(down) - len(asked)]
+        self.down = RowLinear(outer.width, width, outer.ambient, down, config.lorentz, joined=joined)
         self.kv_norm = RowNorm(self.latent, config.rms_eps)
         keys = [i * self.head + j for i in range(h) for j in range(nope)]
         values = [(h + i) * self.head + j for i in range(h) for j in range(config.v_head_dim - timed)]

@@ -50,6 +50,7 @@ class RowLinear(nn.Linear):
         live_in, live_out: places of the coordinates in them, in the published order.
         bias: whether there is one.
         init: ``"xavier"``, uniform with gain sqrt(2) and zero bias, or ``"torch"``, that of ``nn.Linear``.
+        joined: numbers of outputs of the published matrices that this one joins; each is initialised by its own shape.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class RowLinear(nn.Linear):
         live_out: Sequence[int],
         bias: bool = True,
         init: str = "xavier",
+        joined: Sequence[int] | None = None,
     ):
         self.live_in, self.live_out, self.init = list(live_in), list(live_out), init
+        self.joined = [len(live_out)] if joined is None else list(joined)
         super().__init__(in_width, out_width, bias)
 
     @torch.no_grad()
@@ -72,7 +75,8 @@ class RowLinear(nn.Linear):
         weight = self.weight.new_empty(len(self.live_out), len(self.live_in))
         bias = None if self.bias is None else self.bias.new_zeros(len(self.live_out))
         if self.init == "xavier":
-            nn.init.xavier_uniform_(weight, gain=math.sqrt(2))
+            for part in weight.split(self.joined):
+                nn.init.xavier_uniform_(part, gain=math.sqrt(2))
         else:
             bound = len(self.live_in) ** -0.5
             weight.uniform_(-bound, bound)
@@ -172,7 +176,8 @@ class FeedForward(nn.Module):
         self.inner, self.fused = inner, config.fused
         bias = config.lorentz
         live = [*inner.space, *(inner.width + i for i in inner.space)]
-        self.gate_up = RowLinear(outer.width, 2 * inner.width, outer.ambient, live, bias)
+        joined = [len(inner.space)] * 2
+        self.gate_up = RowLinear(outer.width, 2 * inner.width, outer.ambient, live, bias, joined=joined)
         self.down = RowLinear(inner.width, outer.width, inner.ambient, outer.space, bias)
         self.initial_c = c
         if c is not None:

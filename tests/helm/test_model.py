@@ -8,6 +8,7 @@ from references.helm import HelmMiCE, RiemannianAdam, frequencies, initial_point
 
 from hypvision.errors import HypvisionError
 from hypvision.helm import Helm, preset
+from hypvision.helm.attention import Context
 from hypvision.helm.layers import PointEmbedding
 from hypvision.helm.rotary import angles
 
@@ -91,6 +92,26 @@ def test_initial_state_is_the_published():
         assert torch.isclose(statistic(ours), statistic(theirs), rtol=1e-2)
     assert ours[:, 1:].norm(dim=-1).mean() == pytest.approx(1.17, abs=0.01)
     assert (Helm(preset("helm_mice_tiny")).layers[1].ffn.scale.exp() - 2).abs() < 1e-6
+
+
+def test_joined_matrices_start_as_the_published_ones():
+    """Xavier, gain sqrt(2), by the shape of each published matrix; HELM-D's states then grow as the sheet has it."""
+    torch.manual_seed(0)
+    mice = Helm(preset("helm_mice_120m", vocab_size=64, n_layers=2))
+    latent, dense, expert = mice.layers[0].attn.down, mice.layers[0].ffn.gate_up, mice.layers[1].ffn.experts[0].gate_up
+    for layer, outputs in ((dense, (1559, 1559)), (expert, (779, 779)), (latent, (6 * 49, 81))):
+        published = layer.weight.detach()[layer.live_out][:, layer.live_in].split(outputs)
+        for weight in published:
+            std = 2**0.5 * (2 / (390 + len(weight))) ** 0.5
+            assert weight.std().item() == pytest.approx(std, rel=0.01), (outputs, len(weight))
+    decoder = Helm(preset("helm_d_115m", vocab_size=500)).eval()
+    with torch.no_grad():
+        x = decoder.points(torch.randint(0, 500, (1, 64)))
+        h, norms = decoder.first_norm(x), []
+        for block in decoder.layers:
+            x, h, _ = block(x, h, Context())
+            norms.append(x[..., :389].norm(dim=-1).mean().item())
+    assert norms[0] == pytest.approx(82, rel=0.08) and norms[-1] == pytest.approx(133, rel=0.08)
 
 
 @pytest.mark.parametrize(
