@@ -136,19 +136,19 @@ def test_the_code_on_a_card_runs(name, library, tmp_path, monkeypatch):
     code = model_card(builtin_index().get(name)).split("```python\n")[1].split("```")[0]
     image = ShapesScenes("val", length=100, size=96, seed=0)[0].image
     monkeypatch.chdir(tmp_path)
-    image.save("image.jpg")
+    image.save("picture.jpg")
     space = dict(image=image, images=torch.randn(2, 3, 64, 64))
     exec(code, space)
     array = np.asarray(image)[..., ::-1].copy()  # BGR, as OpenCV reads files
-    image.save("image.png")
+    image.save("picture.png")
     if "labels" in space:
         model, infer = space["model"], space["inference_model"]
-        same = infer(model, "image.png").pred_sem_seg.data, infer(model, array).pred_sem_seg.data
+        same = infer(model, "picture.png").pred_sem_seg.data, infer(model, array).pred_sem_seg.data
         assert torch.equal(*same)
         assert space["labels"].shape == (96, 96) and 1 < len(space["labels"].unique()) <= len(space["names"]) == 5
     elif "found" in space:
         model, infer = space["model"], space["inference_detector"]
-        same = infer(model, "image.png").pred_instances.bboxes, infer(model, array).pred_instances.bboxes
+        same = infer(model, "picture.png").pred_instances.bboxes, infer(model, array).pred_instances.bboxes
         assert torch.equal(*same)
         assert space["found"].scores.max() > 0.5 and space["found"].bboxes.shape[1] == 4 and len(space["names"]) == 4
     else:
