@@ -222,6 +222,8 @@ class GaussianAverageHook(Hook):
         self._resumed = checkpoint.get(self.key)
 
     def before_train(self, runner: Runner) -> None:
+        if runner.epoch >= runner.max_epochs:  # finished: the weights are the average
+            return
         self.average = GaussianAverage(runner.max_epochs, self.mean, self.std)
         if self._resumed is not None and runner.epoch:
             device = next(_plain(runner).parameters()).device
@@ -268,7 +270,8 @@ class FeatureCacheHook(Hook):
                 "FeatureCacheHook."
             )
         dataset.use_features(self.cache.features(model.host, dataset, self.views))
-        prepare_tip_adapter(model, dataset, self.cache)
+        if not runner.iter:  # a resumed training has keys of its own
+            prepare_tip_adapter(model, dataset, self.cache)
 
 
 def prepare_tip_adapter(model: FewShotCLIP, dataset: FewShotDataset, cache: FeatureCache, views: int = 10) -> None:

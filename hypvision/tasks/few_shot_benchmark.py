@@ -30,7 +30,7 @@ from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json, write_json
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy, prepare_tip_adapter
-from hypvision.tasks.few_shot_recipes import few_shot_config, split_method
+from hypvision.tasks.few_shot_recipes import TIP_ADAPTER_SCALE, few_shot_config, split_method
 
 __all__ = ["CellSpec", "Settings", "cell_config", "check_settings", "is_finished", "plan", "run_cell"]
 
@@ -274,7 +274,14 @@ def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings) -> dict[str
     cache = FeatureCache(settings.cache)
     if hasattr(model.host, "search"):
         seen = FewShotDataset(
-            settings.root, spec.dataset, "train", spec.shots, augment=True, pickles=settings.pickles, **shared
+            settings.root,
+            spec.dataset,
+            "train",
+            spec.shots,
+            augment=True,
+            scale=TIP_ADAPTER_SCALE,
+            pickles=settings.pickles,
+            **shared,
         )
         model.set_classes(seen.metainfo["classes"], seen.metainfo["template"])
         if not model.host.learner.keys.any():

@@ -18,6 +18,8 @@ PROTOCOLS = ("base2new", "shots", "cross", "dg")
 # Few-shot averages of PromptSRC: (mean, std) of the weights over 50 epochs.
 _LATE = ("stanford_cars", "oxford_flowers", "fgvc_aircraft", "dtd", "eurosat")
 _LIGHT = ("fgvc_aircraft", "oxford_flowers", "dtd")  # where PromptKD's loss weighs less
+# Least and largest part of an image in the crops of which a Tip-Adapter keeps the mean feature
+TIP_ADAPTER_SCALE = (0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,8 @@ def few_shot_config(
     subset = subset or ("base" if protocol == "base2new" and not found.unlabelled else "all")
     data = dict(type="FewShotDataset", root=root, name=dataset, seed=seed, size=size, skip_broken=skip_broken)
     train = dict(data, part="train", shots=None if found.unlabelled else shots, subset=subset, pickles=pickles)
+    if name.startswith("tip-adapter"):
+        train["scale"] = TIP_ADAPTER_SCALE
     test = dict(data, part="test", subset="base" if protocol == "base2new" else "all")
     loader = dict(num_workers=workers, collate_fn=dict(type="default_collate"))
     sampler = dict(type="DefaultSampler", shuffle=True, round_up=False)

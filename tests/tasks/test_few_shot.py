@@ -132,12 +132,23 @@ def test_a_training_that_was_cut_ends_as_one_that_was_not(tmp_path):
     assert set(saved["state_dict"]) == set(whole.model.state_dict()) and "gaussian_average" not in saved
     assert all(torch.equal(saved["state_dict"][name], value) for name, value in a.items())  # the average
     assert (tmp_path / "whole/epoch_4.pth").stat().st_size < 200_000
+    finished = train(config_of(tmp_path, "promptsrc+lath", epochs=4), tmp_path / "whole", resume="auto")
+    assert all(torch.equal(weights(finished)[name], value) for name, value in a.items())
     metrics = run_test(config_of(tmp_path, "promptsrc+lath"), tmp_path / "whole/epoch_4.pth", tmp_path / "test")
     data = Config(dict(config_of(tmp_path).test_dataloader.dataset)).to_dict()
     data.pop("type")
     from hypvision.data.fewshot import FewShotDataset
 
     assert metrics["top1"] == pytest.approx(accuracy(whole.model, FewShotDataset(**data)))
+
+
+def test_a_resumed_tip_adapter_keeps_its_trained_keys(tmp_path):
+    coop(tmp_path)
+    config = config_of(tmp_path, "tip-adapter-f", views=0)
+    assert config.train_dataloader.dataset.scale == (0.5, 1.0)  # of Tip-Adapter's code
+    trained = weights(train(config, tmp_path / "run"))
+    again = weights(train(config_of(tmp_path, "tip-adapter-f", views=0), tmp_path / "run", resume="auto"))
+    assert all(torch.equal(again[name], value) for name, value in trained.items())
 
 
 def test_features_that_are_kept_are_those_of_the_images(tmp_path):
