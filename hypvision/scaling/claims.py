@@ -106,13 +106,13 @@ def _quick(rows: Sequence[Row]) -> list[Claim | None]:
 def _fig1(rows: Sequence[Row]) -> list[Claim | None]:
     found = exponents(rows)
     claims: list[Claim | None] = []
-    for (name, _, _, decay), value in found.items():
+    for (name, alpha, density, decay), value in found.items():
         paper = published.LARGE_EXPONENTS.get((name, decay))
         if decay < 0:
             statement = f"strong superposition, {name} frequencies: the exponent is about 1"
             claims.append(Claim(statement, f"{paper:.2f}", _show(value), abs(value.mean - 1) < 0.25))
         else:
-            strong = found.get((name, _, 0.0, -1.0))
+            strong = found.get((name, alpha, density, -1.0))
             steeper = None if strong is None else strong.mean > value.mean
             of = "no power law" if paper is None else f"{paper:.2f}"
             claims.append(Claim(f"weak superposition, {name} frequencies: it falls slower", of, _show(value), steeper))
@@ -216,10 +216,15 @@ def _fig6(rows: Sequence[Row]) -> list[Claim | None]:
 
 
 def _fig7(rows: Sequence[Row]) -> list[Claim | None]:
-    rows = [row for row in rows if row["alpha"] == 1 and row["decay"] == -0.5556]
+    rows = [row for row in rows if row["alpha"] == 1]
+    width = scanned_width(rows)  # of all decays, as in the figure: at this one there are as many points of every width
+    rows = [row for row in rows if row["decay"] == -0.5556]
     lines = {key[2]: value for key, value in exponents(rows).items()}
-    width = scanned_width(rows)
-    losses = [row["loss"] for row in sorted(rows, key=lambda row: row["active"]) if row["m"] == width]
+    scan: dict[float, list[float]] = {}
+    for row in rows:
+        if row["m"] == width:
+            scan.setdefault(row["active"], []).append(row["loss"])
+    losses = [statistics.mean(scan[active]) for active in sorted(scan)]
     paper = [published.DENSITY_LOSSES[k / 8, -0.5556] for k in (0, 8)]
     rising = sum(a < b for a, b in zip(losses, losses[1:]))
     return [

@@ -4,7 +4,7 @@ import pytest
 
 from hypvision.scaling import published
 from hypvision.scaling.claims import claims_of, cleanest, exponents
-from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS
+from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS, experiment
 
 
 def row(decay, m, loss, **more):
@@ -81,3 +81,24 @@ def test_figures_6_and_7():
     assert [claim.held for claim in claims_of("fig6", rows)] == [True] * 3
     rows = [row(-0.5556, m, (1 + d) * 5 / m, density=d, active=1 + 6 * d) for d in (0.0, 0.5, 1.0) for m in WIDTHS]
     assert [claim.held for claim in claims_of("fig7", rows)] == [True, True]
+
+
+def test_all_claims_of_figure_1_are_decided():
+    rows = []
+    for name, alpha in (("exponential1", 0.0), ("power", 1.2), ("linear", 0.0)):
+        for decay, exponent in ((-1.0, 1.0), (0.1, 0.4)):
+            rows += of_exponent(exponent, decay, distribution=name, alpha=alpha, n=2048)
+    claims = claims_of("fig1", rows)
+    assert [claim.held for claim in claims] == [True] * 6
+    assert [claim.held for claim in claims_of("fig1", [row for row in rows if row["decay"] > 0])] == [None] * 3
+
+
+def test_figure_7_is_read_at_the_scanned_width_and_over_replicates():
+    rows = [
+        row(point.decay, point.m, (1 + point.density) * 5 / point.m * (1 + 0.5 * replicate), density=point.density,
+            active=1 + 6 * point.density, replicate=replicate)
+        for replicate in (0, 1)
+        for point in experiment("fig7").points
+    ]  # fmt: skip
+    claims = claims_of("fig7", rows)
+    assert claims[0].ours == f"m = 63: {6.25 / 63:.2f} to {12.5 / 63:.2f}, 8 of 8 steps up" and claims[0].held
