@@ -72,7 +72,7 @@ def run_scaling(args: Namespace) -> None:
 def _run_figure(args: Namespace, name: str) -> None:
     from hypvision.files import write_table
     from hypvision.scaling.claims import claims_of, exponents
-    from hypvision.scaling.experiments import experiment, groups, narrowed
+    from hypvision.scaling.experiments import experiment, groups, marked, narrowed
     from hypvision.scaling.figures import draw
     from hypvision.scaling.sweep import Point, finished, open_results, read_rows, train, weights_of
 
@@ -109,7 +109,7 @@ def _run_figure(args: Namespace, name: str) -> None:
         figures = draw(name, rows, folder, weights)
         print(f"{name}: {chosen.shows}. {len(rows)} of {len(chosen.points)} points; {_names(folder, name, figures)}")
         if settings.shortened:
-            print(f"shortened: {settings.shortened}")
+            print(marked(settings.shortened))
         for claim in claims_of(name, rows):
             print(claim)
     outcome.check()

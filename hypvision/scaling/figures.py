@@ -15,6 +15,7 @@ from hypvision.errors import require
 from hypvision.files import replacing
 from hypvision.scaling.claims import cleanest, exponents, scanned_width
 from hypvision.scaling.data import frequencies
+from hypvision.scaling.experiments import marked
 from hypvision.scaling.fits import JointFit
 from hypvision.scaling.measures import random_overlaps
 from hypvision.scaling.published import HEAD_OVERLAPS
@@ -47,7 +48,7 @@ def draw(
     """
     marks = sorted({row["shortened"] for row in rows} - {""})
     panels = [partial(panel, rows=rows, weights=weights) for panel in _PANELS[name]]
-    return _figure(name, panels, f"shortened: {'; '.join(marks)}" if marks else "", folder, formats)
+    return _figure(name, panels, "; ".join(map(marked, marks)), folder, formats)
 
 
 def _figure(

@@ -54,7 +54,8 @@ class Settings:
             paper's large runs.
         independent: whether every point draws batches of its own instead of sharing those of its frequencies.
         test_batches: fresh batches on which the final loss is measured.
-        shortened: what was cut from the paper's setting, in words; empty if nothing was.
+        shortened: what differs from the paper's setting, in words; empty if nothing does. See
+            :func:`hypvision.scaling.experiments.marked`.
     """
 
     n: int = 1000

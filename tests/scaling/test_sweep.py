@@ -8,7 +8,7 @@ import torch
 
 from hypvision.errors import HypvisionError
 from hypvision.scaling import sweep
-from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS, experiment, groups, narrowed
+from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS, experiment, groups, marked, narrowed
 from hypvision.scaling.fits import power_law
 from hypvision.scaling.sweep import Point, Settings, banks_of, finished, open_results, read_rows, train, weights_of
 
@@ -169,9 +169,34 @@ def test_parts_of_a_grid():
     assert len(groups(chosen.points)) == 2 and len(groups(chosen.points, gpu=True)) == 2
     with pytest.raises(HypvisionError, match="No point of this figure has decay 0.4. There are: -1, "):
         narrowed(experiment("fig4"), decays=[0.4])
-    for name, said in (("fig2", "a drawing"), ("fig8", "language models"), ("fig44", "Did you mean fig4")):
+    for name, said in (
+        ("fig2", "a drawing"),
+        ("fig8", "language models; see: hypvision scaling heads and"),
+        ("fig44", "Did you mean fig4"),
+    ):
         with pytest.raises(HypvisionError, match=said):
             experiment(name)
+
+
+@pytest.mark.parametrize(
+    ("figure", "changes", "said"),
+    [
+        ("quick", dict(steps=1), "shortened: n 200 (paper: 1000), batch 512 (2048), m 5 to 40 (10 to 100), "
+         "steps 1 (paper: 20000)"),
+        ("quick", dict(steps=20000, batch=2048), "shortened: n 200 (paper: 1000), m 5 to 40 (10 to 100)"),
+        ("fig4", dict(steps=40000), "different: steps 40000 (paper: 20000)"),
+        ("fig4", dict(steps=10, batch=4096), "shortened: steps 10 (paper: 20000), different: batch 4096 (paper: 2048)"),
+        ("fig4", dict(steps=20000, batch=2048), ""),
+    ],
+)  # fmt: skip
+def test_marks_compare_with_the_paper(figure, changes, said):
+    assert marked(narrowed(experiment(figure), **changes).settings.shortened) == said
+
+
+@pytest.mark.parametrize(("figure", "steps", "warmup"), [("fig1", 200, 10), ("fig1", 40000, 2000), ("fig1", 50, 2),
+                                                         ("fig4", 40000, 2000), ("quick", 100, 10)])  # fmt: skip
+def test_warm_up_of_another_number_of_steps(figure, steps, warmup):
+    assert narrowed(experiment(figure), steps=steps).settings.warmup == warmup
 
 
 @pytest.mark.slow
