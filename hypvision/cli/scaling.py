@@ -128,7 +128,7 @@ def _names(folder: Path, name: str, figures: list[Path]) -> str:
 
 def _run_heads(args: Namespace) -> None:
     from hypvision.files import write_table
-    from hypvision.scaling.language_models import paper_models, read_models
+    from hypvision.scaling.language_models import is_head, paper_models, read_models
 
     tensors: dict[str, str | None] = {}
     for subject in args.subjects:
@@ -137,17 +137,29 @@ def _run_heads(args: Namespace) -> None:
             tensors |= {model.name: model.head for model in table}
         else:
             tensors[subject] = {model.name: model.head for model in paper_models()}.get(subject)
+    tensors = {name: args.tensor or tensor for name, tensor in tensors.items()}
     path = Path(args.out, "heads.csv")
-    rows = {row["model"]: row for row in (_read_csv(path) if path.exists() else [])}
-    cells = [Cell(name, measure_head, (name, args.tensor or tensor)) for name, tensor in tensors.items()]
-    options = submit_options(args)
-    outcome = run_cells(cells, finished=rows.__contains__, folder=Path(args.out, "jobs"), unit="model", **options)
-    rows.update(outcome.results)
-    if rows:
+    rows = {(row["model"], row["tensor"]): row for row in (_read_csv(path) if path.exists() else [])}
+
+    def measured(name: str) -> dict[str, Any] | None:
+        found = (row for (model, tensor), row in rows.items() if model == name and is_head(tensor, tensors[name]))
+        return next(found, None)
+
+    def keep(name: str, row: dict[str, Any]) -> None:
+        rows[name, row["tensor"]] = row
         write_table(path, list(rows.values()))
+
+    outcome = run_cells(
+        [Cell(name, measure_head, (name, tensor)) for name, tensor in tensors.items()],
+        finished=lambda name: measured(name) is not None,
+        folder=Path(args.out, "jobs"),
+        unit="model",
+        arrived=keep,
+        **submit_options(args),
+    )
     for name in tensors:
-        if name in rows:
-            row = {key: float(value) for key, value in rows[name].items() if key not in ("model", "tensor")}
+        if found := measured(name):
+            row = {key: float(value) for key, value in found.items() if key not in ("model", "tensor")}
             print(
                 f"{name}: {row['tokens']:.0f} tokens in {row['m']:.0f} dimensions, mean squared overlap "
                 f"{row['overlap_mean']:.3g} = {row['overlap_times_m']:.2f}/m, norms {row['norm_min']:.3g} to "
@@ -244,6 +256,6 @@ def _run_fig8(args: Namespace) -> None:
 def _read_csv(path: Path) -> list[dict[str, str]]:
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    if any(None in row or None in row.values() or not row.get("model") for row in rows):
+    if any(None in row or None in row.values() or not row.get("model") or not row.get("tensor") for row in rows):
         raise HypvisionError(f"'{path}' is damaged. Remove it and measure the heads again.")
     return rows

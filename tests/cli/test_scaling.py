@@ -148,6 +148,31 @@ def test_heads_in_every_kind_of_checkpoint(tmp_path, capsys):
     assert status == 2 and "leads out of the folder" in err
 
 
+def test_every_tensor_of_a_model_is_measured_and_kept_at_once(tmp_path, capsys, monkeypatch):
+    from hypvision.cli import scaling
+
+    save_file({"a": torch.randn(50, 8), "b": torch.randn(40, 6)}, tmp_path / "two.safetensors")
+    out = tmp_path / "out"
+    for tensor, said in (("a", "50 tokens in 8"), ("b", "40 tokens in 6"), ("a", "50 tokens in 8")):
+        status, text, err = call(capsys, "heads", tmp_path / "two.safetensors", "--tensor", tensor, "--out", out)
+        assert status == 0 and said in text, err
+    assert [(row["tensor"], row["m"]) for row in rows(out / "heads.csv")] == [("a", "8"), ("b", "6")]
+    status, _, err = call(capsys, "heads", tmp_path / "two.safetensors", "--out", out)
+    assert status == 2 and "Name the tensor" in err  # neither of them is the head
+
+    measure = scaling.measure_head
+
+    def stopped(source, tensor):
+        if source.endswith("three.safetensors"):
+            raise KeyboardInterrupt
+        return measure(source, tensor)
+
+    monkeypatch.setattr(scaling, "measure_head", stopped)
+    save_file({"lm_head.weight": torch.randn(30, 4)}, tmp_path / "one.safetensors")
+    call(capsys, "heads", tmp_path / "one.safetensors", tmp_path / "three.safetensors", "--out", out)
+    assert [row["m"] for row in rows(out / "heads.csv")] == ["8", "6", "4"]
+
+
 def test_tokens_fit_and_figure_8(tmp_path, capsys):
     ids = np.repeat(np.arange(200), [max(1, 20000 // (k + 1)) for k in range(200)])
     np.save(tmp_path / "ids.npy", ids)
