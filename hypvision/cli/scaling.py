@@ -77,7 +77,8 @@ def _run_figure(args: Namespace, name: str) -> None:
     from hypvision.scaling.sweep import Point, finished, open_results, read_rows, train, weights_of
 
     require("matplotlib", "viz")  # before hours of training
-    device = device_of(args)
+    # Where the cells are submitted from there need not be a GPU; cells without one fail by themselves.
+    device = args.device if args.submit and args.device else device_of(args)
     gpu = device != "cpu"
     chosen = narrowed(
         experiment(name, gpu, args.tiny), args.alphas, args.decays, args.densities, args.widths, args.replicates,

@@ -81,6 +81,20 @@ def test_figure_1(tmp_path, capsys, monkeypatch):
     assert status == 0 and "18 of 18 points" in out and out.count("strong superposition, ") == 3
 
 
+def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, monkeypatch):
+    from hypvision.cli import scaling
+    from hypvision.cli.submit import Outcome
+
+    seen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(scaling, "run_cells", lambda cells, **options: seen.extend(cells) or Outcome({}, {}, []))
+    words = ("run", "quick", "--device", "cuda", "--out", tmp_path)
+    assert call(capsys, *words, "--submit", "slurm")[0] == 0
+    assert {cell.arguments[-1] for cell in seen} == {"cuda"} and len(seen) == 1  # all widths in one program
+    status, _, err = call(capsys, *words)
+    assert status == 2 and "PyTorch finds no GPU here" in err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
