@@ -117,7 +117,14 @@ def _run_figure(args: Namespace, name: str) -> None:
 
 
 def _exponent_row(value: Any) -> dict[str, Any]:
-    return dict(exponent=value.mean, error=value.error, r2=value.r2, replicates=len(value.fits))
+    return dict(
+        exponent=value.mean,
+        error_fit=value.error_fit,
+        error_seeds="" if value.error_seeds is None else value.error_seeds,
+        r2=value.r2,
+        points=value.fits[0].points,
+        replicates=len(value.fits),
+    )
 
 
 def _names(folder: Path, name: str, figures: list[Path]) -> str:

@@ -30,15 +30,26 @@ class Claim(NamedTuple):
 
 
 class Exponent(NamedTuple):
-    """The exponent of the loss in the width at one setting: of each replicate, their mean, and its error.
+    """The exponent of the loss in the width at one setting: of each replicate, and their mean.
 
-    The error is the standard error of the mean over replicates; with one replicate that of the fit's slope.
+    Attributes:
+        fits: of each replicate.
+        mean: of their exponents.
+        error_fit: the standard error of the slope, averaged over replicates: how far the points are from a line.
+        error_seeds: the standard error of the mean over replicates; None if there is one.
+        r2: averaged over replicates.
     """
 
     fits: list[PowerLaw]
     mean: float
-    error: float
+    error_fit: float
+    error_seeds: float | None
     r2: float
+
+    @property
+    def error(self) -> float:
+        """The larger of the two errors."""
+        return max(self.error_fit, self.error_seeds or 0.0)
 
 
 def exponents(rows: Sequence[Row]) -> dict[tuple[str, float, float, float], Exponent]:
@@ -57,10 +68,9 @@ def exponents(rows: Sequence[Row]) -> dict[tuple[str, float, float, float], Expo
         fits = [power_law(*zip(*points)) for points in replicates.values() if len(points) >= 3]
         if fits:
             values = [fit.exponent for fit in fits]
-            several = len(values) > 1
-            error = statistics.stdev(values) / math.sqrt(len(values)) if several else fits[0].error
-            r2 = statistics.mean(fit.r2 for fit in fits)
-            result[key] = Exponent(fits, statistics.mean(values), error, r2)
+            seeds = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+            line, r2 = (statistics.mean(getattr(fit, name) for fit in fits) for name in ("error", "r2"))
+            result[key] = Exponent(fits, statistics.mean(values), line, seeds, r2)
     return result
 
 

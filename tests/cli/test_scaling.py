@@ -33,6 +33,8 @@ def test_quick(tmp_path, capsys):
     assert status == 0 and "10 of 10 points" in out and "shortened: n 200" in out
     assert out.count("held:") == 2  # held, or not held
     assert len(rows(tmp_path / "quick.csv")) == 10 and len(rows(tmp_path / "quick_exponents.csv")) == 2
+    line = rows(tmp_path / "quick_exponents.csv")[0]
+    assert float(line["error_fit"]) > 0 and line["error_seeds"] == "" and line["points"] == "5"
     assert (tmp_path / "quick.png").read_bytes()[:4] == b"\x89PNG" and (tmp_path / "quick.pdf").read_bytes()[
         :4
     ] == b"%PDF"

@@ -22,8 +22,17 @@ def test_exponents_of_replicates():
     found = exponents(rows)
     assert set(found) == {("power", 1.0, 0.0, -1.0), ("power", 1.0, 0.0, 0.5)}  # one width is no line
     two = found["power", 1.0, 0.0, -1.0]
-    assert two.mean == pytest.approx(1.1) and two.error == pytest.approx(0.1) and len(two.fits) == 2
+    assert two.mean == pytest.approx(1.1) and two.error_seeds == pytest.approx(0.1) == two.error and len(two.fits) == 2
+    assert two.error_fit == pytest.approx(0, abs=1e-6)
     assert found["power", 1.0, 0.0, 0.5].mean == pytest.approx(0.5)
+
+
+def test_the_error_shown_is_the_larger_of_those_of_fit_and_seeds():
+    bent = [row(-1.0, m, loss) for m, loss in ((8, 1.0), (16, 0.3), (32, 0.28))]
+    one = exponents(bent)["power", 1.0, 0.0, -1.0]
+    assert one.error_seeds is None and one.error == one.error_fit == one.fits[0].error > 0.3
+    two = exponents(bent + [r | {"replicate": 1} for r in bent])["power", 1.0, 0.0, -1.0]
+    assert two.error_seeds == 0 and two.error == two.error_fit == pytest.approx(one.error)
 
 
 @pytest.mark.parametrize(("name", "decay", "points"), [("power", -1.0, 3), ("power", 0.1, 2), ("linear", -1.0, 3),
