@@ -246,17 +246,30 @@ def _run_fit(args: Namespace, path: str) -> None:
 
 
 def _run_fig8(args: Namespace) -> None:
+    from hypvision.files import write_table
+    from hypvision.scaling.claims import claims_of_language_models
     from hypvision.scaling.figures import draw_language_models
     from hypvision.scaling.language_models import loss_fit, read_losses
+    from hypvision.scaling.published import HEAD_OVERLAPS
 
     path = Path(args.out, "heads.csv")
     heads = _read_csv(path) if path.exists() else []
     losses = read_losses(args.losses) if args.losses else []
     fit = loss_fit(losses) if losses else None
     figures = draw_language_models(heads, losses, fit, args.out)
-    print(f"fig8: {len(heads)} heads, {len(losses)} losses; {', '.join(map(str, figures))}")
+    names = ("model", "m", "overlap_mean", "norm_min")
+    table = [{"source": "measured"} | {name: row[name] for name in names} for row in heads]
+    table += [
+        {"source": "paper", "model": family, "m": m, "overlap_mean": overlap}
+        for family, points in HEAD_OVERLAPS.items()
+        for m, overlap in points
+    ]
+    write_table(Path(args.out, "fig8.csv"), table)
+    print(f"fig8: {len(heads)} heads, {len(losses)} losses; {_names(Path(args.out), 'fig8', figures)}")
     if not heads:
         print(f"The overlaps are the paper's: '{path}' is not there. See: hypvision scaling heads")
+    for claim in claims_of_language_models(heads, fit):
+        print(claim)
     if fit is not None:
         _run_fit(args, args.losses)
 

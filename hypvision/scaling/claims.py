@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hypvision.scaling import published
 from hypvision.scaling.experiments import LARGE_FEATURES
-from hypvision.scaling.fits import PowerLaw, power_law
+from hypvision.scaling.fits import JointFit, PowerLaw, power_law
 
-__all__ = ["Claim", "Exponent", "claims_of", "exponents"]
+__all__ = ["Claim", "Exponent", "claims_of", "claims_of_language_models", "exponents"]
 
 Row = dict[str, Any]
 
@@ -256,3 +256,40 @@ def scanned_width(rows: Sequence[Row]) -> int:
 CLAIMS: dict[str, Callable[[Sequence[Row]], list[Claim | None]]] = {
     "quick": _quick, "fig1": _fig1, "fig3": _fig3, "fig4": _fig4, "fig5": _fig5, "fig6": _fig6, "fig7": _fig7,
 }  # fmt: skip
+
+
+def claims_of_language_models(heads: Sequence[Mapping[str, str]], fit: JointFit | None) -> list[Claim]:
+    """The claims of figure 8, of measured heads and of the fit of losses, as far as there are any.
+
+    Args:
+        heads: rows with ``m``, ``overlap_mean`` and ``norm_min``.
+        fit: of the losses; None if there are none.
+    """
+    claims = []
+    if heads:
+        least = min(float(row["norm_min"]) for row in heads)
+        claims.append(
+            Claim("no row of a head is zero: strong superposition", "least norm > 0", f"{least:.3g}", least > 0)
+        )
+        known = [m * overlap for points in published.HEAD_OVERLAPS.values() for m, overlap in points]
+        found = [float(row["m"]) * float(row["overlap_mean"]) for row in heads]
+        middle = statistics.median(found)
+        claims.append(
+            Claim(
+                "mean squared overlaps of the rows of heads are of order 1/m",
+                f"{min(known):.1f} to {max(known):.1f} times 1/m, as read off the figure",
+                f"{min(found):.2f} to {max(found):.2f} times 1/m, median {middle:.2f}",
+                0.1 < middle < 10,
+            )
+        )
+    if fit is not None:
+        exponent, error, _ = published.LOSS_FIT
+        claims.append(
+            Claim(
+                "the losses of language models fall as a power of the width of about 1",
+                f"{exponent:.2f} ± {error:.2f}",
+                f"{fit.exponent:.2f} ± {fit.error:.2f}",
+                abs(fit.exponent - exponent) <= 2 * math.hypot(error, fit.error),
+            )
+        )
+    return claims

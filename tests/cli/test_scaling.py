@@ -208,6 +208,14 @@ def test_tokens_fit_and_figure_8(tmp_path, capsys):
     assert len(rows(tmp_path / "loss_fit.csv")) == 4
     status, out, err = call(capsys, "run", "fig8", "--losses", tmp_path / "losses.csv", "--out", tmp_path)
     assert status == 0 and "The overlaps are the paper's" in out and (tmp_path / "fig8.pdf").exists(), err
+    assert "\nheld: the losses of language models" in out and "paper: 0.91 ± 0.04; here: 0.90 ± 0.00" in out
+    save_file({"lm_head.weight": torch.randn(50, 8)}, tmp_path / "head.safetensors")
+    assert call(capsys, "heads", tmp_path / "head.safetensors", "--out", tmp_path)[0] == 0
+    status, out, err = call(capsys, "run", "fig8", "--out", tmp_path)
+    assert status == 0 and out.count("\nheld: ") == 2, err
+    table = rows(tmp_path / "fig8.csv")
+    assert [row["m"] for row in table if row["source"] == "measured"] == ["8"]
+    assert sum(row["source"] == "paper" for row in table) == 25
 
 
 def test_text_needs_a_tokenizer(tmp_path, capsys):

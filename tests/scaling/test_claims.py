@@ -3,8 +3,9 @@
 import pytest
 
 from hypvision.scaling import published
-from hypvision.scaling.claims import claims_of, cleanest, exponents
+from hypvision.scaling.claims import claims_of, claims_of_language_models, cleanest, exponents
 from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS, experiment
+from hypvision.scaling.fits import JointFit
 
 
 def row(decay, m, loss, **more):
@@ -111,3 +112,17 @@ def test_figure_7_is_read_at_the_scanned_width_and_over_replicates():
     ]  # fmt: skip
     claims = claims_of("fig7", rows)
     assert claims[0].ours == f"m = 63: {6.25 / 63:.2f} to {12.5 / 63:.2f}, 8 of 8 steps up" and claims[0].held
+
+
+def test_figure_8():
+    heads = [
+        dict(m="64", overlap_mean=str(1.5 / 64), norm_min="0.2"),
+        dict(m="512", overlap_mean="0.002", norm_min="1"),
+    ]
+    fit = JointFit(0.95, 0.03, 500.0, {}, 0.0, 108)
+    assert [claim.held for claim in claims_of_language_models(heads, fit)] == [True] * 3
+    heads = [dict(m="64", overlap_mean="0.5", norm_min="0.0")]
+    claims = claims_of_language_models(heads, fit._replace(exponent=0.5))
+    assert [claim.held for claim in claims] == [False] * 3
+    assert claims[2].paper == "0.91 ± 0.04" and claims[2].ours == "0.50 ± 0.03"
+    assert claims_of_language_models([], None) == []
