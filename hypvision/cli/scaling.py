@@ -72,12 +72,13 @@ def run_scaling(args: Namespace) -> None:
 def _run_figure(args: Namespace, name: str) -> None:
     from hypvision.files import write_table
     from hypvision.scaling.claims import claims_of, exponents
-    from hypvision.scaling.experiments import experiment, groups, narrowed
+    from hypvision.scaling.experiments import experiment, groups, marked, narrowed
     from hypvision.scaling.figures import draw
     from hypvision.scaling.sweep import Point, finished, open_results, read_rows, train, weights_of
 
     require("matplotlib", "viz")  # before hours of training
-    device = device_of(args)
+    # Where the cells are submitted from there need not be a GPU; cells without one fail by themselves.
+    device = args.device if args.submit and args.device else device_of(args)
     gpu = device != "cpu"
     chosen = narrowed(
         experiment(name, gpu, args.tiny), args.alphas, args.decays, args.densities, args.widths, args.replicates,
@@ -109,14 +110,21 @@ def _run_figure(args: Namespace, name: str) -> None:
         figures = draw(name, rows, folder, weights)
         print(f"{name}: {chosen.shows}. {len(rows)} of {len(chosen.points)} points; {_names(folder, name, figures)}")
         if settings.shortened:
-            print(f"shortened: {settings.shortened}")
+            print(marked(settings.shortened))
         for claim in claims_of(name, rows):
             print(claim)
     outcome.check()
 
 
 def _exponent_row(value: Any) -> dict[str, Any]:
-    return dict(exponent=value.mean, error=value.error, r2=value.r2, replicates=len(value.fits))
+    return dict(
+        exponent=value.mean,
+        error_fit=value.error_fit,
+        error_seeds="" if value.error_seeds is None else value.error_seeds,
+        r2=value.r2,
+        points=value.fits[0].points,
+        replicates=len(value.fits),
+    )
 
 
 def _names(folder: Path, name: str, figures: list[Path]) -> str:
@@ -128,7 +136,7 @@ def _names(folder: Path, name: str, figures: list[Path]) -> str:
 
 def _run_heads(args: Namespace) -> None:
     from hypvision.files import write_table
-    from hypvision.scaling.language_models import paper_models, read_models
+    from hypvision.scaling.language_models import is_head, paper_models, read_models
 
     tensors: dict[str, str | None] = {}
     for subject in args.subjects:
@@ -137,17 +145,29 @@ def _run_heads(args: Namespace) -> None:
             tensors |= {model.name: model.head for model in table}
         else:
             tensors[subject] = {model.name: model.head for model in paper_models()}.get(subject)
+    tensors = {name: args.tensor or tensor for name, tensor in tensors.items()}
     path = Path(args.out, "heads.csv")
-    rows = {row["model"]: row for row in (_read_csv(path) if path.exists() else [])}
-    cells = [Cell(name, measure_head, (name, args.tensor or tensor)) for name, tensor in tensors.items()]
-    options = submit_options(args)
-    outcome = run_cells(cells, finished=rows.__contains__, folder=Path(args.out, "jobs"), unit="model", **options)
-    rows.update(outcome.results)
-    if rows:
+    rows = {(row["model"], row["tensor"]): row for row in (_read_csv(path) if path.exists() else [])}
+
+    def measured(name: str) -> dict[str, Any] | None:
+        found = (row for (model, tensor), row in rows.items() if model == name and is_head(tensor, tensors[name]))
+        return next(found, None)
+
+    def keep(name: str, row: dict[str, Any]) -> None:
+        rows[name, row["tensor"]] = row
         write_table(path, list(rows.values()))
+
+    outcome = run_cells(
+        [Cell(name, measure_head, (name, tensor)) for name, tensor in tensors.items()],
+        finished=lambda name: measured(name) is not None,
+        folder=Path(args.out, "jobs"),
+        unit="model",
+        arrived=keep,
+        **submit_options(args),
+    )
     for name in tensors:
-        if name in rows:
-            row = {key: float(value) for key, value in rows[name].items() if key not in ("model", "tensor")}
+        if found := measured(name):
+            row = {key: float(value) for key, value in found.items() if key not in ("model", "tensor")}
             print(
                 f"{name}: {row['tokens']:.0f} tokens in {row['m']:.0f} dimensions, mean squared overlap "
                 f"{row['overlap_mean']:.3g} = {row['overlap_times_m']:.2f}/m, norms {row['norm_min']:.3g} to "
@@ -226,17 +246,30 @@ def _run_fit(args: Namespace, path: str) -> None:
 
 
 def _run_fig8(args: Namespace) -> None:
+    from hypvision.files import write_table
+    from hypvision.scaling.claims import claims_of_language_models
     from hypvision.scaling.figures import draw_language_models
     from hypvision.scaling.language_models import loss_fit, read_losses
+    from hypvision.scaling.published import HEAD_OVERLAPS
 
     path = Path(args.out, "heads.csv")
     heads = _read_csv(path) if path.exists() else []
     losses = read_losses(args.losses) if args.losses else []
     fit = loss_fit(losses) if losses else None
     figures = draw_language_models(heads, losses, fit, args.out)
-    print(f"fig8: {len(heads)} heads, {len(losses)} losses; {', '.join(map(str, figures))}")
+    names = ("model", "m", "overlap_mean", "norm_min")
+    table = [{"source": "measured"} | {name: row[name] for name in names} for row in heads]
+    table += [
+        {"source": "paper", "model": family, "m": m, "overlap_mean": overlap}
+        for family, points in HEAD_OVERLAPS.items()
+        for m, overlap in points
+    ]
+    write_table(Path(args.out, "fig8.csv"), table)
+    print(f"fig8: {len(heads)} heads, {len(losses)} losses; {_names(Path(args.out), 'fig8', figures)}")
     if not heads:
         print(f"The overlaps are the paper's: '{path}' is not there. See: hypvision scaling heads")
+    for claim in claims_of_language_models(heads, fit):
+        print(claim)
     if fit is not None:
         _run_fit(args, args.losses)
 
@@ -244,6 +277,6 @@ def _run_fig8(args: Namespace) -> None:
 def _read_csv(path: Path) -> list[dict[str, str]]:
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    if any(None in row or None in row.values() or not row.get("model") for row in rows):
+    if any(None in row or None in row.values() or not row.get("model") or not row.get("tensor") for row in rows):
         raise HypvisionError(f"'{path}' is damaged. Remove it and measure the heads again.")
     return rows

@@ -100,6 +100,7 @@ def run_cells(
     folder: str | Path = "jobs",
     options: dict[str, Any] | None = None,
     unit: str = "cell",
+    arrived: Callable[[str, Any], None] = lambda key, value: None,
 ) -> Outcome:
     """Run the cells that are not finished.
 
@@ -111,6 +112,7 @@ def run_cells(
         folder: where submitit keeps its files; only written to with ``submit``.
         options: parameters of submitit's executor.
         unit: what the progress bar calls a cell.
+        arrived: called in this process with key and result of each cell as it ends.
 
     Returns:
         Results, failures and what was skipped. Failures are also printed when they happen.
@@ -144,6 +146,7 @@ def run_cells(
     for key, answer in progress(answers, len(left), unit):
         if answer.failure is None:
             outcome.results[key] = answer.value
+            arrived(key, answer.value)
         else:
             outcome.failures[key] = answer.failure
             tqdm.write(f"{key} failed: {answer.failure}\n{answer.trace}".rstrip())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hypvision.scaling import published
 from hypvision.scaling.experiments import LARGE_FEATURES
-from hypvision.scaling.fits import PowerLaw, power_law
+from hypvision.scaling.fits import JointFit, PowerLaw, power_law
 
-__all__ = ["Claim", "Exponent", "claims_of", "exponents"]
+__all__ = ["Claim", "Exponent", "claims_of", "claims_of_language_models", "exponents"]
 
 Row = dict[str, Any]
 
@@ -30,15 +30,26 @@ class Claim(NamedTuple):
 
 
 class Exponent(NamedTuple):
-    """The exponent of the loss in the width at one setting: of each replicate, their mean, and its error.
+    """The exponent of the loss in the width at one setting: of each replicate, and their mean.
 
-    The error is the standard error of the mean over replicates; with one replicate that of the fit's slope.
+    Attributes:
+        fits: of each replicate.
+        mean: of their exponents.
+        error_fit: the standard error of the slope, averaged over replicates: how far the points are from a line.
+        error_seeds: the standard error of the mean over replicates; None if there is one.
+        r2: averaged over replicates.
     """
 
     fits: list[PowerLaw]
     mean: float
-    error: float
+    error_fit: float
+    error_seeds: float | None
     r2: float
+
+    @property
+    def error(self) -> float:
+        """The larger of the two errors."""
+        return max(self.error_fit, self.error_seeds or 0.0)
 
 
 def exponents(rows: Sequence[Row]) -> dict[tuple[str, float, float, float], Exponent]:
@@ -57,10 +68,9 @@ def exponents(rows: Sequence[Row]) -> dict[tuple[str, float, float, float], Expo
         fits = [power_law(*zip(*points)) for points in replicates.values() if len(points) >= 3]
         if fits:
             values = [fit.exponent for fit in fits]
-            several = len(values) > 1
-            error = statistics.stdev(values) / math.sqrt(len(values)) if several else fits[0].error
-            r2 = statistics.mean(fit.r2 for fit in fits)
-            result[key] = Exponent(fits, statistics.mean(values), error, r2)
+            seeds = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+            line, r2 = (statistics.mean(getattr(fit, name) for fit in fits) for name in ("error", "r2"))
+            result[key] = Exponent(fits, statistics.mean(values), line, seeds, r2)
     return result
 
 
@@ -106,13 +116,13 @@ def _quick(rows: Sequence[Row]) -> list[Claim | None]:
 def _fig1(rows: Sequence[Row]) -> list[Claim | None]:
     found = exponents(rows)
     claims: list[Claim | None] = []
-    for (name, _, _, decay), value in found.items():
+    for (name, alpha, density, decay), value in found.items():
         paper = published.LARGE_EXPONENTS.get((name, decay))
         if decay < 0:
             statement = f"strong superposition, {name} frequencies: the exponent is about 1"
             claims.append(Claim(statement, f"{paper:.2f}", _show(value), abs(value.mean - 1) < 0.25))
         else:
-            strong = found.get((name, _, 0.0, -1.0))
+            strong = found.get((name, alpha, density, -1.0))
             steeper = None if strong is None else strong.mean > value.mean
             of = "no power law" if paper is None else f"{paper:.2f}"
             claims.append(Claim(f"weak superposition, {name} frequencies: it falls slower", of, _show(value), steeper))
@@ -216,10 +226,15 @@ def _fig6(rows: Sequence[Row]) -> list[Claim | None]:
 
 
 def _fig7(rows: Sequence[Row]) -> list[Claim | None]:
-    rows = [row for row in rows if row["alpha"] == 1 and row["decay"] == -0.5556]
+    rows = [row for row in rows if row["alpha"] == 1]
+    width = scanned_width(rows)  # of all decays, as in the figure: at this one there are as many points of every width
+    rows = [row for row in rows if row["decay"] == -0.5556]
     lines = {key[2]: value for key, value in exponents(rows).items()}
-    width = scanned_width(rows)
-    losses = [row["loss"] for row in sorted(rows, key=lambda row: row["active"]) if row["m"] == width]
+    scan: dict[float, list[float]] = {}
+    for row in rows:
+        if row["m"] == width:
+            scan.setdefault(row["active"], []).append(row["loss"])
+    losses = [statistics.mean(scan[active]) for active in sorted(scan)]
     paper = [published.DENSITY_LOSSES[k / 8, -0.5556] for k in (0, 8)]
     rising = sum(a < b for a, b in zip(losses, losses[1:]))
     return [
@@ -241,3 +256,40 @@ def scanned_width(rows: Sequence[Row]) -> int:
 CLAIMS: dict[str, Callable[[Sequence[Row]], list[Claim | None]]] = {
     "quick": _quick, "fig1": _fig1, "fig3": _fig3, "fig4": _fig4, "fig5": _fig5, "fig6": _fig6, "fig7": _fig7,
 }  # fmt: skip
+
+
+def claims_of_language_models(heads: Sequence[Mapping[str, str]], fit: JointFit | None) -> list[Claim]:
+    """The claims of figure 8, of measured heads and of the fit of losses, as far as there are any.
+
+    Args:
+        heads: rows with ``m``, ``overlap_mean`` and ``norm_min``.
+        fit: of the losses; None if there are none.
+    """
+    claims = []
+    if heads:
+        least = min(float(row["norm_min"]) for row in heads)
+        claims.append(
+            Claim("no row of a head is zero: strong superposition", "least norm > 0", f"{least:.3g}", least > 0)
+        )
+        known = [m * overlap for points in published.HEAD_OVERLAPS.values() for m, overlap in points]
+        found = [float(row["m"]) * float(row["overlap_mean"]) for row in heads]
+        middle = statistics.median(found)
+        claims.append(
+            Claim(
+                "mean squared overlaps of the rows of heads are of order 1/m",
+                f"{min(known):.1f} to {max(known):.1f} times 1/m, as read off the figure",
+                f"{min(found):.2f} to {max(found):.2f} times 1/m, median {middle:.2f}",
+                0.1 < middle < 10,
+            )
+        )
+    if fit is not None:
+        exponent, error, _ = published.LOSS_FIT
+        claims.append(
+            Claim(
+                "the losses of language models fall as a power of the width of about 1",
+                f"{exponent:.2f} ± {error:.2f}",
+                f"{fit.exponent:.2f} ± {fit.error:.2f}",
+                abs(fit.exponent - exponent) <= 2 * math.hypot(error, fit.error),
+            )
+        )
+    return claims

@@ -36,7 +36,7 @@ def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
         float64 ``(n,)``.
 
     Raises:
-        HypvisionError: no such distribution, or no feature.
+        HypvisionError: no such distribution, no feature, or an ``alpha`` that leaves no frequencies.
     """
     if n < 1:
         raise HypvisionError(f"There must be at least one feature, got {n}.")
@@ -52,7 +52,9 @@ def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
     else:
         hint = did_you_mean(name, DISTRIBUTIONS, 1)
         raise HypvisionError(f"There is no distribution '{name}'.{hint} There are: {', '.join(DISTRIBUTIONS)}.")
-    return p / p.sum()
+    p = p / p.sum()
+    check_frequencies(p, density=1.0)  # an alpha far off 0, or NaN, has no sum to divide by
+    return p
 
 
 def density_scan(p: Tensor, s: float) -> Tensor:
@@ -68,7 +70,7 @@ def density_scan(p: Tensor, s: float) -> Tensor:
     check_frequencies(p, density=1.0)
     if not 0 <= s <= 1:
         raise HypvisionError(f"The density goes from 0 to 1, got {s}.")
-    return p * (1 + s * (1 / p.max() - 1))
+    return (p * (1 + s * (1 / p.max() - 1))).clamp_max(1)  # p_1 may round to more
 
 
 def check_frequencies(p: Tensor, density: float | None = None) -> None:
@@ -170,7 +172,11 @@ def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
 
     Returns:
         A batch with float32 values, distributed as :func:`sample_dense`.
+
+    Raises:
+        HypvisionError: see :func:`check_frequencies`.
     """
+    check_frequencies(p)
     heavy = p > _HEAVY
     often, rare = heavy.nonzero().flatten(), (~heavy).nonzero().flatten()
     drawn = torch.rand(len(often), size, generator=generator) < p[often].float()[:, None]
@@ -191,6 +197,11 @@ def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
 
 
 def sample_dense(p: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Draw a batch as the release does, from two uniform matrices; float32 ``(size, n)``."""
+    """Draw a batch as the release does, from two uniform matrices; float32 ``(size, n)``.
+
+    Raises:
+        HypvisionError: see :func:`check_frequencies`.
+    """
+    check_frequencies(p)
     active = torch.rand(size, len(p), generator=generator) < p.float()
     return active * torch.rand(size, len(p), generator=generator) * 2

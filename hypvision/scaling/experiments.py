@@ -25,6 +25,7 @@ __all__ = [
     "WIDTHS",
     "experiment",
     "groups",
+    "marked",
     "narrowed",
 ]
 
@@ -47,6 +48,7 @@ _TINY = Settings(
     warmup=400,
     shortened="n 200 (paper: 1000), batch 512 (2048), steps 4000 (20000), m 5 to 40 (10 to 100)",
 )
+_MORE = "different: "  # before what is more than the paper's
 _TINY_WIDTHS = (5, 8, 12, 18, 27, 40)
 
 
@@ -93,7 +95,11 @@ def experiment(name: str, gpu: bool = False, tiny: bool = False) -> Experiment:
         HypvisionError: no such figure, or one without training.
     """
     if name in ("fig2", "fig8"):
-        what = "a drawing" if name == "fig2" else "about language models; see: hypvision scaling lm and fit"
+        what = (
+            "a drawing"
+            if name == "fig2"
+            else "about language models; see: hypvision scaling heads and hypvision scaling fit"
+        )
         raise HypvisionError(f"'{name}' has no training: it is {what}.")
     if name not in EXPERIMENTS:
         hint = did_you_mean(name, EXPERIMENTS, 1)
@@ -129,13 +135,13 @@ def narrowed(
     batch: int | None = None,
     independent: bool = False,
 ) -> Experiment:
-    """A part of a figure's points, several replicates of them, or with a shorter training, which is then marked.
+    """A part of a figure's points, several replicates of them, or with another training; marked if not the paper's.
 
     Args:
         chosen: the figure.
         alphas, decays, densities, widths: only points with these values; each may be off by 0.005.
         replicates: how many models a point.
-        steps, batch: instead of the figure's; the warm-up shrinks with the steps.
+        steps, batch: instead of the figure's; the warm-up shrinks with the steps, for large rates it is 5 % of them.
         independent: batches of its own for every point.
 
     Raises:
@@ -151,16 +157,31 @@ def narrowed(
                     raise HypvisionError(f"No point of this figure has {name} {value:g}. There are: {known}.")
             points = [p for p in points if any(abs(getattr(p, name) - value) <= 0.005 for value in wanted)]
     points = [replace(point, replicate=r) for r in range(replicates) for point in points]
-    settings, cut = chosen.settings, [chosen.settings.shortened] if chosen.settings.shortened else []
+    settings = chosen.settings
+    changed = {}
     if steps is not None and steps != settings.steps:
-        cut.append(f"steps {steps} (paper: {settings.steps})")
-        warmup = round(settings.warmup * min(1.0, steps / settings.steps))
-        settings = replace(settings, steps=steps, warmup=warmup)
+        changed["steps"] = steps
+        small = round(settings.warmup * min(1.0, steps / settings.steps))
+        settings = replace(settings, steps=steps, warmup=small if settings.rates == "small" else int(0.05 * steps))
     if batch is not None and batch != settings.batch:
-        cut.append(f"batch {batch} (paper: {settings.batch})")
+        changed["batch"] = batch
         settings = replace(settings, batch=batch)
-    settings = replace(settings, independent=independent, shortened=", ".join(cut))
+    # What the figure's own marks say of these is out of date.
+    marks = [mark for mark in settings.shortened.split(", ") if mark and mark.split()[0] not in changed]
+    more = []
+    for name, value in changed.items():
+        paper = getattr(_SMALL, name)  # the large models have the same
+        if value != paper:
+            (marks if value < paper else more).append(f"{name} {value} (paper: {paper})")
+    if more:
+        marks.append(f"{_MORE}{', '.join(more)}")
+    settings = replace(settings, independent=independent, shortened=", ".join(marks))
     return Experiment(settings, points, chosen.shows)
+
+
+def marked(shortened: str) -> str:
+    """How ``Settings.shortened`` is shown; what is only longer than in the paper is not called shortened."""
+    return shortened if not shortened or shortened.startswith(_MORE) else f"shortened: {shortened}"
 
 
 def groups(points: Sequence[Point], gpu: bool = False) -> dict[str, list[Point]]:

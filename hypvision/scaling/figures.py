@@ -15,6 +15,7 @@ from hypvision.errors import require
 from hypvision.files import replacing
 from hypvision.scaling.claims import cleanest, exponents, scanned_width
 from hypvision.scaling.data import frequencies
+from hypvision.scaling.experiments import marked
 from hypvision.scaling.fits import JointFit
 from hypvision.scaling.measures import random_overlaps
 from hypvision.scaling.published import HEAD_OVERLAPS
@@ -47,7 +48,7 @@ def draw(
     """
     marks = sorted({row["shortened"] for row in rows} - {""})
     panels = [partial(panel, rows=rows, weights=weights) for panel in _PANELS[name]]
-    return _figure(name, panels, f"shortened: {'; '.join(marks)}" if marks else "", folder, formats)
+    return _figure(name, panels, "; ".join(map(marked, marks)), folder, formats)
 
 
 def _figure(
@@ -84,13 +85,18 @@ def _colors(values: Iterable[float], name: str = "coolwarm") -> dict[float, Any]
 
 
 def _means(rows: Iterable[Row], x: str, y: str) -> tuple[list[float], list[float], list[float]]:
-    """Means of ``y`` over all rows with one ``x``, and their standard deviations."""
+    """Means of ``y`` over all rows with one ``x``, and their standard deviations.
+
+    With one row the deviation is that over its test batches, which the loss alone has.
+    """
     found: dict[float, list[float]] = {}
+    alone: dict[float, float] = {}
     for row in rows:
         if row[y] is not None:
             found.setdefault(row[x], []).append(row[y])
+            alone[row[x]] = row.get(f"{y}_std") or 0.0
     xs = sorted(found)
-    spread = [statistics.stdev(found[v]) if len(found[v]) > 1 else 0.0 for v in xs]
+    spread = [statistics.stdev(found[v]) if len(found[v]) > 1 else alone[v] for v in xs]
     return xs, [statistics.mean(found[v]) for v in xs], spread
 
 

@@ -22,8 +22,8 @@ from hypvision.scaling.fits import JointFit, joint_fit
 from hypvision.scaling.measures import norms, overlaps
 from hypvision.shipped import config_folder
 
-__all__ = ["HEADS", "LanguageModel", "frequency_exponent", "head_name", "head_statistics", "loss_fit", "paper_models",
-           "read_losses", "read_models", "token_counts"]  # fmt: skip
+__all__ = ["HEADS", "LanguageModel", "frequency_exponent", "head_name", "head_statistics", "is_head", "loss_fit",
+           "paper_models", "read_losses", "read_models", "token_counts"]  # fmt: skip
 
 
 class LanguageModel(NamedTuple):
@@ -81,13 +81,21 @@ def head_name(names: Iterable[str], wanted: str | None = None) -> str:
         HypvisionError: it is not there, or none of :data:`HEADS` is.
     """
     names = list(names)
-    choice = HEADS if wanted is None else (wanted, wanted.removeprefix("model."))  # some files lack the prefix
-    for name in choice:
+    for name in _choice(wanted):
         if name in names:
             return name
     likely = [name for name in names if "emb" in name or "head" in name or "wte" in name][:6] or names[:6]
     what = f"'{wanted}'" if wanted else f"none of {', '.join(HEADS)}"
     raise HypvisionError(f"The checkpoint has {what}. It has: {', '.join(likely)}. Name the tensor with --tensor.")
+
+
+def is_head(name: str, wanted: str | None = None) -> bool:
+    """Whether :func:`head_name` could have chosen this tensor."""
+    return name in _choice(wanted)
+
+
+def _choice(wanted: str | None) -> tuple[str, ...]:
+    return HEADS if wanted is None else (wanted, wanted.removeprefix("model."))  # some files lack the prefix
 
 
 def head_statistics(head: Tensor, block: int = 8192) -> dict[str, float]:

@@ -49,8 +49,9 @@ class Overlaps(NamedTuple):
 
 
 def norms(weight: Tensor) -> Norms:
-    """Statistics of the row norms of ``(n, m)``."""
-    values = torch.linalg.vector_norm(weight.float(), dim=1).double()
+    """Statistics of the row norms of ``(n, m)``; what is half precision becomes float32."""
+    weight = weight if weight.dtype == torch.float64 else weight.float()
+    values = torch.linalg.vector_norm(weight, dim=1).double()
     spread = values.std().item() if len(values) > 1 else math.nan
     return Norms(values.mean().item(), spread, values.min().item(), values.max().item())
 
@@ -66,7 +67,12 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
     Args:
         weight: ``(n, m)``; what is half precision becomes float32. Rows of zeros overlap with nothing.
         block: rows at a time; ``block^2`` overlaps are in memory.
+
+    Raises:
+        HypvisionError: ``block`` is below 1.
     """
+    if block < 1:
+        raise HypvisionError(f"A block has one row or more, got block={block}.")
     weight = weight if weight.dtype == torch.float64 else weight.float()
     n = len(weight)
     pairs = n * (n - 1) // 2
@@ -127,7 +133,13 @@ def unlearned_loss(p: Tensor, learned: float) -> tuple[float, float]:
 
 
 def unlearned_share(share: float, n: int, alpha: float) -> float:
-    """The sum of the frequencies of power ``alpha`` beyond the first ``share`` of ``n``: the paper's Eq. 14."""
+    """The sum of the frequencies of power ``alpha`` beyond the first ``share`` of ``n``: the paper's Eq. 14.
+
+    Raises:
+        HypvisionError: ``share`` is outside (0, 1], or ``n`` below 2, where the formula has no value.
+    """
+    if n < 2:
+        raise HypvisionError(f"A share is of two features or more, got n={n}.")
     if not 0 < share <= 1:
         raise HypvisionError(f"A share lies between 0 and 1, got {share}.")
     if alpha == 1:

@@ -54,7 +54,8 @@ class Settings:
             paper's large runs.
         independent: whether every point draws batches of its own instead of sharing those of its frequencies.
         test_batches: fresh batches on which the final loss is measured.
-        shortened: what was cut from the paper's setting, in words; empty if nothing was.
+        shortened: what differs from the paper's setting, in words; empty if nothing does. See
+            :func:`hypvision.scaling.experiments.marked`.
     """
 
     n: int = 1000
@@ -200,7 +201,7 @@ class _Bank:
             step = int((~self.losses[:, index].isfinite()).nonzero()[0])
             raise HypvisionError(
                 f"The training of {self.points[index].key} gave NaN or infinity at step {step}. Its learning rate is "
-                "too high for this setting: take more features, larger batches or a longer warm-up."
+                "too high for this setting. Take larger batches (--batch), or more steps (--steps) to warm up longer."
             )
 
     def save(self, folder: Path) -> None:
@@ -377,9 +378,9 @@ def _measure(bank: _Bank, p: Tensor, device: str, dtype: torch.dtype) -> list[di
                 "n": settings.n,
                 "active": p.sum().item(),
                 "loss": tested[:, index].mean().item(),
-                "loss_std": tested[:, index].std().item(),
+                "loss_std": _deviation(tested[:, index]),
                 "train_loss": last[:, index].mean().item(),
-                "train_loss_std": last[:, index].std().item(),
+                "train_loss_std": _deviation(last[:, index]),
             }
             | measures_of(weight, p)
             | {"steps": settings.steps, "shortened": settings.shortened}
@@ -410,6 +411,11 @@ def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
         "norm_min": lengths.min().item(),
         "norm_max": lengths.max().item(),
     }
+
+
+def _deviation(values: Tensor) -> float | None:
+    """The standard deviation; one number has none."""
+    return values.std().item() if len(values) > 1 else None
 
 
 def _known(value: float) -> float | None:

@@ -33,6 +33,8 @@ def test_quick(tmp_path, capsys):
     assert status == 0 and "10 of 10 points" in out and "shortened: n 200" in out
     assert out.count("held:") == 2  # held, or not held
     assert len(rows(tmp_path / "quick.csv")) == 10 and len(rows(tmp_path / "quick_exponents.csv")) == 2
+    line = rows(tmp_path / "quick_exponents.csv")[0]
+    assert float(line["error_fit"]) > 0 and line["error_seeds"] == "" and line["points"] == "5"
     assert (tmp_path / "quick.png").read_bytes()[:4] == b"\x89PNG" and (tmp_path / "quick.pdf").read_bytes()[
         :4
     ] == b"%PDF"
@@ -79,6 +81,20 @@ def test_figure_1(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(experiments, "_LARGE_ON_CPU", replace(experiments._LARGE_ON_CPU, n=128))
     status, out, _ = call(capsys, "run", "fig1", "--widths", 8, 16, 32, *SHORT, "--out", tmp_path)
     assert status == 0 and "18 of 18 points" in out and out.count("strong superposition, ") == 3
+
+
+def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, monkeypatch):
+    from hypvision.cli import scaling
+    from hypvision.cli.submit import Outcome
+
+    seen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(scaling, "run_cells", lambda cells, **options: seen.extend(cells) or Outcome({}, {}, []))
+    words = ("run", "quick", "--device", "cuda", "--out", tmp_path)
+    assert call(capsys, *words, "--submit", "slurm")[0] == 0
+    assert {cell.arguments[-1] for cell in seen} == {"cuda"} and len(seen) == 1  # all widths in one program
+    status, _, err = call(capsys, *words)
+    assert status == 2 and "PyTorch finds no GPU here" in err
 
 
 @pytest.mark.parametrize(
@@ -148,6 +164,31 @@ def test_heads_in_every_kind_of_checkpoint(tmp_path, capsys):
     assert status == 2 and "leads out of the folder" in err
 
 
+def test_every_tensor_of_a_model_is_measured_and_kept_at_once(tmp_path, capsys, monkeypatch):
+    from hypvision.cli import scaling
+
+    save_file({"a": torch.randn(50, 8), "b": torch.randn(40, 6)}, tmp_path / "two.safetensors")
+    out = tmp_path / "out"
+    for tensor, said in (("a", "50 tokens in 8"), ("b", "40 tokens in 6"), ("a", "50 tokens in 8")):
+        status, text, err = call(capsys, "heads", tmp_path / "two.safetensors", "--tensor", tensor, "--out", out)
+        assert status == 0 and said in text, err
+    assert [(row["tensor"], row["m"]) for row in rows(out / "heads.csv")] == [("a", "8"), ("b", "6")]
+    status, _, err = call(capsys, "heads", tmp_path / "two.safetensors", "--out", out)
+    assert status == 2 and "Name the tensor" in err  # neither of them is the head
+
+    measure = scaling.measure_head
+
+    def stopped(source, tensor):
+        if source.endswith("three.safetensors"):
+            raise KeyboardInterrupt
+        return measure(source, tensor)
+
+    monkeypatch.setattr(scaling, "measure_head", stopped)
+    save_file({"lm_head.weight": torch.randn(30, 4)}, tmp_path / "one.safetensors")
+    call(capsys, "heads", tmp_path / "one.safetensors", tmp_path / "three.safetensors", "--out", out)
+    assert [row["m"] for row in rows(out / "heads.csv")] == ["8", "6", "4"]
+
+
 def test_tokens_fit_and_figure_8(tmp_path, capsys):
     ids = np.repeat(np.arange(200), [max(1, 20000 // (k + 1)) for k in range(200)])
     np.save(tmp_path / "ids.npy", ids)
@@ -167,6 +208,14 @@ def test_tokens_fit_and_figure_8(tmp_path, capsys):
     assert len(rows(tmp_path / "loss_fit.csv")) == 4
     status, out, err = call(capsys, "run", "fig8", "--losses", tmp_path / "losses.csv", "--out", tmp_path)
     assert status == 0 and "The overlaps are the paper's" in out and (tmp_path / "fig8.pdf").exists(), err
+    assert "\nheld: the losses of language models" in out and "paper: 0.91 ± 0.04; here: 0.90 ± 0.00" in out
+    save_file({"lm_head.weight": torch.randn(50, 8)}, tmp_path / "head.safetensors")
+    assert call(capsys, "heads", tmp_path / "head.safetensors", "--out", tmp_path)[0] == 0
+    status, out, err = call(capsys, "run", "fig8", "--out", tmp_path)
+    assert status == 0 and out.count("\nheld: ") == 2, err
+    table = rows(tmp_path / "fig8.csv")
+    assert [row["m"] for row in table if row["source"] == "measured"] == ["8"]
+    assert sum(row["source"] == "paper" for row in table) == 25
 
 
 def test_text_needs_a_tokenizer(tmp_path, capsys):

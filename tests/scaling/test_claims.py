@@ -3,8 +3,9 @@
 import pytest
 
 from hypvision.scaling import published
-from hypvision.scaling.claims import claims_of, cleanest, exponents
-from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS
+from hypvision.scaling.claims import claims_of, claims_of_language_models, cleanest, exponents
+from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS, experiment
+from hypvision.scaling.fits import JointFit
 
 
 def row(decay, m, loss, **more):
@@ -22,8 +23,17 @@ def test_exponents_of_replicates():
     found = exponents(rows)
     assert set(found) == {("power", 1.0, 0.0, -1.0), ("power", 1.0, 0.0, 0.5)}  # one width is no line
     two = found["power", 1.0, 0.0, -1.0]
-    assert two.mean == pytest.approx(1.1) and two.error == pytest.approx(0.1) and len(two.fits) == 2
+    assert two.mean == pytest.approx(1.1) and two.error_seeds == pytest.approx(0.1) == two.error and len(two.fits) == 2
+    assert two.error_fit == pytest.approx(0, abs=1e-6)
     assert found["power", 1.0, 0.0, 0.5].mean == pytest.approx(0.5)
+
+
+def test_the_error_shown_is_the_larger_of_those_of_fit_and_seeds():
+    bent = [row(-1.0, m, loss) for m, loss in ((8, 1.0), (16, 0.3), (32, 0.28))]
+    one = exponents(bent)["power", 1.0, 0.0, -1.0]
+    assert one.error_seeds is None and one.error == one.error_fit == one.fits[0].error > 0.3
+    two = exponents(bent + [r | {"replicate": 1} for r in bent])["power", 1.0, 0.0, -1.0]
+    assert two.error_seeds == 0 and two.error == two.error_fit == pytest.approx(one.error)
 
 
 @pytest.mark.parametrize(("name", "decay", "points"), [("power", -1.0, 3), ("power", 0.1, 2), ("linear", -1.0, 3),
@@ -81,3 +91,38 @@ def test_figures_6_and_7():
     assert [claim.held for claim in claims_of("fig6", rows)] == [True] * 3
     rows = [row(-0.5556, m, (1 + d) * 5 / m, density=d, active=1 + 6 * d) for d in (0.0, 0.5, 1.0) for m in WIDTHS]
     assert [claim.held for claim in claims_of("fig7", rows)] == [True, True]
+
+
+def test_all_claims_of_figure_1_are_decided():
+    rows = []
+    for name, alpha in (("exponential1", 0.0), ("power", 1.2), ("linear", 0.0)):
+        for decay, exponent in ((-1.0, 1.0), (0.1, 0.4)):
+            rows += of_exponent(exponent, decay, distribution=name, alpha=alpha, n=2048)
+    claims = claims_of("fig1", rows)
+    assert [claim.held for claim in claims] == [True] * 6
+    assert [claim.held for claim in claims_of("fig1", [row for row in rows if row["decay"] > 0])] == [None] * 3
+
+
+def test_figure_7_is_read_at_the_scanned_width_and_over_replicates():
+    rows = [
+        row(point.decay, point.m, (1 + point.density) * 5 / point.m * (1 + 0.5 * replicate), density=point.density,
+            active=1 + 6 * point.density, replicate=replicate)
+        for replicate in (0, 1)
+        for point in experiment("fig7").points
+    ]  # fmt: skip
+    claims = claims_of("fig7", rows)
+    assert claims[0].ours == f"m = 63: {6.25 / 63:.2f} to {12.5 / 63:.2f}, 8 of 8 steps up" and claims[0].held
+
+
+def test_figure_8():
+    heads = [
+        dict(m="64", overlap_mean=str(1.5 / 64), norm_min="0.2"),
+        dict(m="512", overlap_mean="0.002", norm_min="1"),
+    ]
+    fit = JointFit(0.95, 0.03, 500.0, {}, 0.0, 108)
+    assert [claim.held for claim in claims_of_language_models(heads, fit)] == [True] * 3
+    heads = [dict(m="64", overlap_mean="0.5", norm_min="0.0")]
+    claims = claims_of_language_models(heads, fit._replace(exponent=0.5))
+    assert [claim.held for claim in claims] == [False] * 3
+    assert claims[2].paper == "0.91 ± 0.04" and claims[2].ours == "0.50 ± 0.03"
+    assert claims_of_language_models([], None) == []

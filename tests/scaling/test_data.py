@@ -36,6 +36,8 @@ def test_density_scan():
     expected = [1.000, 1.811, 2.621, 3.432, 4.243, 5.053, 5.864, 6.675, 7.485]
     assert found == pytest.approx(expected, abs=6e-4)
     assert density_scan(p, 1.0)[0].item() == pytest.approx(1)
+    for n in range(2, 60):
+        check_frequencies(density_scan(frequencies("power", n), 1.0))
 
 
 def test_mistakes_are_named():
@@ -48,8 +50,12 @@ def test_mistakes_are_named():
     with pytest.raises(HypvisionError, match="at least one feature"):
         frequencies("power", 0)
     for p in (torch.tensor([0.5, math.nan]), torch.tensor([-0.1, 1.1]), torch.tensor([1.5])):
+        for refuse in (check_frequencies, lambda p: sample(p, 4, stream(0)), lambda p: sample_dense(p, 4, stream(0))):
+            with pytest.raises(HypvisionError, match="between 0 and 1"):
+                refuse(p)
+    for alpha in (math.nan, -math.inf, -200.0):
         with pytest.raises(HypvisionError, match="between 0 and 1"):
-            check_frequencies(p)
+            frequencies("power", 100, alpha)
     for p in (torch.zeros(0), torch.zeros(2, 2)):
         with pytest.raises(HypvisionError, match="a vector"):
             check_frequencies(p)

@@ -93,3 +93,19 @@ def test_ambiguity_is_a_spectral_norm(n, m):
 def test_the_bound_needs_two_vectors():
     with pytest.raises(HypvisionError, match="two vectors or more"):
         measures.welch_bound(1, 3)
+
+
+def test_norms_keep_double_precision():
+    weight = torch.tensor([[1 + 1e-12], [1.0]], dtype=torch.float64)
+    found = measures.norms(weight)
+    assert found.largest - found.least == pytest.approx(1e-12, rel=1e-3)
+    assert measures.norms(weight.bfloat16()).largest == 1
+
+
+def test_blocks_and_numbers_of_features_that_are_none_are_named():
+    for block in (0, -1):
+        with pytest.raises(HypvisionError, match=f"one row or more, got block={block}"):
+            measures.overlaps(torch.ones(3, 2), block)
+    for n in (0, 1):
+        with pytest.raises(HypvisionError, match=f"two features or more, got n={n}"):
+            measures.unlearned_share(0.5, n, 1.0)

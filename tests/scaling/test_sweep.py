@@ -8,7 +8,7 @@ import torch
 
 from hypvision.errors import HypvisionError
 from hypvision.scaling import sweep
-from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS, experiment, groups, narrowed
+from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS, experiment, groups, marked, narrowed
 from hypvision.scaling.fits import power_law
 from hypvision.scaling.sweep import Point, Settings, banks_of, finished, open_results, read_rows, train, weights_of
 
@@ -90,6 +90,12 @@ def test_what_is_recorded(one_by_one):
     json.dumps(rows, allow_nan=False)
 
 
+def test_one_step_and_one_test_batch_have_no_deviation(tmp_path):
+    row = run(tmp_path, POINTS[:1], replace(SETTINGS, steps=1, warmup=0, test_batches=1))[0]
+    assert row["train_loss_std"] is None and row["loss_std"] is None
+    json.dumps(row, allow_nan=False)
+
+
 def test_points_share_batches_unless_they_are_to_be_independent(tmp_path, one_by_one):
     alone = replace(SETTINGS, independent=True)
     rows = run(tmp_path, settings=alone, dtype=torch.float64)
@@ -129,7 +135,7 @@ def test_mistakes_are_named(tmp_path):
 
 def test_a_loss_that_is_no_number_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Settings, "peaks", lambda self, m: (1e30, 1e30))
-    with pytest.raises(HypvisionError, match=r"power-a1.0000-s0.0000-r0-g-1.0000-m8 gave NaN or infinity at step \d"):
+    with pytest.raises(HypvisionError, match=r"r0-g-1.0000-m8 gave NaN or infinity at step \d(.|\n)*--batch.*--steps"):
         run(tmp_path)
     assert not finished(tmp_path, POINTS[:1]) and not list(tmp_path.glob("points/*"))
 
@@ -169,9 +175,34 @@ def test_parts_of_a_grid():
     assert len(groups(chosen.points)) == 2 and len(groups(chosen.points, gpu=True)) == 2
     with pytest.raises(HypvisionError, match="No point of this figure has decay 0.4. There are: -1, "):
         narrowed(experiment("fig4"), decays=[0.4])
-    for name, said in (("fig2", "a drawing"), ("fig8", "language models"), ("fig44", "Did you mean fig4")):
+    for name, said in (
+        ("fig2", "a drawing"),
+        ("fig8", "language models; see: hypvision scaling heads and"),
+        ("fig44", "Did you mean fig4"),
+    ):
         with pytest.raises(HypvisionError, match=said):
             experiment(name)
+
+
+@pytest.mark.parametrize(
+    ("figure", "changes", "said"),
+    [
+        ("quick", dict(steps=1), "shortened: n 200 (paper: 1000), batch 512 (2048), m 5 to 40 (10 to 100), "
+         "steps 1 (paper: 20000)"),
+        ("quick", dict(steps=20000, batch=2048), "shortened: n 200 (paper: 1000), m 5 to 40 (10 to 100)"),
+        ("fig4", dict(steps=40000), "different: steps 40000 (paper: 20000)"),
+        ("fig4", dict(steps=10, batch=4096), "shortened: steps 10 (paper: 20000), different: batch 4096 (paper: 2048)"),
+        ("fig4", dict(steps=20000, batch=2048), ""),
+    ],
+)  # fmt: skip
+def test_marks_compare_with_the_paper(figure, changes, said):
+    assert marked(narrowed(experiment(figure), **changes).settings.shortened) == said
+
+
+@pytest.mark.parametrize(("figure", "steps", "warmup"), [("fig1", 200, 10), ("fig1", 40000, 2000), ("fig1", 50, 2),
+                                                         ("fig4", 40000, 2000), ("quick", 100, 10)])  # fmt: skip
+def test_warm_up_of_another_number_of_steps(figure, steps, warmup):
+    assert narrowed(experiment(figure), steps=steps).settings.warmup == warmup
 
 
 @pytest.mark.slow
