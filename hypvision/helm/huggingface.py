@@ -147,8 +147,10 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             raise HypvisionError(
                 "HELM models take input_ids; inputs_embeds would have to be points of the hyperboloid."
             )
-        if labels is not None or self.training:
-            use_cache, past_key_values = False, None
+        if labels is not None:
+            past_key_values = None
+        if labels is not None or self.training and past_key_values is None:  # generate() brings its own
+            use_cache = False
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()

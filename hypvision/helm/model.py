@@ -261,7 +261,8 @@ def shifted(labels: Tensor, attention_mask: Tensor | None, sequence_id: Tensor |
         following = F.pad(sequence_id[:, 1:], (0, 1), value=-1)
         target = target.masked_fill((sequence_id != following) | (sequence_id < 0), -100)
     if attention_mask is not None:
-        target = target.masked_fill(~attention_mask.bool(), -100)
+        there = attention_mask.bool()
+        target = target.masked_fill(~(there & F.pad(there[:, 1:], (0, 1))), -100)  # padding is nobody's next token
     return target
 
 

@@ -73,6 +73,25 @@ def test_generation(model, way):
     assert model.generate(ids, do_sample=True, **OPTIONS).shape[1] <= 17
 
 
+def test_generation_in_training_mode_sees_the_whole_prompt(model):
+    prompt = torch.randint(0, 256, (2, 9), generator=torch.Generator().manual_seed(4))
+    found = model.eval().generate(prompt, max_new_tokens=5, do_sample=False)
+    try:
+        assert torch.equal(model.train().generate(prompt, max_new_tokens=5, do_sample=False), found)
+    finally:
+        model.eval()
+
+
+def test_padding_on_either_side_changes_no_loss(model):
+    text = torch.randint(0, 256, (1, 9), generator=torch.Generator().manual_seed(5))
+    padding, there = torch.zeros(1, 3, dtype=text.dtype), torch.ones_like(text)
+    alone = model(text, labels=text).loss
+    for joined in (lambda a, b: torch.cat([b, a], 1), lambda a, b: torch.cat([a, b], 1)):
+        ids = joined(text, padding)
+        loss = model(ids, labels=ids, attention_mask=joined(there, padding)).loss
+        torch.testing.assert_close(loss, alone, rtol=1e-4, atol=1e-5)
+
+
 @torch.no_grad()
 def test_auto_classes_and_half_precision(model, tmp_path):
     ids = tokens(2, 9)

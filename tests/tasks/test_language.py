@@ -16,11 +16,28 @@ from helpers.engine import ROOT
 from helpers.language import make_text, small
 
 from hypvision.cli import main
+from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.tasks.language_models import _few_threads, load_folder
 
 CONFIGS = sorted(path.name for path in (ROOT / "configs/helm").glob("*.py"))
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if "wikipedia" in name])
+def test_the_published_recipe_takes_2400_steps(name):
+    """2.1M tokens each, counted in optimiser steps and not in the iterations that they are made of."""
+    config = load_config(ROOT / "configs/helm" / name)
+    count = config.optim_wrapper.accumulative_counts
+    first, then = config.param_scheduler
+    assert config.train_cfg.max_iters == then.end == 2400 * count
+    assert first.end == then.begin == 72 * count and config.train_cfg.val_interval == 100 * count
+    assert (
+        config.default_hooks.checkpoint.interval == 100 * count and config.default_hooks.logger.interval == 10 * count
+    )
+    processes = int(name.split("_")[1].split("xb")[0])
+    tokens = count * processes * config.train_dataloader.batch_size * config.train_dataloader.dataset.length
+    assert tokens == pytest.approx(2.1e6, rel=0.01)
 
 
 @pytest.fixture(scope="module")

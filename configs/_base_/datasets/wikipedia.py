@@ -1,4 +1,4 @@
-# English Wikipedia, packed: data/wikipedia/{train,valid}/*.parquet with a column "text" (docs/helm.md says where from).
+# English Wikipedia, packed: data/wikipedia/{train,valid}/*.parquet with a column "text" (docs/data.md says where from).
 data_root = "data/wikipedia"
 tokenizer = "HuggingFaceTB/SmolLM2-135M"  # 49,152 tokens, free to use; the paper's is meta-llama/Llama-3.1-8B, gated
 train_dataloader = dict(

@@ -198,3 +198,10 @@ def test_mistakes_are_explained():
     ):
         with pytest.raises(HypvisionError, match=match):
             adapters.inject(clip_models.openai_clip(), "lathadapter", **options)
+
+
+def test_attributes_may_be_auto_and_words_are_told():
+    assert LatHAdapterConfig(attributes="auto", classes=47).count == attributes_for(47)
+    for name in ("attributes", "beta", "draws"):
+        with pytest.raises(HypvisionError, match=f"{name} must be a number.*'many'"):
+            LatHAdapterConfig(**{name: "many"})

@@ -26,7 +26,7 @@ class LatHAdapterConfig(AdapterConfig):
     """The defaults are the paper's where it says something, else ours ("here").
 
     Attributes:
-        attributes: number N of attribute vectors; 0 for :func:`attributes_for` of ``classes``.
+        attributes: number N of attribute vectors; 0 or ``"auto"`` for :func:`attributes_for` of ``classes``.
         classes: number of classes of the data set, of which ``attributes=0`` makes its choice.
         dim: length of the features; 0 for that of the model's embeddings. For a host with features of its own
             (PromptKD has the teacher's).
@@ -52,7 +52,7 @@ class LatHAdapterConfig(AdapterConfig):
             (an ablation).
     """
 
-    attributes: int = 0
+    attributes: int | str = 0
     classes: int = 100
     dim: int = 0
     beta: float = 0.1
@@ -80,6 +80,13 @@ class LatHAdapterConfig(AdapterConfig):
                 raise HypvisionError(
                     f"LatHAdapter: {name} is {getattr(self, name)!r}; use one of {', '.join(allowed)}."
                 )
+        if self.attributes == "auto":
+            object.__setattr__(self, "attributes", 0)
+        for name, kind in self.__annotations__.items():
+            value = getattr(self, name)
+            if kind.startswith(("int", "float")) and (isinstance(value, bool) or not isinstance(value, (int, float))):
+                hint = " or 'auto'" if name == "attributes" else ""
+                raise HypvisionError(f"LatHAdapter: {name} must be a number{hint}, got {value!r}.")
         for name in ("c", "tau", "clip_radius"):
             if not getattr(self, name) > 0:
                 raise HypvisionError(f"LatHAdapter: {name} must be above 0, got {getattr(self, name)}.")
