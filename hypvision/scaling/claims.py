@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -271,15 +272,15 @@ def claims_of_language_models(heads: Sequence[Mapping[str, str]], fit: JointFit 
         claims.append(
             Claim("no row of a head is zero: strong superposition", "least norm > 0", f"{least:.3g}", least > 0)
         )
-        known = [m * overlap for points in published.HEAD_OVERLAPS.values() for m, overlap in points]
-        found = [float(row["m"]) * float(row["overlap_mean"]) for row in heads]
-        middle = statistics.median(found)
+        paper = power_law(*zip(*itertools.chain(*published.HEAD_OVERLAPS.values())))
+        overlaps = [(float(row["m"]), float(row["overlap_mean"])) for row in heads]
+        ours = power_law(*zip(*overlaps)) if len({m for m, _ in overlaps}) > 2 else None  # two widths have no error
         claims.append(
             Claim(
-                "mean squared overlaps of the rows of heads are of order 1/m",
-                f"{min(known):.1f} to {max(known):.1f} times 1/m, as read off the figure",
-                f"{min(found):.2f} to {max(found):.2f} times 1/m, median {middle:.2f}",
-                0.1 < middle < 10,
+                "mean squared overlaps of the rows of heads fall as 1/m, or faster",
+                f"exponent {paper.exponent:.2f} ± {paper.error:.2f} of the points read off the figure",
+                "fewer than three widths" if ours is None else f"{ours.exponent:.2f} ± {ours.error:.2f}",
+                None if ours is None else ours.exponent >= 1 - 2 * ours.error,
             )
         )
     if fit is not None:

@@ -115,13 +115,15 @@ def test_figure_7_is_read_at_the_scanned_width_and_over_replicates():
 
 
 def test_figure_8():
-    heads = [
-        dict(m="64", overlap_mean=str(1.5 / 64), norm_min="0.2"),
-        dict(m="512", overlap_mean="0.002", norm_min="1"),
-    ]
+    def head(m, overlap, norm):
+        return dict(m=str(m), overlap_mean=str(overlap), norm_min=str(norm))
+
+    published_points = [head(m, o, 1) for points in published.HEAD_OVERLAPS.values() for m, o in points]
     fit = JointFit(0.95, 0.03, 500.0, {}, 0.0, 108)
-    assert [claim.held for claim in claims_of_language_models(heads, fit)] == [True] * 3
-    heads = [dict(m="64", overlap_mean="0.5", norm_min="0.0")]
+    for heads in (published_points, [head(64, 1.5 / 64, 0.2), head(128, 1 / 128, 1), head(512, 0.002, 1)]):
+        assert [claim.held for claim in claims_of_language_models(heads, fit)] == [True] * 3
+    assert claims_of_language_models(published_points[:2], None)[1].held is None  # no error of two widths
+    heads = [head(64, 0.5, 0.0), head(128, 0.49, 1), head(512, 0.52, 1)]
     claims = claims_of_language_models(heads, fit._replace(exponent=0.5))
     assert [claim.held for claim in claims] == [False] * 3
     assert claims[2].paper == "0.91 ± 0.04" and claims[2].ours == "0.50 ± 0.03"
