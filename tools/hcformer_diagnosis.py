@@ -114,7 +114,7 @@ def purities(model, network, dataset, count: int) -> list[dict[str, float]]:
     from hypvision.viz.cluster_statistics import cluster_purity
 
     found: dict[int, list[tuple[float, float]]] = {}
-    for index in _spread(len(dataset), count):
+    for index in spread(len(dataset), count):
         sample = dataset[index]
         inputs = model.data_preprocessor(dict(inputs=[sample["inputs"]], data_samples=[sample["data_samples"]]))
         classes = sample["data_samples"].gt_sem_seg.data[0].numpy()
@@ -126,7 +126,7 @@ def purities(model, network, dataset, count: int) -> list[dict[str, float]]:
     return [{"stage": stage, "purity": mine, "grid": grid} for stage, (mine, grid) in means.items()]
 
 
-def _spread(length: int, count: int) -> list[int]:
+def spread(length: int, count: int) -> list[int]:
     """``count`` numbers spread evenly over a data set, which lies in the order of its classes."""
     count = min(length, count)
     return [i * length // count for i in range(count)]
@@ -181,14 +181,14 @@ def run(args: Namespace) -> None:
     dataset = DATASETS.build(dict(config.val_dataloader.dataset))
     result: dict[str, list] = {}
     if segmenter:
-        chosen = [dataset[i] for i in _spread(len(dataset), min(args.images, 8))]
+        chosen = [dataset[i] for i in spread(len(dataset), min(args.images, 8))]
         batch = model.data_preprocessor(
             dict(inputs=[s["inputs"] for s in chosen], data_samples=[s["data_samples"] for s in chosen])
         )
         inputs, labels = batch["inputs"], None
         result["purity"] = purities(model, network, dataset, args.images)
     else:
-        chosen = [dataset[i] for i in _spread(len(dataset), args.images)]
+        chosen = [dataset[i] for i in spread(len(dataset), args.images)]
         inputs = torch.stack([sample["inputs"] for sample in chosen])
         labels = torch.tensor([sample["label"] for sample in chosen])
     result["blocks"] = diagnose(model, network, inputs, labels)
@@ -197,7 +197,7 @@ def run(args: Namespace) -> None:
     if args.draw and segmenter:
         raise HypvisionError("--draw paints for classifiers; use 'hypvision explain' for images of a segmenter.")
     if args.draw:
-        places = _spread(len(dataset), args.images)[:: max(args.images // 8, 1)][:8]
+        places = spread(len(dataset), args.images)[:: max(args.images // 8, 1)][:8]
         few = torch.stack([dataset[i]["inputs"] for i in places])
         draw(network, [dataset.read(i) for i in places], few, Path(args.draw))
     if args.json:

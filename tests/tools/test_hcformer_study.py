@@ -1,0 +1,59 @@
+"""The study of HCFormer on drawn images: its runs, what it keeps and does not compute again, its table."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hypvision.data.export import export
+
+TOOLS = Path(__file__).parents[2] / "tools"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data") / "folder"
+    export(root, "imagefolder", 10, 10, 32, level="kind")
+    return root
+
+
+def tool(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["hcformer_study.py", *map(str, arguments)])
+    monkeypatch.syspath_prepend(str(TOOLS))  # where Python itself finds the tool beside this one
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(TOOLS / "hcformer_study.py"), run_name="__main__")
+    return end.value.code
+
+
+def test_every_variant_is_a_config():
+    study = runpy.run_path(str(TOOLS / "hcformer_study.py"))
+    from mmengine.registry import MODELS
+
+    from hypvision.engine.config import load_config
+
+    for config, changes in study["STUDY"].values():
+        with torch.device("meta"):
+            MODELS.build(load_config(study["CONFIGS"] / config, changes).model)
+
+
+def test_runs_are_kept_and_not_repeated(monkeypatch, data, tmp_path, capsys):
+    few = ["train_dataloader.dataset.indices=None", "val_dataloader.dataset.indices=None", f"data_root={data}"]
+    few += ["train_dataloader.batch_size=2", "train_cfg.max_epochs=1", "train_cfg.val_interval=1"]
+    only = ["--only", "center, alpha 3, window alpha 4", "ResNet-10-T", "--out", tmp_path, "--seeds"]
+    assert tool(monkeypatch, *only, 1, "--cfg-options", *few) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    ours, other = results["center, alpha 3, window alpha 4, seed 0"], results["ResNet-10-T, seed 0"]
+    assert 0 <= ours["top1"] <= 100 and "excess" not in other
+    assert len(ours["excess"]) == 4 and 0.3 < ours["excess"][0] < 1  # so it begins
+    assert ours["window"][2:] == [None, None] and ours["alpha"] == pytest.approx(3, abs=0.1)
+    results["ResNet-10-T, seed 0"]["top1"] = 12.3
+    results["ResNet-10-T, seed 1"] = {"top1": 13.3, "minutes": 6.0}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    capsys.readouterr()
+    assert tool(monkeypatch, *only, 2, "--cfg-options", *few) == 0
+    assert "| ResNet-10-T | 12.8 ± 0.5 |" in capsys.readouterr().out
+    assert tool(monkeypatch, "--only", "ResNet-11", "--out", tmp_path) == 2
+    assert "ResNet-10-T" in capsys.readouterr().err

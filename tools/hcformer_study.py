@@ -1,0 +1,181 @@
+#!/usr/bin/env python
+"""What helps HCFormer on few small images? ``python tools/hcformer_study.py [--only NAME ...] [--seeds N]``.
+
+Trains ``configs/hcformer/hcformer-nano_diagnosis_cifar10.py`` (every third training image of CIFAR-10, three epochs)
+once for each change and seed, one change at a time, and measures top-1 on images held out of the training set, the
+sharpness of the assignments (*excess*: 0 uniform, 1 hard) and the temperatures after training. Prints the table and
+writes it to OUT/table.md. Each run's numbers lie in OUT/results.json and are not computed again, a run that was cut
+goes on from its last epoch: a study that was stopped goes on with the same command.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+from hcformer_diagnosis import diagnose, spread
+
+from hypvision.engine.config import load_config, parse_options
+from hypvision.engine.run import train
+from hypvision.errors import HypvisionError, guard
+from hypvision.files import read_json, write_json, write_text
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+HCFORMER = "hcformer/hcformer-nano_diagnosis_cifar10.py"
+RESNET, VIT = "baselines/resnet10t_diagnosis_cifar10.py", "baselines/vit_diagnosis_cifar10.py"
+
+
+def network(**options) -> dict[str, Any]:
+    """Options of the backbone."""
+    return {f"model.backbone.{name}": value for name, value in options.items()}
+
+
+def optimizer(**options) -> dict[str, Any]:
+    """Options of the optimiser."""
+    return {f"optim_wrapper.optimizer.{name}": value for name, value in options.items()}
+
+
+def augmentation(**options) -> dict[str, Any]:
+    """Options of the training images."""
+    return {f"train_dataloader.dataset.transform.{name}": value for name, value in options.items()}
+
+
+MUON = optimizer(type="TimmMuon", lr=4e-3)
+# Maps of 8, 4, 2 and 1 pixels: fewer windows and centres; about three times as fast, so as many images in a given time.
+COARSE = network(patch_size=4, fold=(2, 1, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 1, 1))
+LONGER = {"train_cfg.max_epochs": 7, "train_cfg.val_interval": 7, "param_scheduler.1.end": 7}
+SHARP = network(center=True, alpha=3.0, window_alpha=4.0)
+LOCAL = network(stem="conv", local_conv=True)
+
+BIASES = [
+    f"backbone.stages.{stage}.blocks.{block}.mixer.{name}"
+    for stage, depth in enumerate((2, 2, 6, 2))
+    for block in range(depth)
+    for name in (("bias", "window_bias") if stage < 3 else ("bias",))
+]
+
+# Name: config and what is changed.
+STUDY: dict[str, tuple[str, dict[str, Any]]] = {
+    "as hcformer-nano_8e_cifar10.py": (HCFORMER, {}),
+    "layer scale 1e-5, as published": (HCFORMER, network(layer_scale=1e-5)),
+    "layer scale 1": (HCFORMER, network(layer_scale=1.0)),
+    "lift=space": (HCFORMER, network(lift="space")),
+    "curvature 0.1": (HCFORMER, network(curvature=0.1)),
+    "curvature 10": (HCFORMER, network(curvature=10.0)),
+    "no drop path": (HCFORMER, network(drop_path_rate=0.0)),
+    "norm of the mixer": (HCFORMER, network(mixer_norm=True)),
+    "position biases fixed at 0": (HCFORMER, {"optim_wrapper.paramwise_cfg.lr_mult": dict.fromkeys(BIASES, 0.0)}),
+    "alpha 3": (HCFORMER, network(alpha=3.0)),
+    "alpha 8": (HCFORMER, network(alpha=8.0)),
+    "center": (HCFORMER, network(center=True)),
+    "center, alpha 3, window alpha 4": (HCFORMER, SHARP),
+    "no window level": (HCFORMER, network(window_level=(False, False, False, False))),
+    "stem=conv": (HCFORMER, network(stem="conv")),
+    "local_conv": (HCFORMER, network(local_conv=True)),
+    "MLP ratios 4": (HCFORMER, network(mlp_ratios=(4, 4, 4, 4))),
+    "patches of 4, 7 epochs": (HCFORMER, COARSE | LONGER),
+    "AdamW, rate 3e-4": (HCFORMER, optimizer(lr=3e-4)),
+    "AdamW, rate 3e-3": (HCFORMER, optimizer(lr=3e-3)),
+    "Muon, rate 4e-3": (HCFORMER, MUON),
+    "no RandAugment, no erasing": (HCFORMER, augmentation(auto_augment=None, re_prob=0.0)),
+    "no label smoothing": (HCFORMER, {"model.label_smoothing": 0.0}),
+    "stem, local_conv, sharp, Muon": (HCFORMER, LOCAL | SHARP | MUON),
+    "stem, local_conv, sharp, Muon, patches of 4, 7 epochs": (HCFORMER, LOCAL | SHARP | MUON | COARSE | LONGER),
+    "stem, local_conv, Muon, patches of 4, 7 epochs": (HCFORMER, LOCAL | MUON | COARSE | LONGER),
+    "ResNet-10-T": (RESNET, {}),
+    "ResNet-10-T, Muon": (RESNET, MUON),
+    "ViT": (VIT, {}),
+    "ViT, Muon": (VIT, MUON),
+}
+
+
+def run(name: str, seed: int, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Train one variant: top-1 in percent, minutes, and for a clustering network what the last blocks of stages do.
+
+    ``excess``, ``window``: by stages; None for a stage of a single centre. ``alpha``: mean of all.
+    """
+    config, changes = STUDY[name]
+    start = time.monotonic()
+    runner = train(
+        load_config(CONFIGS / config, {**changes, **options, "randomness.seed": seed}), folder, resume="auto"
+    )
+    row: dict[str, Any] = {"top1": _top1(runner), "minutes": (time.monotonic() - start) / 60}
+    model, clustering = runner.model.eval(), runner.model.backbone
+    if hasattr(clustering, "forward_assignments"):
+        dataset = runner.val_dataloader.dataset
+        inputs = torch.stack([dataset[i]["inputs"] for i in spread(len(dataset), 256)])
+        blocks = diagnose(model, clustering, inputs, None)
+        last = {block["stage"]: block for block in blocks}
+        row |= {key: [block.get(key) for block in last.values()] for key in ("excess", "window")}
+        row["alpha"] = statistics.mean(block["alpha"] for block in blocks)
+    return row
+
+
+def _top1(runner) -> float:
+    """Of the last epoch's validation."""
+    return float(runner.message_hub.get_scalar("val/top1").current())
+
+
+def table(results: dict[str, dict[str, Any]], names: list[str], seeds: int) -> str:
+    """Markdown: a row for each variant that has a result, the mean over its seeds and half their range."""
+    lines = [
+        "| change | top-1 | excess, stages 1 to 4 | window level | alpha | runs | core-minutes |",
+        "|---|--:|---|---|--:|--:|--:|",
+    ]
+    for name in names:
+        rows = [results[key] for seed in range(seeds) if (key := key_of(name, seed)) in results]
+        if not rows:
+            continue
+        top1 = [row["top1"] for row in rows]
+        apart = f" ± {(max(top1) - min(top1)) / 2:.1f}" if len(rows) > 1 else ""
+        alpha = f"{statistics.mean(row['alpha'] for row in rows):.2f}" if "alpha" in rows[0] else ""
+        cells = [name, f"{statistics.mean(top1):.1f}{apart}", _stages(rows, "excess"), _stages(rows, "window"), alpha]
+        lines.append("| " + " | ".join([*cells, str(len(rows)), f"{sum(row['minutes'] for row in rows):.0f}"]) + " |")
+    total = sum(row["minutes"] for row in results.values()) / 60
+    return "\n".join([*lines, "", f"{total:.1f} core-hours."]) + "\n"
+
+
+def _stages(rows: list[dict[str, Any]], key: str) -> str:
+    """Means over runs of the stages that have a number."""
+    columns = [values for values in zip(*(row.get(key, []) for row in rows)) if None not in values]
+    return ", ".join(f"{statistics.mean(values):.2f}" for values in columns)
+
+
+def key_of(name: str, seed: int) -> str:
+    """Of a run in the results."""
+    return f"{name}, seed {seed}"
+
+
+def study(args: Namespace) -> None:
+    """Whatever is missing, seed by seed, and the table after each run."""
+    unknown = [name for name in args.only if name not in STUDY]
+    if unknown:
+        raise HypvisionError(f"--only {unknown[0]!r} is no variant; there are: {'; '.join(STUDY)}.")
+    options = parse_options(args.cfg_options)
+    names, out = args.only or list(STUDY), Path(args.out)
+    torch.set_num_threads(1)  # minutes are those of a core
+    path = out / "results.json"
+    for seed in range(args.seeds):
+        for name in names:
+            key = key_of(name, seed)
+            results = read_json(path) if path.is_file() else {}
+            if key not in results:
+                results[key] = run(name, seed, out / re.sub(r"[^\w.]+", "-", key), options)
+                write_json(path, results)
+                write_text(out / "table.md", table(results, list(STUDY), args.seeds))
+    print((out / "table.md").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these variants (default: all)")
+    parser.add_argument("--seeds", type=int, default=2, metavar="N", help="runs of each variant (default: 2)")
+    parser.add_argument("--out", default="work_dirs/hcformer-study", metavar="DIR")
+    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of all configs")
+    sys.exit(guard(study, parser.parse_args()))
