@@ -210,8 +210,8 @@ class HCFormer(StagedModel):
         window_level: whether a stage has the Lorentzian window level.
         img_size: nominal input side; sets the size of the position biases, not the sizes that the model accepts.
         patch_size: kernel and stride of the stem (4 as published; 2 or 1 for small images such as CIFAR).
-        stem: ``"patch"``, one convolution of kernel ``patch_size`` (as published), or ``"conv"``, two of kernel 3 with
-            GroupNorm and GELU between, whose strides come to ``patch_size`` (1, 2 or 4).
+        stem: ``"patch"``, one convolution of kernel ``patch_size`` (as published), or ``"conv"``, two or more of kernel
+            3 with GroupNorm and GELU between, whose strides come to ``patch_size`` (a power of two).
         local_conv: a depthwise 3x3 convolution, added to the map before each block (not in the paper).
         curvature, pad, lift, mixer_norm, alpha, window_alpha, center: see :class:`~hypvision.nn.ClusterMixer`.
         layer_scale: initial value of the per-channel layer scales.
@@ -441,15 +441,16 @@ def _stem(stem: str, in_chans: int, dim: int, patch_size: int, factory: dict[str
         return nn.Conv2d(in_chans, dim, patch_size, stride=patch_size, **factory)
     if stem != "conv":
         raise ValueError(f"stem must be 'patch' or 'conv', got {stem!r}.")
-    if patch_size not in (1, 2, 4):
-        raise ValueError(f"stem='conv' makes maps smaller by a patch_size of 1, 2 or 4, got {patch_size}.")
-    first, second = patch_size // 2 or 1, min(patch_size, 2)
-    return nn.Sequential(
-        nn.Conv2d(in_chans, dim, 3, stride=first, padding=1, **factory),
-        MapNorm(dim, **factory),
-        nn.GELU(),
-        nn.Conv2d(dim, dim, 3, stride=second, padding=1, **factory),
-    )
+    halvings = patch_size.bit_length() - 1
+    if patch_size != 2**halvings:
+        raise ValueError(f"stem='conv' makes maps smaller by a patch_size that is a power of two, got {patch_size}.")
+    strides = [1] * (2 - halvings) + [2] * halvings
+    layers: list[nn.Module] = []
+    for i, stride in enumerate(strides):
+        if i > 0:
+            layers += [MapNorm(dim, **factory), nn.GELU()]
+        layers.append(nn.Conv2d(dim if i > 0 else in_chans, dim, 3, stride=stride, padding=1, **factory))
+    return nn.Sequential(*layers)
 
 
 def _check_arguments(

@@ -21,7 +21,9 @@ WHOLE = (
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """The procedural images under the names that the real data sets have."""
-    from mmdet.datasets import CocoDataset  # after hypvision.openmmlab, which answers for mmcv's operations
+    import hypvision.openmmlab  # noqa: F401 - answers for mmcv's operations, before mmdet asks for them
+
+    from mmdet.datasets import CocoDataset  # isort: skip
 
     root = tmp_path_factory.mktemp("data")
     export(root / "imagenet", "imagefolder", 32, 16, 64)
@@ -50,10 +52,11 @@ def data(tmp_path_factory):
 
 def shrink(config, name, data):
     """One step of two small images."""
-    keys = ["in1k", "cifar10", "ade20k", "coco", "camvid", "classification", "segmentation", "detection"]
+    keys = ["in1k", "cifar10", "grocery", "ade20k", "coco", "camvid", "classification", "segmentation", "detection"]
     key = next(k for k in keys if k in name)
     root = {
         "in1k": "imagenet",
+        "grocery": "cifar10",
         "ade20k": "ade",
         "segmentation": "ade",
         "detection": "shapes_coco",
@@ -72,7 +75,7 @@ def shrink(config, name, data):
         loader.dataset.pop("indices", None)  # of more images than there are
     transform = config.train_dataloader.dataset.get("transform")
     if transform is not None:
-        transform.input_size = 64 if key in ("in1k", "classification") else 32
+        transform.input_size = 64 if key in ("in1k", "grocery", "classification") else 32
     for step in config.train_dataloader.dataset.get("pipeline", []):
         if "scale" in step:
             step.scale = (96, 64)

@@ -309,14 +309,15 @@ def test_mlp_under_autocast_matches_plain_operations():
 
 def test_stems_and_local_convolutions():
     x = image(2, 64, 64)
-    for patch_size in (1, 2, 4):
+    for patch_size in (1, 2, 4, 8):
         model = micro(stem="conv", patch_size=patch_size, local_conv=True)
+        assert sum(isinstance(module, torch.nn.Conv2d) for module in model.stem) == (3 if patch_size == 8 else 2)
         assert model.stem(x).shape[-2:] == (64 // patch_size, 64 // patch_size)
         assert model(x).shape == (2, 5)
     with pytest.raises(ValueError, match="stem"):
         micro(stem="fancy")
-    with pytest.raises(ValueError, match="patch_size of 1, 2 or 4"):
-        micro(stem="conv", patch_size=8, img_size=64)
+    with pytest.raises(ValueError, match="power of two, got 6"):
+        micro(stem="conv", patch_size=6, img_size=64)
 
 
 def test_local_convolutions_start_as_nothing_and_then_mix_neighbours():
