@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from mmengine.dist import broadcast
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.optim.scheduler.lr_scheduler import LRSchedulerMixin
@@ -49,6 +50,7 @@ __all__ = [
     "FewShotCLIP",
     "FixedLengthSampler",
     "GaussianAverageHook",
+    "TipAdapterHook",
     "accuracy",
 ]
 
@@ -113,6 +115,14 @@ class FewShotCLIP(BaseModel):
         if self.hierarchy is not None:
             self.hierarchy.train(mode)  # the frozen CLIP, whose child it is, stays in evaluation mode
         return self
+
+    def train_step(self, data: Any, optim_wrapper: Any) -> dict[str, Tensor]:
+        """As of mmengine's models; of a method that learns nothing, the losses alone."""
+        if any(True for _ in self.learned()):
+            return super().train_step(data, optim_wrapper)
+        with torch.no_grad():
+            losses = self._run_forward(self.data_preprocessor(data, True), mode="loss")
+        return self.parse_losses(losses)[1]
 
     def forward(
         self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
@@ -248,8 +258,7 @@ class GaussianAverageHook(Hook):
 
 @HOOKS.register_module()
 class FeatureCacheHook(Hook):
-    """Trains a method behind the frozen image tower on features that are computed once, and fills the cache of a
-    Tip-Adapter.
+    """Trains a method behind the frozen image tower on features that are computed once.
 
     Args:
         views: augmented views of each training image, of which every sample takes one by chance; 0 for the centre crop.
@@ -270,16 +279,40 @@ class FeatureCacheHook(Hook):
                 "FeatureCacheHook."
             )
         dataset.use_features(self.cache.features(model.host, dataset, self.views))
-        if not runner.iter:  # a resumed training has keys of its own
-            prepare_tip_adapter(model, dataset, self.cache)
 
 
-def prepare_tip_adapter(model: FewShotCLIP, dataset: FewShotDataset, cache: FeatureCache, views: int = 10) -> None:
-    """Fill a Tip-Adapter with the mean features of augmented views of its training images; others are left alone."""
-    if hasattr(model.host, "fill"):
-        features = cache.features(model.host, dataset, views).mean(0)
+@HOOKS.register_module()
+class TipAdapterHook(Hook):
+    """Fills the cache of a Tip-Adapter before its training, and chooses its alpha and beta behind the last epoch, on
+    validation images where there are any. Neither depends on what the training sees, images or kept features.
+
+    Args:
+        views: augmented views of each training image, whose mean feature is its key (10, as in the official code).
+        folder: see :class:`FeatureCacheHook`.
+    """
+
+    priority = "HIGH"
+
+    def __init__(self, views: int = 10, folder: str | Path | None = None):
+        self.cache, self.views = FeatureCache(folder), views
+
+    def before_train(self, runner: Runner) -> None:
+        if runner.iter:  # a resumed training has keys of its own
+            return
+        model, dataset = _plain(runner), runner.train_dataloader.dataset
+        features = self.cache.features(model.host, dataset, self.views).mean(0)
+        broadcast(features)  # every process has drawn views of its own
         device = next(model.parameters()).device
         model.host.fill(features.to(device), torch.tensor(dataset.labels, device=device))
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        val = runner.train_dataloader.dataset.other_part("val") if runner.epoch + 1 == runner.max_epochs else None
+        if val is None:
+            return
+        model = _plain(runner)
+        device = next(model.parameters()).device
+        features = self.cache.features(model.host, val)[0].to(device)
+        model.host.search(features, torch.tensor(val.labels, device=device))
 
 
 @PARAM_SCHEDULERS.register_module()

@@ -122,6 +122,7 @@ def _told(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     own = any(s.get("teacher") and s["teacher"].get("clip") == s.get("clip") for s in settings)
     transductive = any(cell.get("transductive") for cell in cells)
     notes = [text for holds, text in ((transductive, "transductive"), (transductive and own, "own teacher")) if holds]
+    notes += sorted({cell["training_images"] for cell in cells if cell.get("training_images")})
     steps = {int(cell["steps"]) for cell in cells if "steps" in cell}
     return dict(steps=tuple(sorted(steps)), note=", ".join(notes))
 
@@ -192,9 +193,11 @@ def markdown(protocol: str, rows: Sequence[Row]) -> str:
 def comma_separated(rows: Sequence[Row]) -> str:
     """A table as csv: mean, deviation and published value of each column."""
     columns = _columns(rows)
-    head = ["method", "dataset", "seeds", "steps", *(f"{c}{s}" for c in columns for s in ("", " std", " published"))]
+    head = ["method", "note", "dataset", "seeds", "steps"]
+    head += [f"{c}{s}" for c in columns for s in ("", " std", " published")]
     cells = [[part.get(column, "") for column in columns for part in (row.mean, row.std, row.known)] for row in rows]
-    lines = [[row.method, row.dataset, row.seeds, "/".join(map(str, row.steps)), *c] for row, c in zip(rows, cells)]
+    abouts = [[row.method, row.note, row.dataset, row.seeds, "/".join(map(str, row.steps))] for row in rows]
+    lines = [[*about, *values] for about, values in zip(abouts, cells)]
     return csv_text([head, *lines])
 
 

@@ -151,6 +151,28 @@ def test_a_resumed_tip_adapter_keeps_its_trained_keys(tmp_path):
     assert all(torch.equal(again[name], value) for name, value in trained.items())
 
 
+def test_without_views_tip_adapter_f_trains_on_new_views_of_each_epoch(tmp_path, monkeypatch):
+    """The ten views of its cache are another thing: without kept features its keys learn from images."""
+    coop(tmp_path)
+    calls, read = [], FewShotCLIP.forward
+
+    def forward(self, inputs, label=None, index=None, mode="tensor"):
+        calls.append((inputs[index.argsort()], self.host.learner.keys.clone()))
+        return read(self, inputs, label, index, mode)
+
+    monkeypatch.setattr(FewShotCLIP, "forward", forward)
+    images = {}
+    for views in (None, 0, 3):
+        calls.clear()
+        config = config_of(tmp_path, "tip-adapter-f", epochs=2, views=views)
+        assert train(config, tmp_path / f"run{views}").iter == len(calls) == 2
+        images[views] = [inputs for inputs, _ in calls]
+        norms = calls[0][1].norm(dim=-1)
+        assert torch.allclose(norms, torch.ones_like(norms), atol=1e-5)  # filled before the first step
+    assert images[None][0].shape == (6, 3, 64, 64) and not torch.equal(*images[None])
+    assert images[0][0].shape == (6, 64) and torch.equal(*images[0])
+
+
 def test_features_that_are_kept_are_those_of_the_images(tmp_path):
     coop(tmp_path)
     found = []
@@ -159,7 +181,8 @@ def test_features_that_are_kept_are_those_of_the_images(tmp_path):
         model = train(config, tmp_path / f"run{len(found)}").model
         found.append(model.host.learner.values)
         assert model.host.learner.keys.norm(dim=-1).min() > 0.5
-    assert len(list((tmp_path / "cache").iterdir())) == 2  # the centre crops, and the ten views of the cache
+    kept = len(list((tmp_path / "cache").iterdir()))
+    assert kept == 3  # the centre crops, the ten views of the cache, the validation images of the search
     with pytest.raises(HypvisionError, match="changes the image tower"):
         config = config_of(tmp_path, "maple")
         config.custom_hooks.append(dict(type="FeatureCacheHook"))

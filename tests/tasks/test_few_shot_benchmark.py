@@ -93,6 +93,21 @@ def test_shots_heads_and_the_curve(tmp_path):
     assert rows["zeroshot"].mean["1 shots"] == rows["zeroshot"].mean["2 shots"]
 
 
+def test_the_table_says_what_heads_were_trained_on(tmp_path, capsys):
+    coop(tmp_path)
+    notes = {}
+    for views in ("none", 0, 2):
+        out = tmp_path / f"results{views}"
+        command = ["shots", "--method", "tip-adapter-f", "zeroshot", "coop", "--datasets", "caltech101", "--seeds", 1]
+        command += ["--shots", 1, "--root", tmp_path, "--out", out, *SMALL]
+        assert run(*command, *([] if views == "none" else ["--views", views])) == 0
+        rows = list(csv.DictReader((out / "shots.csv").open()))
+        notes[views] = {row["method"]: row["note"] for row in rows}
+    told = {"none": "new views", 0: "kept centre crops", 2: "2 kept views"}
+    assert notes == {views: {"tip-adapter-f": text, "zeroshot": "", "coop": ""} for views, text in told.items()}
+    assert "| tip-adapter-f (2 kept views) |" in capsys.readouterr().out
+
+
 def test_other_data_sets(tmp_path):
     for name in ("imagenet", "imagenetv2", "imagenet_a"):
         imagenet(tmp_path, name)

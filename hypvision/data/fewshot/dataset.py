@@ -96,6 +96,8 @@ class FewShotDataset(Dataset):
         if part not in PARTS:
             raise HypvisionError(f"A part of a data set is {', '.join(PARTS)}, not '{part}'.")
         split = load_cell(root, name, shots, seed, subset, pickles)
+        self.cell = dict(root=root, name=name, shots=shots, seed=seed, subset=subset, pickles=pickles)
+        self.skip_broken = skip_broken
         self.items = split.part(part)
         if skip_broken:
             self.items = [item for item in self.items if self._intact(item.path)]
@@ -134,6 +136,12 @@ class FewShotDataset(Dataset):
         other.augment, other.features = augment, None
         other.transform = augmentation(self.size, self.scale, self.flip) if augment else centre_crop(self.size)
         return other
+
+    def other_part(self, part: str) -> FewShotDataset | None:
+        """``"val"`` or ``"test"`` images of the same cell; None where it has none."""
+        if not load_cell(**self.cell).part(part):
+            return None
+        return FewShotDataset(part=part, size=self.size, skip_broken=self.skip_broken, **self.cell)
 
     def use_features(self, features: torch.Tensor) -> None:
         """Give features (V, N, d), a view by chance, in place of images."""
