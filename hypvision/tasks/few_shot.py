@@ -75,6 +75,7 @@ class FewShotCLIP(BaseModel):
     """
 
     checkpoint_is_partial = True
+    amp_on_cpu = False
 
     def __init__(
         self,
@@ -386,14 +387,15 @@ def accuracy(
         model: the classes are set to those of the data.
         dataset: the images.
         batch, workers: of the data loader.
-        amp: dtype of autocast; None for none.
+        amp: dtype of autocast, on GPUs alone, as in training; None for none.
         features: (N, d) of the images, instead of reading them.
     """
     device = next(model.parameters()).device
     model.eval()
     model.set_classes(dataset.metainfo["classes"], dataset.metainfo["template"])
     right = 0
-    with torch.autocast(device.type, dtype=amp or torch.bfloat16, enabled=amp is not None):
+    mixed = amp is not None and device.type == "cuda"
+    with torch.autocast(device.type, dtype=amp or torch.bfloat16, enabled=mixed):
         if features is not None:
             labels = torch.tensor(dataset.labels)
             batches = zip(features.split(batch), labels.split(batch))

@@ -11,6 +11,7 @@ from helpers.fewshot_layouts import coop
 from helpers.processes import run_in_two
 from mmengine.config import Config
 
+from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.config import load_config
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
@@ -137,8 +138,6 @@ def test_a_training_that_was_cut_ends_as_one_that_was_not(tmp_path):
     metrics = run_test(config_of(tmp_path, "promptsrc+lath"), tmp_path / "whole/epoch_4.pth", tmp_path / "test")
     data = Config(dict(config_of(tmp_path).test_dataloader.dataset)).to_dict()
     data.pop("type")
-    from hypvision.data.fewshot import FewShotDataset
-
     assert metrics["top1"] == pytest.approx(accuracy(whole.model, FewShotDataset(**data)))
 
 
@@ -195,6 +194,29 @@ def test_methods_take_steps(method, amp, tmp_path):
     coop(tmp_path)
     runner = train(config_of(tmp_path, method, steps=2, epochs=None, amp=amp), tmp_path / "run")
     assert runner.iter == 2 and all(value.isfinite().all() for value in weights(runner).values())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without a GPU")
+@pytest.mark.parametrize("amp", ["bf16", "fp16", "--amp"])
+def test_mixed_precision_is_off_on_a_cpu(amp, tmp_path):
+    """In training and in evaluation: both are those of float32."""
+    coop(tmp_path)
+    config = config_of(tmp_path, "maple", epochs=2, amp=None if amp == "--amp" else amp)
+    mixed = train(config, tmp_path / "mixed", amp=amp == "--amp")
+    plain = train(config_of(tmp_path, "maple", epochs=2), tmp_path / "plain")
+    assert type(mixed.optim_wrapper).__name__ == "OptimWrapper"
+    assert all(torch.equal(weights(mixed)[name], value) for name, value in weights(plain).items())
+    seen, forward = [], mixed.model.forward
+
+    def spy(inputs):
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return forward(inputs)
+
+    mixed.model.forward = spy
+    data = config_of(tmp_path).test_dataloader.dataset.to_dict()
+    data.pop("type")
+    accuracy(mixed.model, FewShotDataset(**data), amp=torch.float16)
+    assert seen == [False]
 
 
 CONFIGS = sorted(path.name for path in (ROOT / "fewshot").glob("*.py"))
