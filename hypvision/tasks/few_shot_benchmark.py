@@ -22,7 +22,7 @@ from mmengine.registry import MODELS
 import hypvision
 from hypvision.clip.prompting.features import FeatureCache
 from hypvision.data.fewshot import FewShotDataset
-from hypvision.data.fewshot.dataset import load_cell
+from hypvision.data.fewshot.dataset import intact, load_cell
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.data.fewshot.splits import class_names
 from hypvision.engine.checkpoint import load
@@ -245,7 +245,8 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
     host = dict(settings.host or {})
     if name == "promptkd":
         host["teacher"] = _teacher(spec, settings)
-    classes, images = len({item.label for item in seen.train}), len(every.train if name == "promptkd" else seen.train)
+    images = every.train if name == "promptkd" else seen.train
+    images = intact(images) if settings.skip_broken else images
     options = few_shot_config(
         spec.method,
         spec.protocol,
@@ -255,8 +256,8 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
         spec.seed,
         settings.clip,
         settings.size,
-        classes=classes,
-        images=images,
+        classes=len({item.label for item in seen.train}),
+        images=len(images),
         total_classes=len(class_names(every.train)),
         host=host,
         **{name: getattr(settings, name) for name in _PASSED_ON},

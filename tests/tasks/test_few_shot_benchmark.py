@@ -4,6 +4,7 @@ import csv
 import json
 
 import pytest
+import torch
 from helpers.fewshot import bundle
 from helpers.fewshot_layouts import coop, imagenet
 from PIL import Image
@@ -106,6 +107,19 @@ def test_the_table_says_what_heads_were_trained_on(tmp_path, capsys):
     told = {"none": "new views", 0: "kept centre crops", 2: "2 kept views"}
     assert notes == {views: {"tip-adapter-f": text, "zeroshot": "", "coop": ""} for views, text in told.items()}
     assert "| tip-adapter-f (2 kept views) |" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:Left out")
+def test_the_cache_of_a_tip_adapter_has_no_place_for_broken_images(tmp_path):
+    coop(tmp_path, train=2)
+    (tmp_path / "caltech-101/101_ObjectCategories/cup/train1.png").write_bytes(b"no image")
+    command = ["shots", "--method", "tip-adapter", "--datasets", "caltech101", "--seeds", 1, "--shots", 2]
+    command += ["--root", tmp_path, "--out", tmp_path / "results", *SMALL]
+    assert run(*command) == 2
+    assert run(*command[: -len(SMALL)], "--skip-broken", *SMALL, "--out", tmp_path / "skipping") == 0
+    saved = torch.load(next((tmp_path / "skipping").rglob("epoch_1.pth")), weights_only=False)["state_dict"]
+    values = saved["host.learner.values"]
+    assert values.shape == (9, 5) and values.sum(0).tolist() == [2, 2, 1, 2, 2]  # 10 images, one cup is broken
 
 
 def test_other_data_sets(tmp_path):

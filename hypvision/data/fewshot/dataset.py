@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torchvision.transforms import InterpolationMode
 from hypvision.data.fewshot.layouts import layout_of, load_split
 from hypvision.data.fewshot.pickles import read_pickled_shots
 from hypvision.data.fewshot.shots import draw_shots, take_subset
-from hypvision.data.fewshot.splits import PARTS, Split, class_names
+from hypvision.data.fewshot.splits import PARTS, Item, Split, class_names
 from hypvision.errors import HypvisionError, require
 from hypvision.images import open_image
 
@@ -23,7 +24,7 @@ require("mmengine", "mm")
 
 from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
 
-__all__ = ["FewShotDataset", "augmentation", "centre_crop", "load_cell"]
+__all__ = ["FewShotDataset", "augmentation", "centre_crop", "intact", "load_cell"]
 
 
 def augmentation(size: int, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5) -> transforms.Compose:
@@ -60,6 +61,19 @@ def load_cell(
     elif shots is not None:
         split = draw_shots(split, shots, seed, layout.val_is_drawn)
     return take_subset(split, subset)
+
+
+def intact(items: Sequence[Item]) -> list[Item]:
+    """Those whose image can be read; a warning names each of the others."""
+    found = []
+    for item in items:
+        try:
+            open_image(item.path)
+        except HypvisionError as error:
+            warnings.warn(f"Left out: {error}", stacklevel=3)
+        else:
+            found.append(item)
+    return found
 
 
 @DATASETS.register_module()
@@ -100,7 +114,7 @@ class FewShotDataset(Dataset):
         self.skip_broken = skip_broken
         self.items = split.part(part)
         if skip_broken:
-            self.items = [item for item in self.items if self._intact(item.path)]
+            self.items = intact(self.items)
         if not self.items:
             raise HypvisionError(f"The data set '{name}' has no images for '{part}' ({subset} classes).")
         augment = part == "train" if augment is None else augment
@@ -110,15 +124,6 @@ class FewShotDataset(Dataset):
         self.root, self.labels = root, [item.label for item in self.items]
         names = class_names(split.train)
         self.metainfo: dict[str, Any] = dict(classes=tuple(names), template=layout_of(name, root).template, name=name)
-
-    @staticmethod
-    def _intact(path: str) -> bool:
-        try:
-            open_image(path)
-        except HypvisionError as error:
-            warnings.warn(f"Left out: {error}", stacklevel=3)
-            return False
-        return True
 
     @property
     def paths(self) -> list[str]:
