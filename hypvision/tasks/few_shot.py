@@ -153,14 +153,14 @@ class FewShotCLIP(BaseModel):
     def _logits(self, out: HostOutput) -> Tensor:
         if self.hierarchy is None:
             return out.logits()
-        found = self.hierarchy(out.image, self._text(out), out.scale, losses=False).logits
+        found = self.hierarchy(*self.adapter_features(out), out.scale, losses=False).logits
         return found if out.extra is None else found + out.extra
 
     def _loss(self, out: HostOutput, label: Tensor | None) -> dict[str, Tensor]:
         if self.hierarchy is None:
             return dict(loss_ce=out.fit(out.logits(), label), **out.losses)
         neighbours = label if out.teacher is None else out.teacher.argmax(-1)
-        found = self.hierarchy(out.image, self._text(out), out.scale, neighbours)
+        found = self.hierarchy(*self.adapter_features(out), out.scale, neighbours)
         cosine = found.cosine if out.extra is None else found.cosine + out.extra
         losses = dict(loss_ecls=out.fit(cosine, label), **found.losses, **out.losses)
         if found.distance is not None:
@@ -173,11 +173,13 @@ class FewShotCLIP(BaseModel):
                 )
         return losses
 
-    @staticmethod
-    def _text(out: HostOutput) -> Tensor:
+    def adapter_features(self, out: HostOutput) -> tuple[Tensor, Tensor]:
+        """Features of images and classes that LatHAdapter works on: of unit length, or as the host has them."""
         if out.text is None:
             raise HypvisionError("LatHAdapter refines class features, which a linear probe does not have.")
-        return out.text
+        if self.hierarchy.config.raw:
+            return out.raw_image, out.raw_text
+        return out.image, out.text
 
 
 def _plain(runner: Runner) -> FewShotCLIP:
@@ -195,7 +197,8 @@ class ClassNamesHook(Hook):
         model = _plain(runner)
         if model.hierarchy is not None and runner.iter == 0:
             with torch.no_grad():
-                model.hierarchy.begin(model.host.texts())
+                unit, raw = model.host.class_features()
+                model.hierarchy.begin(raw if model.hierarchy.config.raw else unit)
 
     def before_train_epoch(self, runner: Runner) -> None:
         self._set(runner, runner.train_dataloader)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.configs import ROOT
-from helpers.fewshot import NAMES, OTHERS, bundle
+from helpers.fewshot import NAMES, OTHERS, bundle, tokenize
 from helpers.fewshot_layouts import coop
 from helpers.processes import run_in_two
 from mmengine.config import Config
@@ -81,6 +81,42 @@ def test_promptkd_learns_without_labels():
         sum(found.values()).backward()
         assert not any(name.startswith("host.teacher") for name in model.state_dict())
         assert "host.learner.projector.1.running_mean" in model.state_dict()
+
+
+def ball_distance(x, y, c=0.1, radius=2.3):
+    """Between points that HIER lifts: clipped, through the exponential map at 0, pulled off the boundary; float64."""
+    points = []
+    for v in (x, y):
+        v = v.double()
+        v = v * (radius / v.norm(dim=-1, keepdim=True)).clamp(max=1)
+        size = c**0.5 * v.norm(dim=-1, keepdim=True)
+        points.append(torch.tanh(size) * v / size)
+    a, b = points[0][:, None], points[1][None]
+    gap, left, right = ((v**2).sum(-1) for v in (a - b, a, b))
+    return torch.acosh(1 + 2 * c * gap / ((1 - c * left) * (1 - c * right))) / c**0.5
+
+
+@pytest.mark.parametrize("host", ["zeroshot", "coop", "clip-adapter", "maple", "tip-adapter", "cocoop"])
+def test_features_as_they_are_reach_the_adapter(host):
+    """With feature_norm="none" what goes into the ball has the length that the towers give it."""
+    options = dict(keys=4, classes=4) if host == "tip-adapter" else HOST.get(host, {})
+    adapter = dict(type="lathadapter", attributes=3, feature_norm="none", beta=0.0)
+    model = FewShotCLIP({}, dict(name=host, **options), adapter).eval()
+    model.set_classes(NAMES)
+    out = model.host(IMAGES)
+    images = model.host.features(IMAGES)
+    if host in ("zeroshot", "tip-adapter"):
+        images = model.host.clip.encode_image(IMAGES.float())
+        text = model.host.clip.encode_text(tokenize([f"a photo of a {name}." for name in NAMES]))
+        assert not torch.allclose(text.norm(dim=-1), torch.ones(4), atol=0.05)
+    elif host == "cocoop":
+        text = out.raw_text[0]
+        images = images[:1]
+    else:
+        text = model.host.encode_classes()
+    assert torch.allclose(out.text, torch.nn.functional.normalize(out.raw_text, dim=-1), atol=1e-6)
+    found = (out.logits() - model(IMAGES))[: len(images)]  # logits are cosines less distances
+    assert torch.allclose(found.double(), ball_distance(images, text), atol=2e-3)
 
 
 # The engine -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from torch import Tensor
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.features import kept_texts
-from hypvision.clip.prompting.hosts import IVLP, HostOutput, mean_divergence, mean_texts, register_host
+from hypvision.clip.prompting.hosts import IVLP, HostOutput, mean_divergence, register_host, sentence_features
 from hypvision.clip.prompting.templates import imagenet_templates
 from hypvision.errors import HypvisionError
 
@@ -67,7 +67,11 @@ class PromptSRC(IVLP):
         def make() -> Tensor:
             templates = imagenet_templates(self.templates)
             sentences = [template.format(name) for template in templates for name in self.names]
-            return kept_texts(self.cache, self, sentences, lambda: mean_texts(self, templates, unit=False))
+
+            def mean() -> Tensor:
+                return F.normalize(sentence_features(self, templates).mean(0), dim=-1)
+
+            return kept_texts(self.cache, self, sentences, mean)
 
         return self._frozen.get([self.clip.logit_scale], make, self.names)
 

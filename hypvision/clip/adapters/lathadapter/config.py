@@ -96,6 +96,11 @@ class LatHAdapterConfig(AdapterConfig):
                 raise HypvisionError(f"LatHAdapter: {name} must be at least {smallest}, got {getattr(self, name)}.")
 
     @property
+    def raw(self) -> bool:
+        """Whether features are taken as they are."""
+        return self.feature_norm == "none"
+
+    @property
     def count(self) -> int:
         """The number of attributes, ``auto`` resolved."""
         return self.attributes or attributes_for(self.classes)

@@ -62,16 +62,17 @@ class LatentHierarchy(nn.Module):
     def begin(self, text: Tensor) -> None:
         """Before training: with ``start="text"`` attributes become the mean of class features (C, d), with noise."""
         if self.config.start == "text":
-            mean = F.normalize(text.float(), dim=-1).flatten(0, -2).mean(0)
+            text = text.float() if self.config.raw else F.normalize(text.float(), dim=-1)
+            mean = text.flatten(0, -2).mean(0)
             self.attributes.copy_(mean + 0.02 * torch.randn_like(self.attributes))
 
     def nodes(self) -> Tensor:
         """The attributes as the features are: of unit length, or as they are."""
-        return F.normalize(self.attributes, dim=-1) if self.config.feature_norm == "l2" else self.attributes
+        return self.attributes if self.config.raw else F.normalize(self.attributes, dim=-1)
 
     def lift(self, x: Tensor) -> Tensor:
         """Features as points of the ball."""
-        radius = None if self.config.feature_norm == "l2" else self.config.clip_radius
+        radius = self.config.clip_radius if self.config.raw else None
         return clip_to_ball(x, self.ball, radius, self.config.riemannian)
 
     def refine(self, text: Tensor) -> Tensor:
@@ -103,8 +104,8 @@ class LatentHierarchy(nn.Module):
         """Logits, and in training the hierarchical losses.
 
         Args:
-            image: (B, d) features of images.
-            text: (C, d) features of classes, or (B, C, d).
+            image: (B, d) features of images, of unit length with ``feature_norm="l2"``.
+            text: (C, d) features of classes, or (B, C, d), likewise.
             scale: of the cosines, ``1 / tau``.
             labels: (B,), by which images of one class are neighbours.
             losses: whether to compute them; default: in training mode.
