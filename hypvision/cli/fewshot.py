@@ -84,25 +84,10 @@ def run_fewshot(args: Namespace) -> None:
 
 def _run(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
-    from hypvision.engine.config import parse_options
-    from hypvision.tasks.few_shot_benchmark import Settings, check_settings, is_finished, plan
+    from hypvision.tasks.few_shot_benchmark import check_settings, is_finished, plan
     from hypvision.tasks.few_shot_tables import write_tables
 
-    out = args.out or "work_dirs/fewshot"
-    clip = _clip(args.clip, args.pretrained)
-    teacher = None
-    if args.teacher is not None:
-        own = clip if args.teacher_clip is None else _clip(*args.teacher_clip)
-        host = dict(name=args.teacher_method, **parse_options(args.teacher_host))
-        teacher = dict(clip=own, host=host, checkpoint=args.teacher)
-    settings = Settings(
-        clip,
-        **{name: getattr(args, name) for name in ("size", "steps", "epochs", "batch", "views", "amp", "best_val")},
-        **{name: getattr(args, name) for name in ("skip_broken", "root", "cache", "pickles", "workers")},
-        adapter=parse_options(args.adapter) or None,
-        host=parse_options(args.host) or None,
-        teacher=teacher,
-    )
+    out, settings = args.out or "work_dirs/fewshot", settings_of(args)
     specs = plan(args.what, args.method, args.datasets, args.seeds, args.shots, args.source)
     by_key = {spec.key: spec for spec in specs}
     with readable_errors():
@@ -114,6 +99,27 @@ def _run(args: Namespace) -> None:
         if outcome.results or outcome.skipped:
             print(write_tables(out))
         outcome.check()
+
+
+def settings_of(args: Namespace):
+    """The :class:`~hypvision.tasks.few_shot_benchmark.Settings` of parsed arguments."""
+    from hypvision.engine.config import parse_options
+    from hypvision.tasks.few_shot_benchmark import Settings
+
+    clip = _clip(args.clip, args.pretrained)
+    teacher = None
+    if args.teacher is not None:
+        own = clip if args.teacher_clip is None else _clip(*args.teacher_clip)
+        host = dict(name=args.teacher_method, **parse_options(args.teacher_host))
+        teacher = dict(clip=own, host=host, checkpoint=args.teacher)
+    return Settings(
+        clip,
+        **{name: getattr(args, name) for name in ("size", "steps", "epochs", "batch", "views", "amp", "best_val")},
+        **{name: getattr(args, name) for name in ("skip_broken", "root", "cache", "pickles", "workers")},
+        adapter=parse_options(args.adapter) or None,
+        host=parse_options(args.host) or None,
+        teacher=teacher,
+    )
 
 
 def _clip(name: str, pretrained: str) -> dict[str, str | None]:

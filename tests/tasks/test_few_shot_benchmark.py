@@ -2,18 +2,25 @@
 
 import csv
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 import torch
+from helpers.configs import ROOT
 from helpers.fewshot import bundle
 from helpers.fewshot_layouts import coop, imagenet
 from PIL import Image
 
-from hypvision.cli import main
+from hypvision.cli import main, parser_of
+from hypvision.cli.fewshot import settings_of
+from hypvision.clip.adapters.lathadapter import LatHAdapterConfig
 from hypvision.data.fewshot import FewShotDataset
+from hypvision.engine.config import load_config, parse_options
 from hypvision.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
-from hypvision.tasks.few_shot_benchmark import plan
+from hypvision.tasks.few_shot_benchmark import check_settings, plan
 from hypvision.tasks.few_shot_figures import load_cell_model, places
 from hypvision.tasks.few_shot_tables import harmonic, read_results, tables
 
@@ -183,6 +190,39 @@ def test_cells_go_to_slurm(tmp_path, monkeypatch):
     command += ["--out", tmp_path / "out", "--submit", "slurm", "--submit-options", "slurm_partition=gpu", *SMALL]
     assert run(*command) == 0
     assert read_results(tmp_path / "out")[0]["method"] == "zeroshot"
+
+
+# The pages ------------------------------------------------------------------------------------------------------------
+
+
+def commands(page, name):
+    """The arguments of each ``hypvision NAME`` in the blocks of a page."""
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT.parent / page).read_text(), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    found = [shlex.split(line, comments=True) for line in lines if line.startswith(f"hypvision {name} ")]
+    assert found
+    return [parser_of(name).parse_args(words[2:]) for words in found]
+
+
+def test_commands_of_the_page_share_folders_of_results(tmp_path):
+    """No command is refused because an earlier one of the page wrote other settings into its --out."""
+    runs = [args for args in commands("docs/fewshot.md", "fewshot") if args.what not in ("table", "explain")]
+    assert len(runs) == 6
+    for args in runs:
+        check_settings(tmp_path / args.out, settings_of(args))
+    teacher = runs[-1].teacher.format(dataset="dtd", shots=16, seed=1)
+    (cell,) = plan(runs[-2].what, runs[-2].method, runs[-2].datasets, seeds=[1])
+    assert teacher == f"{runs[-2].out}/{cell.key}/epoch_20.pth"
+
+
+def test_commands_of_the_configs_train_and_test_one_data_set():
+    (trained,), (tested,) = (commands("configs/fewshot/README.md", name) for name in ("train", "test"))
+    options = parse_options(trained.cfg_options), parse_options(tested.cfg_options)
+    a, b = (load_config(ROOT.parent / trained.config, own) for own in options)
+    assert a.train_dataloader.dataset.name == a.test_dataloader.dataset.name == b.test_dataloader.dataset.name == "dtd"
+    sizes = [LatHAdapterConfig(classes=config.model.adapter.classes).count for config in (a, b)]
+    assert sizes == [8, 8]  # DTD has 47 classes
+    assert tested.weights == f"work_dirs/{Path(trained.config).stem}/epoch_{a.train_cfg.max_epochs}.pth"
 
 
 # Plans and tables -----------------------------------------------------------------------------------------------------
