@@ -266,6 +266,44 @@ def test_the_harmonic_mean_of_averages_is_the_published_one():
                 assert sum(own) / len(own) == pytest.approx(row["average"], abs=0.02)
 
 
+def result(method="maple", dataset="dtd", seed=1, base=60.0, new=40.0, epochs=5, **settings):
+    about = dict(settings=dict(dict(steps=None, host=None), **settings), steps=7, epochs=epochs)
+    accuracy = dict(base=base, new=new)
+    cell = dict(protocol="base2new", method=method, dataset=dataset, shots=16, seed=seed)
+    return dict(cell, accuracy=accuracy, about=about)
+
+
+def test_cells_of_other_settings_are_no_seeds():
+    clip = dict(clip=dict(name="ViT-B-16"))
+    cells = [result(seed=1), result(seed=2, base=62.0), result(seed=1, steps=9, base=10.0), result(host=dict(depth=4))]
+    rows = {row.method: row for row in tables(cells)["base2new"]}
+    assert {name: row.seeds for name, row in rows.items()} == {"maple": 2, "maple steps=9": 1, "maple host.depth=4": 1}
+    assert rows["maple"].mean["base"] == 61 and rows["maple steps=9"].mean["base"] == 10
+    assert rows["maple"].known["base"] == 80.36  # of DTD, beside the published recipe
+    # What does not concern a cell makes no row: steps of what does not train, the teacher of another method.
+    cells = [result("zeroshot", epochs=0, steps=9, **clip), result("zeroshot", seed=2, epochs=0, **clip)]
+    assert [row.seeds for row in tables(cells)["base2new"]] == [2]
+    assert [row.seeds for row in tables([result(), result(seed=2, teacher=clip)])["base2new"]] == [2]
+    names = {row.method for row in tables([result(**clip), result(clip=dict(name="ViT-L-14"))])["base2new"]}
+    assert names == {"maple clip.name=ViT-B-16", "maple clip.name=ViT-L-14"}
+    (row,) = tables([result(), result()])["base2new"]  # one result in two folders
+    assert row.seeds == 1
+    with pytest.raises(HypvisionError, match=r"two results of base2new maple dtd 16 1 .* \(base: 60.00 and 61.00\)"):
+        tables([result(), result(base=61.0)])
+
+
+def test_averages_deviate_over_seeds():
+    """Seeds that are right on one data set where they are wrong on the other make no deviation of the average."""
+    found = {"dtd": (50.0, 60.0, 70.0), "eurosat": (70.0, 60.0, 44.0)}
+    cells = [result(dataset=d, seed=s, base=b, new=b / 2) for d, own in found.items() for s, b in enumerate(own, 1)]
+    average = tables(cells)["base2new"][0]
+    assert average.dataset == "average" and average.mean["base"] == pytest.approx(59)
+    assert average.std["base"] == pytest.approx(3**0.5)  # of 60, 60 and 57
+    assert average.std["HM"] == pytest.approx(3**0.5 * 2 / 3)  # of 2 b (b / 2) / (b + b / 2)
+    other = tables([*cells[:-1], dict(cells[-1], seed=7)])["base2new"][0]
+    assert other.std == {} and other.mean == average.mean
+
+
 def test_mistakes_are_explained(tmp_path, capsys):
     for match, words in (
         ("no WHAT 'base2old'. Did you mean base2new", ["base2old"]),
