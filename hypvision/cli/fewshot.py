@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os.path
 from argparse import Namespace
 
 from hypvision.cli.arguments import Parser, whole
@@ -51,7 +52,11 @@ def add_fewshot_arguments(parser: Parser) -> None:
     text = "train heads on so many kept views of each image, 0 for the centre crop (default: new views in each epoch)"
     parser.add_argument("--views", type=whole(0), metavar="N", help=text)
     parser.add_argument("--cache", metavar="DIR", help="keep features of the frozen towers in this folder")
-    parser.add_argument("--pickles", metavar="DIR", help="folder of the official code's pickled shots, read unrun")
+    text = (
+        "folder of the official code's pickled shots, read unrun: below each data set's own (split_fewshot), or a path "
+        "with {dataset}"
+    )
+    parser.add_argument("--pickles", metavar="DIR", help=text)
     parser.add_argument("--amp", choices=["bf16", "fp16"], help="mixed precision")
     parser.add_argument("--workers", type=whole(0), default=0, metavar="N", help="data workers (default: 0)")
     parser.add_argument("--skip-broken", action="store_true", help="leave out images that cannot be read")
@@ -90,6 +95,12 @@ def _run(args: Namespace) -> None:
     out, settings = args.out or "work_dirs/fewshot", settings_of(args)
     specs = plan(args.what, args.method, args.datasets, args.seeds, args.shots, args.source)
     by_key = {spec.key: spec for spec in specs}
+    shots, names = args.pickles or "", sorted({spec.dataset for spec in specs})
+    if os.path.isabs(shots) and "{dataset}" not in shots and len(names) > 1:
+        raise HypvisionError(
+            f"--pickles: '{shots}' is one folder, but there are {len(names)} data sets ({', '.join(names)}), each with "
+            "shots of its own. Give split_fewshot, which is looked for in the folder of each, or a path with {dataset}."
+        )
     with readable_errors():
         check_settings(out, settings)
         cells = [Cell(spec.key, run_one, (spec, settings, out)) for spec in specs]

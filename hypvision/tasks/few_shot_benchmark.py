@@ -80,7 +80,8 @@ class Settings:
         amp: ``"bf16"``, ``"fp16"`` or None.
         best_val: choose PromptKD's checkpoint on test images, as its code does.
         skip_broken: leave out images that cannot be read.
-        root, cache, pickles, workers: where data and features are, and how they are read; these change no result.
+        pickles: see :func:`hypvision.data.fewshot.dataset.load_cell`.
+        root, cache, workers: where data and features are, and how they are read; these change no result.
     """
 
     clip: dict[str, Any]

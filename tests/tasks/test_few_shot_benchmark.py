@@ -306,6 +306,10 @@ def test_averages_deviate_over_seeds():
 
 def test_mistakes_are_explained(tmp_path, capsys):
     for match, words in (
+        (
+            "'/shots' is one folder, but there are 2 data sets (dtd, eurosat)",
+            ["shots", "--datasets", "dtd", "eurosat", "--pickles", "/shots", "--out", tmp_path / "b"],
+        ),
         ("no WHAT 'base2old'. Did you mean base2new", ["base2old"]),
         ("table needs a folder of results", ["table"]),
         ("no results (result.json)", ["table", tmp_path]),

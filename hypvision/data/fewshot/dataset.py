@@ -51,12 +51,15 @@ def load_cell(
         shots: of each class; None for all images.
         seed: of the draw.
         subset: see :func:`.shots.take_subset`.
-        pickles: folder of official shots (``shot_K-seed_S.pkl``), read instead of drawing.
+        pickles: folder of official shots (``shot_K-seed_S.pkl``), read instead of drawing: below the data set's own
+            (``"split_fewshot"``), or a path, in which ``{dataset}`` stands for the name.
     """
     split, layout = load_split(name, root), layout_of(name, root)
     if shots is not None and pickles is not None:
-        images = Path(root).expanduser() / layout.folder / layout.images
-        found = read_pickled_shots(Path(pickles) / f"shot_{shots}-seed_{seed}.pkl", images.name, images)
+        folder = Path(root).expanduser() / layout.folder
+        images, named = folder / layout.images, Path(pickles.replace("{dataset}", name)).expanduser()
+        given = named if "{dataset}" in pickles else folder / named
+        found = read_pickled_shots(given / f"shot_{shots}-seed_{seed}.pkl", images.name, images)
         split = Split(found["train"], found.get("val", split.val), split.test)
     elif shots is not None:
         split = draw_shots(split, shots, seed, layout.val_is_drawn)
