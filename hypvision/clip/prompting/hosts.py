@@ -579,6 +579,7 @@ class IVLP(PromptedHost):
         text, vision: tokens of each layer.
         depth: layers with tokens of their own.
         words, emulate_half: see :class:`.learners.PromptLearner`.
+        text_depth, vision_depth: the depth of one tower, where it is not ``depth``.
     """
 
     def __init__(
@@ -590,9 +591,12 @@ class IVLP(PromptedHost):
         words: str = "a photo of a",
         emulate_half: bool = False,
         text_chunk: int | None = None,
+        text_depth: int | None = None,
+        vision_depth: int | None = None,
     ):
         super().__init__(clip, text_chunk)
-        self.learner = PromptLearner(clip.model, clip.tokenizer, text, vision, depth, depth, words, emulate_half)
+        depths = [depth if own is None else own for own in (text_depth, vision_depth)]
+        self.learner = PromptLearner(clip.model, clip.tokenizer, text, vision, *depths, words, emulate_half)
 
 
 @register_host("maple")

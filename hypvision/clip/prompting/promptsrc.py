@@ -35,7 +35,7 @@ class PromptSRC(IVLP):
     """The host; in evaluation it is :class:`.hosts.IVLP`.
 
     Args:
-        clip, text, vision, depth, words, emulate_half, text_chunk: see :class:`.hosts.IVLP`.
+        clip, text, vision, depth, words, emulate_half, text_chunk, text_depth, vision_depth: see :class:`.hosts.IVLP`.
         text_weight, image_weight, logit_weight: of the three consistency losses (Sec. 3.2: 25, 10, 1).
         templates: how many of CLIP's templates make the frozen class features (60).
         cache: folder where these features are kept, by the content of sentences and weights; None: they are not.
@@ -55,8 +55,10 @@ class PromptSRC(IVLP):
         logit_weight: float = 1.0,
         templates: int = 60,
         cache: str | Path | None = None,
+        text_depth: int | None = None,
+        vision_depth: int | None = None,
     ):
-        super().__init__(clip, text, vision, depth, words, emulate_half, text_chunk)
+        super().__init__(clip, text, vision, depth, words, emulate_half, text_chunk, text_depth, vision_depth)
         self.weights, self.templates = (text_weight, image_weight, logit_weight), templates
         self.cache = cache
         self._frozen = Memo()
