@@ -11,6 +11,7 @@ from helpers.fewshot_layouts import coop
 from helpers.processes import run_in_two
 from mmengine.config import Config
 
+from hypvision.clip.prompting.heads import TipAdapter
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.config import load_config
 from hypvision.engine.run import test as run_test
@@ -208,6 +209,32 @@ def test_without_views_tip_adapter_f_trains_on_new_views_of_each_epoch(tmp_path,
     assert images[0][0].shape == (6, 64) and torch.equal(*images[0])
 
 
+@pytest.mark.parametrize("method", ["zeroshot", "tip-adapter", "tip-adapter+lath", "zeroshot+lath"])
+def test_methods_without_a_training_are_configs_too(method, tmp_path, monkeypatch):
+    """They pass the engine from config to result; the Tip-Adapter's alpha and beta are in the checkpoint."""
+    coop(tmp_path)
+    searched = []
+    search = TipAdapter.search
+    monkeypatch.setattr(TipAdapter, "search", lambda self, *data: searched.append(search(self, *data)))
+    config = config_of(tmp_path, method, epochs=None, steps=2)
+    runner = train(config, tmp_path / "run")
+    trained = runner.model.eval()
+    assert len(searched) == method.startswith("tip")
+    (path,) = (tmp_path / "run").glob("epoch_*.pth")
+    metrics = run_test(config_of(tmp_path, method, epochs=None, steps=2), path, tmp_path / "test")
+    data = config.test_dataloader.dataset.to_dict()
+    data.pop("type")
+    test = FewShotDataset(**data)
+    assert metrics["top1"] == pytest.approx(accuracy(trained, test))
+    state = torch.load(path, weights_only=False)["state_dict"]
+    assert ("host.clip.lathadapter.attributes" in state) == ("+lath" in method)
+    if method == "tip-adapter":
+        val = FewShotDataset(**dict(data, part="val", shots=2))
+        model = FewShotCLIP({}, dict(name="tip-adapter", keys=6, classes=3))
+        model.load_state_dict(state)
+        assert state["host.learner.alpha"] != 1.0 and accuracy(model, val) == pytest.approx(searched[0])
+
+
 def test_features_that_are_kept_are_those_of_the_images(tmp_path):
     coop(tmp_path)
     found = []
@@ -263,7 +290,8 @@ def test_configs_are_read(name):
     config = load_config(ROOT / "fewshot" / name, {"data_root": "/elsewhere"})
     assert config.model.type == "FewShotCLIP" and config.train_dataloader.dataset.root == "/elsewhere"
     assert ("-lath" in name) == (config.model.adapter is not None)
-    assert config.train_cfg.max_epochs >= 2 and not {"few_shot_config"} & set(config.keys())
+    epochs, untrained = config.train_cfg.max_epochs, name in ("zeroshot_b2n.py", "tip-adapter_fs.py")
+    assert (epochs == 1 if untrained else epochs >= 2) and not {"few_shot_config"} & set(config.keys())
 
 
 def test_a_config_takes_its_steps(tmp_path):
