@@ -36,7 +36,7 @@ class PromptKD(Host):
         emulate_half: see :class:`.learners.PromptLearner`.
 
     Raises:
-        HypvisionError: no teacher, or one that does not fit its checkpoint.
+        HypvisionError: no teacher, or one that does not fit its checkpoint; in training, a batch of one image.
     """
 
     def __init__(
@@ -82,6 +82,11 @@ class PromptKD(Host):
             return self.teacher.class_features()
 
     def features(self, images: Tensor) -> Tensor:
+        if self.training and len(images) < 2:
+            raise HypvisionError(
+                "PromptKD trains on at least two images at a time, over which its projector normalises; this batch has "
+                "one. Set --batch 2 or more (train_dataloader.batch_size of a config), and drop_last for a rest of one."
+            )
         tokens = PromptTokens(self.learner["prompts"].vision())
         x = encode_image(self.clip, self.normalised(images), prompts=tokens)
         return self.learner["projector"](x.float())
