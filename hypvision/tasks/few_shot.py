@@ -111,6 +111,12 @@ class FewShotCLIP(BaseModel):
         """Names and parameters of what trains."""
         return ((name, value) for name, value in self.named_parameters() if value.requires_grad)
 
+    def averaged(self) -> Iterator[tuple[str, Tensor]]:
+        """What PromptSRC's average is over: :meth:`learned`, without the attributes if the adapter says so."""
+        apart = self.hierarchy is not None and not self.hierarchy.config.average
+        attributes = self.hierarchy.attributes if apart else None
+        return ((name, value) for name, value in self.learned() if value is not attributes)
+
     def train(self, mode: bool = True) -> FewShotCLIP:
         super().train(mode)
         if self.hierarchy is not None:
@@ -159,13 +165,18 @@ class FewShotCLIP(BaseModel):
     def _loss(self, out: HostOutput, label: Tensor | None) -> dict[str, Tensor]:
         if self.hierarchy is None:
             return dict(loss_ce=out.fit(out.logits(), label), **out.losses)
-        neighbours = label if out.teacher is None else out.teacher.argmax(-1)
+        config = self.hierarchy.config
+        predicted = None if out.teacher is None else out.teacher.argmax(-1)
+        neighbours = label if predicted is None else predicted if config.pseudo_labels else None
         found = self.hierarchy(*self.adapter_features(out), out.scale, neighbours)
+        if config.refined_consistency and out.consistency is not None:
+            out.losses = out.consistency(F.normalize(found.text, dim=-1))
         cosine = found.cosine if out.extra is None else found.cosine + out.extra
         losses = dict(loss_ecls=out.fit(cosine, label), **found.losses, **out.losses)
         if found.distance is not None:
-            if out.teacher is None:
-                losses["loss_hcls"] = F.cross_entropy(-found.distance, label)
+            if out.teacher is None or config.teacher_loss == "labels":
+                target = label if predicted is None else predicted
+                losses["loss_hcls"] = F.cross_entropy(-found.distance, target)
             else:
                 target = out.teacher.log_softmax(-1)
                 losses["loss_hcls"] = F.kl_div(
@@ -251,9 +262,9 @@ class GaussianAverageHook(Hook):
 
     def after_train_epoch(self, runner: Runner) -> None:
         model = _plain(runner)
-        self.average.update(model.learned())
+        self.average.update(model.averaged())
         if self.average.complete:
-            self.average.copy_to(model.learned())
+            self.average.copy_to(model.averaged())
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         if self.average is not None and not self.average.complete:

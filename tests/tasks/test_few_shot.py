@@ -10,8 +10,11 @@ from helpers.fewshot import NAMES, OTHERS, bundle, tokenize
 from helpers.fewshot_layouts import coop
 from helpers.processes import run_in_two
 from mmengine.config import Config
+from references.fewshot import refine, unit
 
+from hypvision.clip.adapters.lathadapter import LatentHierarchy
 from hypvision.clip.prompting.heads import TipAdapter
+from hypvision.clip.prompting.promptsrc import GaussianAverage
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.config import load_config
 from hypvision.engine.run import test as run_test
@@ -121,6 +124,59 @@ def test_features_as_they_are_reach_the_adapter(host):
     assert torch.allclose(out.text, torch.nn.functional.normalize(out.raw_text, dim=-1), atol=1e-6)
     found = (out.logits() - model(IMAGES))[: len(images)]  # logits are cosines less distances
     assert torch.allclose(found.double(), ball_distance(images, text), atol=2e-3)
+
+
+def test_consistency_of_refined_classes_is_an_option():
+    host = dict(name="promptsrc", **HOST["promptsrc"])
+    losses = []
+    for refined in (False, True):
+        torch.manual_seed(0)
+        adapter = dict(type="lathadapter", attributes=3, beta=0.5, refined_consistency=refined)
+        model = FewShotCLIP({}, host, adapter).train()
+        model.set_classes(NAMES)
+        losses.append(model(IMAGES, LABELS, mode="loss"))
+    attributes, text = model.hierarchy.attributes, model.host.texts()
+    seen = unit(refine(text, unit(attributes), 0.5))
+    expected = 25 * (seen - model.host.frozen_texts()).abs().mean()
+    assert losses[1]["loss_text"].item() == pytest.approx(expected.item(), rel=1e-4)
+    assert losses[0]["loss_text"] != losses[1]["loss_text"] and losses[0]["loss_logits"] != losses[1]["loss_logits"]
+    assert losses[0]["loss_image"] == losses[1]["loss_image"]
+
+
+def test_what_a_teacher_says_of_distances_and_neighbours_are_options(monkeypatch):
+    teacher = dict(clip={}, host=dict(name="promptsrc", **HOST["promptsrc"]))
+    neighbours = []
+    draw = LatentHierarchy._draw
+    monkeypatch.setattr(
+        LatentHierarchy, "_draw", lambda self, x, y, *rest: neighbours.append(y) or draw(self, x, y, *rest)
+    )
+    options = dict(pseudo_labels=False, teacher_loss="labels")
+    host = dict(name="promptkd", teacher=teacher, tokens=2, depth=2)
+    model = FewShotCLIP({}, host, dict(type="lathadapter", attributes=3, **options)).train()
+    model.set_classes(NAMES)
+    found = model(IMAGES, None, mode="loss")
+    assert neighbours == [None, None]
+    out = model.host(IMAGES)
+    distance = model.hierarchy(out.image, out.text, out.scale, losses=False).distance
+    predicted = out.teacher.argmax(-1)
+    expected = (distance.gather(1, predicted[:, None])[:, 0] + (-distance).exp().sum(-1).log()).mean()
+    assert found["loss_hcls"].item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_the_average_is_over_attributes_or_not(average, tmp_path, monkeypatch):
+    coop(tmp_path)
+    replaced, copy = [], GaussianAverage.copy_to
+
+    def spy(self, named):
+        named = dict(named)
+        replaced.append(set(named))
+        copy(self, named.items())
+
+    monkeypatch.setattr(GaussianAverage, "copy_to", spy)
+    config = config_of(tmp_path, "promptsrc+lath", adapter=dict(average=average, attributes=3), epochs=2)
+    learned = {name for name, _ in train(config, tmp_path / "run").model.learned()}
+    assert replaced == [learned if average else learned - {"host.clip.lathadapter.attributes"}]
 
 
 # The engine -----------------------------------------------------------------------------------------------------------

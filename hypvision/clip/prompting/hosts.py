@@ -12,7 +12,7 @@ cosines. What it learns is in :attr:`Host.learner`, the frozen CLIP beside it. A
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,8 @@ class HostOutput:
         teacher: (B, C) logits of a teacher, which stand for labels that nobody has (PromptKD), or None.
         direct: (B, C) logits of a classifier without class features (linear probe), or None.
         distillation, temperature: weight of the loss against ``teacher``, and of the softmax in it.
+        consistency: the losses of ``losses`` with other unit class features in place of the host's (PromptSRC), or
+            None.
         raw_image, raw_text: ``image`` and ``text`` before they were normalised.
     """
 
@@ -79,6 +81,7 @@ class HostOutput:
     direct: Tensor | None = None
     distillation: float = 1.0
     temperature: float = 1.0
+    consistency: Callable[[Tensor], dict[str, Tensor]] | None = None
     raw_image: Tensor | None = None
     raw_text: Tensor | None = None
 

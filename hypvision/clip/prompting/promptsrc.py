@@ -83,11 +83,15 @@ class PromptSRC(IVLP):
             image, text = F.normalize(self.frozen_features(images), dim=-1), self.frozen_texts()
             zero_shot = HostOutput(image, text, out.scale).logits()
             of_text, of_image, of_logits = self.weights
-            out.losses = dict(
-                loss_text=of_text * F.l1_loss(out.text, text),
-                loss_image=of_image * F.l1_loss(out.image, image),
-                loss_logits=of_logits * mean_divergence(out.logits(), zero_shot),
-            )
+
+            def consistency(own: Tensor) -> dict[str, Tensor]:
+                return dict(
+                    loss_text=of_text * F.l1_loss(own, text),
+                    loss_image=of_image * F.l1_loss(out.image, image),
+                    loss_logits=of_logits * mean_divergence(out.logits(own), zero_shot),
+                )
+
+            out.losses, out.consistency = consistency(out.text), consistency
         return out
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
