@@ -217,6 +217,7 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         train_seconds=round(trained, 1),
         seconds=round(time.perf_counter() - begin, 1),
         parameters=sum(value.numel() for _, value in model.learned()),
+        precision=settings.amp if settings.amp and torch.cuda.is_available() else "fp32",
         training_images=_training_images(config, spec) if learns else "",
         transductive=name == "promptkd",
         selection="best_val" if settings.best_val else "last",

@@ -108,7 +108,9 @@ def test_the_table_says_what_heads_were_trained_on(tmp_path, capsys):
         out = tmp_path / f"results{views}"
         command = ["shots", "--method", "tip-adapter-f", "zeroshot", "coop", "--datasets", "caltech101", "--seeds", 1]
         command += ["--shots", 1, "--root", tmp_path, "--out", out, *SMALL]
-        assert run(*command, *([] if views == "none" else ["--views", views])) == 0
+        assert run(*command, "--amp", "fp16", *([] if views == "none" else ["--views", views])) == 0
+        ran = "fp16" if torch.cuda.is_available() else "fp32"
+        assert {cell["about"]["precision"] for cell in read_results(out)} == {ran}
         rows = list(csv.DictReader((out / "shots.csv").open()))
         notes[views] = {row["method"]: row["note"] for row in rows}
     told = {"none": "new views", 0: "kept centre crops", 2: "2 kept views"}
