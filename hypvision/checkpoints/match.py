@@ -64,9 +64,9 @@ class Comparison(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Matched names, as a share of all names in the model or in the checkpoint."""
+        """Matched names, as a share of all names in the model or in the checkpoint; 1 where there are none."""
         total = sum(map(len, self))
-        return len(self.matched) / max(total, 1)
+        return len(self.matched) / total if total else 1.0
 
 
 def _kind(value: Tensor) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os.path
 from argparse import Namespace
 
 from hypvision.cli.arguments import Parser, whole
@@ -51,7 +52,11 @@ def add_fewshot_arguments(parser: Parser) -> None:
     text = "train heads on so many kept views of each image, 0 for the centre crop (default: new views in each epoch)"
     parser.add_argument("--views", type=whole(0), metavar="N", help=text)
     parser.add_argument("--cache", metavar="DIR", help="keep features of the frozen towers in this folder")
-    parser.add_argument("--pickles", metavar="DIR", help="folder of the official code's pickled shots, read unrun")
+    text = (
+        "folder of the official code's pickled shots, read unrun: below each data set's own (split_fewshot), or a path "
+        "with {dataset}"
+    )
+    parser.add_argument("--pickles", metavar="DIR", help=text)
     parser.add_argument("--amp", choices=["bf16", "fp16"], help="mixed precision")
     parser.add_argument("--workers", type=whole(0), default=0, metavar="N", help="data workers (default: 0)")
     parser.add_argument("--skip-broken", action="store_true", help="leave out images that cannot be read")
@@ -84,27 +89,18 @@ def run_fewshot(args: Namespace) -> None:
 
 def _run(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
-    from hypvision.engine.config import parse_options
-    from hypvision.tasks.few_shot_benchmark import Settings, check_settings, is_finished, plan
+    from hypvision.tasks.few_shot_benchmark import check_settings, is_finished, plan
     from hypvision.tasks.few_shot_tables import write_tables
 
-    out = args.out or "work_dirs/fewshot"
-    clip = _clip(args.clip, args.pretrained)
-    teacher = None
-    if args.teacher is not None:
-        own = clip if args.teacher_clip is None else _clip(*args.teacher_clip)
-        host = dict(name=args.teacher_method, **parse_options(args.teacher_host))
-        teacher = dict(clip=own, host=host, checkpoint=args.teacher)
-    settings = Settings(
-        clip,
-        **{name: getattr(args, name) for name in ("size", "steps", "epochs", "batch", "views", "amp", "best_val")},
-        **{name: getattr(args, name) for name in ("skip_broken", "root", "cache", "pickles", "workers")},
-        adapter=parse_options(args.adapter) or None,
-        host=parse_options(args.host) or None,
-        teacher=teacher,
-    )
+    out, settings = args.out or "work_dirs/fewshot", settings_of(args)
     specs = plan(args.what, args.method, args.datasets, args.seeds, args.shots, args.source)
     by_key = {spec.key: spec for spec in specs}
+    shots, names = args.pickles or "", sorted({spec.dataset for spec in specs})
+    if os.path.isabs(shots) and "{dataset}" not in shots and len(names) > 1:
+        raise HypvisionError(
+            f"--pickles: '{shots}' is one folder, but there are {len(names)} data sets ({', '.join(names)}), each with "
+            "shots of its own. Give split_fewshot, which is looked for in the folder of each, or a path with {dataset}."
+        )
     with readable_errors():
         check_settings(out, settings)
         cells = [Cell(spec.key, run_one, (spec, settings, out)) for spec in specs]
@@ -114,6 +110,27 @@ def _run(args: Namespace) -> None:
         if outcome.results or outcome.skipped:
             print(write_tables(out))
         outcome.check()
+
+
+def settings_of(args: Namespace):
+    """The :class:`~hypvision.tasks.few_shot_benchmark.Settings` of parsed arguments."""
+    from hypvision.engine.config import parse_options
+    from hypvision.tasks.few_shot_benchmark import Settings
+
+    clip = _clip(args.clip, args.pretrained)
+    teacher = None
+    if args.teacher is not None:
+        own = clip if args.teacher_clip is None else _clip(*args.teacher_clip)
+        host = dict(name=args.teacher_method, **parse_options(args.teacher_host))
+        teacher = dict(clip=own, host=host, checkpoint=args.teacher)
+    return Settings(
+        clip,
+        **{name: getattr(args, name) for name in ("size", "steps", "epochs", "batch", "views", "amp", "best_val")},
+        **{name: getattr(args, name) for name in ("skip_broken", "root", "cache", "pickles", "workers")},
+        adapter=parse_options(args.adapter) or None,
+        host=parse_options(args.host) or None,
+        teacher=teacher,
+    )
 
 
 def _clip(name: str, pretrained: str) -> dict[str, str | None]:

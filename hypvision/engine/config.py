@@ -383,8 +383,9 @@ def leave_out_pretrained(model: Any) -> None:
 
 def _use_amp(config: Config, amp: bool) -> None:
     """Mixed precision if asked for; float16 with loss scaling on GPUs, bfloat16 where there is none, and on a CPU that
-    is slow in it full precision, with a warning."""
+    is slow in it full precision, with a warning. A model class with ``amp_on_cpu = False`` runs in float32 there."""
     import torch
+    from mmengine.registry import MODELS
 
     from hypvision.engine.precision import has_fast_bfloat16, slowness_of_bfloat16
 
@@ -397,11 +398,17 @@ def _use_amp(config: Config, amp: bool) -> None:
     if amp and kind == "OptimWrapper":
         wrapper.type = kind = "AmpOptimWrapper"
         wrapper.setdefault("loss_scale", "dynamic")
-    if kind == "AmpOptimWrapper" and not torch.cuda.is_available():
-        wrapper.type = "BFloat16OptimWrapper" if has_fast_bfloat16() else "OptimWrapper"
+    if kind not in ("AmpOptimWrapper", "BFloat16OptimWrapper") or torch.cuda.is_available():
+        return
+    model = MODELS.module_dict.get(str(config.model.get("type")))
+    allowed = getattr(model, "amp_on_cpu", True)
+    if kind == "AmpOptimWrapper" or not allowed:
+        wrapper.type = "BFloat16OptimWrapper" if allowed and has_fast_bfloat16() else "OptimWrapper"
         for key in ("loss_scale", "dtype", "use_fsdp"):
             wrapper.pop(key, None)
-        if not has_fast_bfloat16():
+        if not allowed:
+            _logger.warning("Mixed precision of %s is for GPUs: on this CPU it runs in float32.", model.__name__)
+        elif not has_fast_bfloat16():
             _logger.warning(
                 "This CPU takes %.0f times longer for bfloat16 than for float32: the training runs in float32.",
                 slowness_of_bfloat16(),

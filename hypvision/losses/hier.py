@@ -276,6 +276,7 @@ def lca_triplet_loss(
     gumbel: Tensor | None = None,
     generator: torch.Generator | None = None,
     score: str = "distance",
+    hard: bool = True,
 ) -> Tensor:
     r"""Mean hierarchical loss of triplets of nodes (HIER, eq. 6-8).
 
@@ -296,6 +297,8 @@ def lca_triplet_loss(
         generator: of the drawn noise.
         score: what the softmax is of: ``"distance"``, as above and as HIER's code has it, or ``"exp"``, as the papers
             write it: :math:`\exp(-\max(d_{ip}, d_{jp}))` without a temperature.
+        hard: one ancestor is drawn, as in HIER; False: the distance to it is a mean over all, with the weights of the
+            Gumbel softmax, which needs a few tensors ``(3, T, P)``.
 
     Returns:
         Scalar; 0 without triplets. It can be differentiated once.
@@ -318,7 +321,23 @@ def lca_triplet_loss(
     if not len(triplets):
         return dist.sum() * 0
     dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
+    if not hard:
+        return _soft_loss(dist, triplets, temperature, margin, gumbel, generator, score)
     return _TripletLoss.apply(dist, triplets, temperature, margin, gumbel, generator, score) / len(triplets)
+
+
+def _soft_loss(dist, triplets, temperature, margin, gumbel, generator, score) -> Tensor:
+    """:func:`lca_triplet_loss` with ``hard=False``."""
+    nodes = dist[triplets.T]  # (3, T, P)
+    farthest = torch.stack([nodes[:2].amax(0), nodes.amax(0)])
+    if gumbel is None:
+        gumbel = -torch.empty_like(farthest).exponential_(generator=generator).log()
+    logits = torch.exp(-farthest) if score == "exp" else -farthest / temperature
+    weights = (logits + gumbel).softmax(-1)
+    to_pair, to_triple = (nodes * weights[:, None]).sum(-1)  # (3, T) each
+    gap = (to_pair - to_triple) * dist.new_tensor([[1.0], [1.0], [-1.0]])
+    apart = weights[0].argmax(-1) != weights[1].argmax(-1)
+    return ((gap + margin).clamp(min=0).sum(0) * apart).mean()
 
 
 # The module

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from mmengine.dist import broadcast
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.optim.scheduler.lr_scheduler import LRSchedulerMixin
@@ -49,6 +50,7 @@ __all__ = [
     "FewShotCLIP",
     "FixedLengthSampler",
     "GaussianAverageHook",
+    "TipAdapterHook",
     "accuracy",
 ]
 
@@ -73,6 +75,7 @@ class FewShotCLIP(BaseModel):
     """
 
     checkpoint_is_partial = True
+    amp_on_cpu = False
 
     def __init__(
         self,
@@ -108,11 +111,25 @@ class FewShotCLIP(BaseModel):
         """Names and parameters of what trains."""
         return ((name, value) for name, value in self.named_parameters() if value.requires_grad)
 
+    def averaged(self) -> Iterator[tuple[str, Tensor]]:
+        """What PromptSRC's average is over: :meth:`learned`, without the attributes if the adapter says so."""
+        apart = self.hierarchy is not None and not self.hierarchy.config.average
+        attributes = self.hierarchy.attributes if apart else None
+        return ((name, value) for name, value in self.learned() if value is not attributes)
+
     def train(self, mode: bool = True) -> FewShotCLIP:
         super().train(mode)
         if self.hierarchy is not None:
             self.hierarchy.train(mode)  # the frozen CLIP, whose child it is, stays in evaluation mode
         return self
+
+    def train_step(self, data: Any, optim_wrapper: Any) -> dict[str, Tensor]:
+        """As of mmengine's models; of a method that learns nothing, the losses alone."""
+        if any(True for _ in self.learned()):
+            return super().train_step(data, optim_wrapper)
+        with torch.no_grad():
+            losses = self._run_forward(self.data_preprocessor(data, True), mode="loss")
+        return self.parse_losses(losses)[1]
 
     def forward(
         self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
@@ -142,19 +159,24 @@ class FewShotCLIP(BaseModel):
     def _logits(self, out: HostOutput) -> Tensor:
         if self.hierarchy is None:
             return out.logits()
-        found = self.hierarchy(out.image, self._text(out), out.scale, losses=False).logits
+        found = self.hierarchy(*self.adapter_features(out), out.scale, losses=False).logits
         return found if out.extra is None else found + out.extra
 
     def _loss(self, out: HostOutput, label: Tensor | None) -> dict[str, Tensor]:
         if self.hierarchy is None:
             return dict(loss_ce=out.fit(out.logits(), label), **out.losses)
-        neighbours = label if out.teacher is None else out.teacher.argmax(-1)
-        found = self.hierarchy(out.image, self._text(out), out.scale, neighbours)
+        config = self.hierarchy.config
+        predicted = None if out.teacher is None else out.teacher.argmax(-1)
+        neighbours = label if predicted is None else predicted if config.pseudo_labels else None
+        found = self.hierarchy(*self.adapter_features(out), out.scale, neighbours)
+        if config.refined_consistency and out.consistency is not None:
+            out.losses = out.consistency(F.normalize(found.text, dim=-1))
         cosine = found.cosine if out.extra is None else found.cosine + out.extra
         losses = dict(loss_ecls=out.fit(cosine, label), **found.losses, **out.losses)
         if found.distance is not None:
-            if out.teacher is None:
-                losses["loss_hcls"] = F.cross_entropy(-found.distance, label)
+            if out.teacher is None or config.teacher_loss == "labels":
+                target = label if predicted is None else predicted
+                losses["loss_hcls"] = F.cross_entropy(-found.distance, target)
             else:
                 target = out.teacher.log_softmax(-1)
                 losses["loss_hcls"] = F.kl_div(
@@ -162,11 +184,13 @@ class FewShotCLIP(BaseModel):
                 )
         return losses
 
-    @staticmethod
-    def _text(out: HostOutput) -> Tensor:
+    def adapter_features(self, out: HostOutput) -> tuple[Tensor, Tensor]:
+        """Features of images and classes that LatHAdapter works on: of unit length, or as the host has them."""
         if out.text is None:
             raise HypvisionError("LatHAdapter refines class features, which a linear probe does not have.")
-        return out.text
+        if self.hierarchy.config.raw:
+            return out.raw_image, out.raw_text
+        return out.image, out.text
 
 
 def _plain(runner: Runner) -> FewShotCLIP:
@@ -184,7 +208,8 @@ class ClassNamesHook(Hook):
         model = _plain(runner)
         if model.hierarchy is not None and runner.iter == 0:
             with torch.no_grad():
-                model.hierarchy.begin(model.host.texts())
+                unit, raw = model.host.class_features()
+                model.hierarchy.begin(raw if model.hierarchy.config.raw else unit)
 
     def before_train_epoch(self, runner: Runner) -> None:
         self._set(runner, runner.train_dataloader)
@@ -237,9 +262,9 @@ class GaussianAverageHook(Hook):
 
     def after_train_epoch(self, runner: Runner) -> None:
         model = _plain(runner)
-        self.average.update(model.learned())
+        self.average.update(model.averaged())
         if self.average.complete:
-            self.average.copy_to(model.learned())
+            self.average.copy_to(model.averaged())
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         if self.average is not None and not self.average.complete:
@@ -248,8 +273,7 @@ class GaussianAverageHook(Hook):
 
 @HOOKS.register_module()
 class FeatureCacheHook(Hook):
-    """Trains a method behind the frozen image tower on features that are computed once, and fills the cache of a
-    Tip-Adapter.
+    """Trains a method behind the frozen image tower on features that are computed once.
 
     Args:
         views: augmented views of each training image, of which every sample takes one by chance; 0 for the centre crop.
@@ -270,16 +294,40 @@ class FeatureCacheHook(Hook):
                 "FeatureCacheHook."
             )
         dataset.use_features(self.cache.features(model.host, dataset, self.views))
-        if not runner.iter:  # a resumed training has keys of its own
-            prepare_tip_adapter(model, dataset, self.cache)
 
 
-def prepare_tip_adapter(model: FewShotCLIP, dataset: FewShotDataset, cache: FeatureCache, views: int = 10) -> None:
-    """Fill a Tip-Adapter with the mean features of augmented views of its training images; others are left alone."""
-    if hasattr(model.host, "fill"):
-        features = cache.features(model.host, dataset, views).mean(0)
+@HOOKS.register_module()
+class TipAdapterHook(Hook):
+    """Fills the cache of a Tip-Adapter before its training, and chooses its alpha and beta behind the last epoch, on
+    validation images where there are any. Neither depends on what the training sees, images or kept features.
+
+    Args:
+        views: augmented views of each training image, whose mean feature is its key (10, as in the official code).
+        folder: see :class:`FeatureCacheHook`.
+    """
+
+    priority = "HIGH"
+
+    def __init__(self, views: int = 10, folder: str | Path | None = None):
+        self.cache, self.views = FeatureCache(folder), views
+
+    def before_train(self, runner: Runner) -> None:
+        if runner.iter:  # a resumed training has keys of its own
+            return
+        model, dataset = _plain(runner), runner.train_dataloader.dataset
+        features = self.cache.features(model.host, dataset, self.views).mean(0)
+        broadcast(features)  # every process has drawn views of its own
         device = next(model.parameters()).device
         model.host.fill(features.to(device), torch.tensor(dataset.labels, device=device))
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        val = runner.train_dataloader.dataset.other_part("val") if runner.epoch + 1 == runner.max_epochs else None
+        if val is None:
+            return
+        model = _plain(runner)
+        device = next(model.parameters()).device
+        features = self.cache.features(model.host, val)[0].to(device)
+        model.host.search(features, torch.tensor(val.labels, device=device))
 
 
 @PARAM_SCHEDULERS.register_module()
@@ -353,14 +401,15 @@ def accuracy(
         model: the classes are set to those of the data.
         dataset: the images.
         batch, workers: of the data loader.
-        amp: dtype of autocast; None for none.
+        amp: dtype of autocast, on GPUs alone, as in training; None for none.
         features: (N, d) of the images, instead of reading them.
     """
     device = next(model.parameters()).device
     model.eval()
     model.set_classes(dataset.metainfo["classes"], dataset.metainfo["template"])
     right = 0
-    with torch.autocast(device.type, dtype=amp or torch.bfloat16, enabled=amp is not None):
+    mixed = amp is not None and device.type == "cuda"
+    with torch.autocast(device.type, dtype=amp or torch.bfloat16, enabled=mixed):
         if features is not None:
             labels = torch.tensor(dataset.labels)
             batches = zip(features.split(batch), labels.split(batch))

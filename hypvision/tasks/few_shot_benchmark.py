@@ -22,15 +22,15 @@ from mmengine.registry import MODELS
 import hypvision
 from hypvision.clip.prompting.features import FeatureCache
 from hypvision.data.fewshot import FewShotDataset
-from hypvision.data.fewshot.dataset import load_cell
+from hypvision.data.fewshot.dataset import intact, load_cell
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.data.fewshot.splits import class_names
 from hypvision.engine.checkpoint import load
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json, write_json
-from hypvision.tasks.few_shot import FewShotCLIP, accuracy, prepare_tip_adapter
-from hypvision.tasks.few_shot_recipes import TIP_ADAPTER_SCALE, few_shot_config, split_method
+from hypvision.tasks.few_shot import FewShotCLIP, accuracy
+from hypvision.tasks.few_shot_recipes import few_shot_config, recipe, split_method
 
 __all__ = ["CellSpec", "Settings", "cell_config", "check_settings", "is_finished", "plan", "run_cell"]
 
@@ -80,7 +80,8 @@ class Settings:
         amp: ``"bf16"``, ``"fp16"`` or None.
         best_val: choose PromptKD's checkpoint on test images, as its code does.
         skip_broken: leave out images that cannot be read.
-        root, cache, pickles, workers: where data and features are, and how they are read; these change no result.
+        pickles: see :func:`hypvision.data.fewshot.dataset.load_cell`.
+        root, cache, workers: where data and features are, and how they are read; these change no result.
     """
 
     clip: dict[str, Any]
@@ -195,10 +196,12 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     """
     folder, begin = Path(results, spec.key), time.perf_counter()
     config = cell_config(spec, settings)
-    epochs = config.train_cfg.max_epochs if _trains(spec.method) else 0
-    if epochs:
+    name, lath = split_method(spec.method)
+    learns = lath or name not in ("zeroshot", "tip-adapter")
+    epochs = config.train_cfg.max_epochs if learns else 0
+    if learns or name == "tip-adapter":  # which fills its cache there
         runner = train(config, folder, resume="auto")
-        model, steps = runner.model, runner.iter
+        model, steps = runner.model, runner.iter if learns else 0
         model = getattr(model, "module", model)
         if settings.best_val and (best := sorted(folder.glob("best_top1_*.pth"))):
             model.load_state_dict(load(best[-1])["state_dict"])
@@ -206,7 +209,6 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         model, steps = MODELS.build(config.model).to(get_device()), 0
     trained = time.perf_counter() - begin
     found = _measure(model, spec, settings)
-    name, _ = split_method(spec.method)
     report = dict(
         cell=spec._asdict(),
         accuracy=found,
@@ -215,6 +217,8 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         train_seconds=round(trained, 1),
         seconds=round(time.perf_counter() - begin, 1),
         parameters=sum(value.numel() for _, value in model.learned()),
+        precision=settings.amp if settings.amp and torch.cuda.is_available() else "fp32",
+        training_images=_training_images(config, spec) if learns else "",
         transductive=name == "promptkd",
         selection="best_val" if settings.best_val else "last",
         settings=settings.shared(),
@@ -225,9 +229,13 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     return found
 
 
-def _trains(method: str) -> bool:
-    name, lath = split_method(method)
-    return lath or name not in ("zeroshot", "tip-adapter")
+def _training_images(config: Config, spec: CellSpec) -> str:
+    """What a method behind the frozen image tower was trained on; of others nothing, they see new views alone."""
+    kept = [hook.views for hook in config.custom_hooks if hook.type == "FeatureCacheHook"]
+    if kept:
+        return f"{kept[0]} kept views" if kept[0] else "kept centre crops"
+    name, _ = split_method(spec.method)
+    return "new views" if recipe(name, spec.protocol, spec.dataset, spec.shots, 1, 1).features else ""
 
 
 def cell_config(spec: CellSpec, settings: Settings) -> Config:
@@ -239,7 +247,8 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
     host = dict(settings.host or {})
     if name == "promptkd":
         host["teacher"] = _teacher(spec, settings)
-    classes, images = len({item.label for item in seen.train}), len(every.train if name == "promptkd" else seen.train)
+    images = every.train if name == "promptkd" else seen.train
+    images = intact(images) if settings.skip_broken else images
     options = few_shot_config(
         spec.method,
         spec.protocol,
@@ -249,8 +258,8 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
         spec.seed,
         settings.clip,
         settings.size,
-        classes=classes,
-        images=images,
+        classes=len({item.label for item in seen.train}),
+        images=len(images),
         total_classes=len(class_names(every.train)),
         host=host,
         **{name: getattr(settings, name) for name in _PASSED_ON},
@@ -272,21 +281,6 @@ def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any]:
 def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings) -> dict[str, float]:
     shared = dict(size=settings.size, skip_broken=settings.skip_broken, seed=spec.seed)
     cache = FeatureCache(settings.cache)
-    if hasattr(model.host, "search"):
-        seen = FewShotDataset(
-            settings.root,
-            spec.dataset,
-            "train",
-            spec.shots,
-            augment=True,
-            scale=TIP_ADAPTER_SCALE,
-            pickles=settings.pickles,
-            **shared,
-        )
-        model.set_classes(seen.metainfo["classes"], seen.metainfo["template"])
-        if not model.host.learner.keys.any():
-            prepare_tip_adapter(model, seen, cache)
-        _search(model, spec, settings, cache, shared)
     tests: Mapping[str, tuple[str, str]] = {"all": (spec.dataset, "all")}
     if spec.protocol == "base2new":
         tests = {part: (spec.dataset, part) for part in ("base", "new")}
@@ -300,14 +294,3 @@ def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings) -> dict[str
             features = cache.features(model.host, data)[0]
         found[key] = accuracy(model, data, 100, settings.workers, _AMP[settings.amp], features)
     return found
-
-
-def _search(model: FewShotCLIP, spec: CellSpec, settings: Settings, cache: FeatureCache, shared: dict) -> None:
-    """Tip-Adapter's two numbers, on validation images where there are any."""
-    try:
-        val = FewShotDataset(settings.root, spec.dataset, "val", spec.shots, pickles=settings.pickles, **shared)
-    except HypvisionError:  # no validation images
-        return
-    device = get_device()
-    features = cache.features(model.host, val)[0].to(device)
-    model.host.search(features, torch.tensor(val.labels, device=device))

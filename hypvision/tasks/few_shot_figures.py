@@ -76,9 +76,10 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
     images, labels, text = [], [], None
     for sample in DataLoader(dataset, 50):
         out = model.host(sample["inputs"].to(device))
-        images.append(hierarchy.lift(out.image))
+        image, text = model.adapter_features(out)
+        images.append(hierarchy.lift(image))
         labels.append(sample["label"])
-        text = out.text if out.text.dim() == 2 else out.text[0]
+        text = text if text.dim() == 2 else text[0]
         if sum(map(len, labels)) >= most:
             break
     _, classes = hierarchy.classes(text)

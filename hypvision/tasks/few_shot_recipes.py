@@ -156,7 +156,7 @@ def few_shot_config(
     pickles: str | None = None,
     best_val: bool = False,
 ) -> dict[str, Any]:
-    """A config that ``hypvision train`` runs.
+    """A config that ``hypvision train`` runs; of a method that learns nothing, one epoch without an update.
 
     Args:
         method: a name of :data:`METHODS`, maybe with ``+lath``.
@@ -208,8 +208,10 @@ def few_shot_config(
     hooks: list[dict[str, Any]] = [dict(type="ClassNamesHook")]
     if found.average is not None:
         hooks.append(dict(type="GaussianAverageHook", mean=found.average[0], std=found.average[1]))
-    if found.features and (views is not None or name.startswith("tip-adapter")):
-        hooks.append(dict(type="FeatureCacheHook", views=views or 0, folder=cache))
+    if found.features and views is not None:
+        hooks.append(dict(type="FeatureCacheHook", views=views, folder=cache))
+    if name.startswith("tip-adapter"):
+        hooks.append(dict(type="TipAdapterHook", folder=cache))
     config = dict(
         custom_imports=dict(imports=["hypvision.tasks", "hypvision.tasks.few_shot", "hypvision.data.fewshot"]),
         default_scope="mmengine",
@@ -234,7 +236,7 @@ def few_shot_config(
         test_cfg=dict(),
         train_cfg=dict(by_epoch=True, max_epochs=total),
         optim_wrapper=dict(optimizer=optimizer, **_precision(amp)),
-        param_scheduler=[scheduler],
+        param_scheduler=[scheduler] if found.epochs else [],
         custom_hooks=hooks,
         default_hooks=dict(
             logger=dict(type="LoggerHook", interval=50),

@@ -23,7 +23,8 @@ __all__ = ["Row", "draw_shots", "harmonic", "read_results", "tables", "write_tab
 class Row(NamedTuple):
     """A line of a table: a method on a data set, with mean and deviation over seeds by column, and published values.
 
-    ``steps`` are the numbers of steps of its trainings, ``note`` says how it was trained otherwise than others.
+    ``steps`` are the numbers of steps of its trainings, ``note`` says how it was trained otherwise than others,
+    ``of_seeds`` has the columns of each seed.
     """
 
     method: str
@@ -34,6 +35,7 @@ class Row(NamedTuple):
     known: dict[str, float]
     steps: tuple[int, ...] = ()
     note: str = ""
+    of_seeds: dict[int, dict[str, float]] = {}
 
 
 def harmonic(base: float, new: float) -> float:
@@ -55,6 +57,7 @@ def read_results(folder: str | Path) -> list[dict[str, Any]]:
         try:
             cell = read_json(path)
             found.append(dict(cell["cell"], accuracy={k: float(v) for k, v in cell["accuracy"].items()}, about=cell))
+            found[-1]["path"] = str(path)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise HypvisionError(
                 f"The result '{path}' is damaged ({error}). Remove it: its cell will run again."
@@ -63,27 +66,86 @@ def read_results(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
-    """Tables by protocol, in the order of the benchmark; a row ``average`` where a method has several data sets."""
-    groups: dict[str, dict[tuple[str, str], list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
-    about: dict[str, dict[tuple[str, str], list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    """Tables by protocol, in the order of the benchmark; a row ``average`` where a method has several data sets.
+
+    Cells are of one row if they differ in the seed alone.
+
+    Raises:
+        HypvisionError: two results of one cell that do not agree.
+    """
+    protocols: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for cell in results:
-        protocol = cell["protocol"]
-        for dataset, values in _by_dataset(cell):
-            groups[protocol][_name(cell), dataset].append(values)
-            about[protocol][_name(cell), dataset].append(cell.get("about", {}))
+        protocols[cell["protocol"]].append(cell)
     found = {}
-    for protocol, rows in groups.items():
-        lines = [_row(protocol, *key, cells)._replace(**_told(about[protocol][key])) for key, cells in rows.items()]
+    for protocol, cells in protocols.items():
+        groups: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+        values: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+        for cell, name in zip(cells, _names(cells)):
+            for dataset, columns in _by_dataset(cell):
+                groups[name, dataset].append(cell)
+                _add(values[name, dataset][cell["seed"]], columns, cell, groups[name, dataset])
+        lines = [
+            _row(protocol, *key, values[key])._replace(**_told([c.get("about", {}) for c in own]))
+            for key, own in groups.items()
+        ]
         lines.sort(key=lambda row: (row.method, _place(row.dataset)))
         found[protocol] = [*_averages(protocol, lines), *lines]
     return found
 
 
-def _name(cell: Mapping[str, Any]) -> str:
-    """The method, with the options of LatHAdapter that are not its defaults: ablations are rows of their own."""
-    options = cell.get("about", {}).get("settings", {}).get("adapter") or {}
-    words = [f"{key}={value}" for key, value in options.items()] if cell["method"].endswith("+lath") else []
-    return " ".join([cell["method"], *words])
+def _add(known: dict[str, float], columns: Mapping[str, float], cell: Mapping[str, Any], others: Sequence) -> None:
+    """Enter what a cell says; the same result may lie in two folders."""
+    for column, value in columns.items():
+        if known.setdefault(column, value) != value:
+            names = ("protocol", "method", "dataset", "shots", "seed")
+            places = " and ".join(f"'{c['path']}'" for c in (others[0], cell) if "path" in c)
+            raise HypvisionError(
+                f"There are two results of {' '.join(str(cell[name]) for name in names)} with the same settings, which "
+                f"differ ({column}: {known[column]:.2f} and {value:.2f}): {places}. Remove one."
+            )
+
+
+def _names(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The method of each cell, with the options of LatHAdapter that are not its defaults, and with those settings in
+    which other cells of the method differ: they are rows of their own."""
+    settings = [_settings(cell) for cell in cells]
+    values: dict[tuple[str, str], set[str]] = defaultdict(set)
+    keys = dict.fromkeys(key for own in settings for key in own)
+    for cell, own in zip(cells, settings):
+        for key in keys:
+            values[cell["method"], key].add(repr(own.get(key)))
+    found = []
+    for cell, own in zip(cells, settings):
+        given = cell.get("about", {}).get("settings", {}).get("adapter") or {}
+        words = [f"{key}={value}" for key, value in given.items()] if cell["method"].endswith("+lath") else []
+        words += [
+            f"{key}={value}" for key, value in own.items() if value is not None and len(values[cell["method"], key]) > 1
+        ]
+        found.append(" ".join([cell["method"], *words]))
+    return found
+
+
+def _settings(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """What the result of a cell depends on, beside the options of LatHAdapter, without what does not concern it."""
+    about = cell.get("about", {})
+    unused = {"adapter"}
+    if not cell["method"].startswith("promptkd"):
+        unused.add("teacher")
+    if about.get("epochs") == 0:
+        unused |= {"steps", "epochs", "batch", "views"}
+    elif not about.get("training_images"):
+        unused.add("views")
+    return _flat({key: value for key, value in about.get("settings", {}).items() if key not in unused})
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found.update({f"{key}.{name}": own for name, own in _flat(value).items()})
+        else:
+            found[key] = value
+    return found
 
 
 def _place(dataset: str) -> tuple[int, str]:
@@ -104,16 +166,23 @@ def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]
             yield (dataset if dataset != cell["dataset"] else f"{dataset} (source)"), {"accuracy": value}
 
 
-def _row(protocol: str, method: str, dataset: str, cells: Sequence[Mapping[str, float]]) -> Row:
+def _row(protocol: str, method: str, dataset: str, seeds: Mapping[int, Mapping[str, float]]) -> Row:
+    mean, std = _over_seeds(seeds)
+    own = {seed: dict(values) for seed, values in seeds.items()}
+    return Row(method, dataset, len(own), mean, std, _known(protocol, method, dataset), of_seeds=own)
+
+
+def _over_seeds(seeds: Mapping[int, Mapping[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
+    """Mean and deviation by column; the harmonic mean of an average is that of the averages."""
     values: dict[str, list[float]] = defaultdict(list)
-    for cell in cells:
+    for cell in seeds.values():
         for column, value in cell.items():
             values[column].append(value)
     mean = {column: statistics.fmean(own) for column, own in values.items()}
     std = {column: statistics.stdev(own) if len(own) > 1 else 0.0 for column, own in values.items()}
     if "HM" in mean:
         mean["HM"] = harmonic(mean["base"], mean["new"])
-    return Row(method, dataset, max(map(len, values.values())), mean, std, _known(protocol, method, dataset))
+    return mean, std
 
 
 def _told(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -122,6 +191,7 @@ def _told(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     own = any(s.get("teacher") and s["teacher"].get("clip") == s.get("clip") for s in settings)
     transductive = any(cell.get("transductive") for cell in cells)
     notes = [text for holds, text in ((transductive, "transductive"), (transductive and own, "own teacher")) if holds]
+    notes += sorted({cell["training_images"] for cell in cells if cell.get("training_images")})
     steps = {int(cell["steps"]) for cell in cells if "steps" in cell}
     return dict(steps=tuple(sorted(steps)), note=", ".join(notes))
 
@@ -160,7 +230,21 @@ def _averages(protocol: str, rows: Sequence[Row]) -> list[Row]:
         if protocol in ("cross", "dg") and len(own) == {"cross": 10, "dg": 4}[protocol]:
             known = _known(protocol, method, "average")
         steps = tuple(sorted({count for row in own for count in row.steps}))
-        found.append(Row(method, "average", min(row.seeds for row in own), mean, {}, known, steps, own[0].note))
+        seeds = {seed: _average_of(seed, own, columns) for seed in own[0].of_seeds}
+        same = all(row.of_seeds.keys() == seeds.keys() for row in own)
+        complete = same and all(values.keys() == mean.keys() for values in seeds.values())
+        std = _over_seeds(seeds)[1] if complete else {}  # of other seeds on each data set there is none
+        count = min(row.seeds for row in own)
+        found.append(Row(method, "average", count, mean, std, known, steps, own[0].note, seeds if complete else {}))
+    return found
+
+
+def _average_of(seed: int, rows: Sequence[Row], columns: Sequence[str]) -> dict[str, float]:
+    """The average over data sets, of one seed."""
+    own = [row.of_seeds.get(seed, {}) for row in rows]
+    found = {c: statistics.fmean(values[c] for values in own) for c in columns if all(c in values for values in own)}
+    if "HM" in found:
+        found["HM"] = harmonic(found["base"], found["new"])
     return found
 
 
@@ -192,9 +276,11 @@ def markdown(protocol: str, rows: Sequence[Row]) -> str:
 def comma_separated(rows: Sequence[Row]) -> str:
     """A table as csv: mean, deviation and published value of each column."""
     columns = _columns(rows)
-    head = ["method", "dataset", "seeds", "steps", *(f"{c}{s}" for c in columns for s in ("", " std", " published"))]
+    head = ["method", "note", "dataset", "seeds", "steps"]
+    head += [f"{c}{s}" for c in columns for s in ("", " std", " published")]
     cells = [[part.get(column, "") for column in columns for part in (row.mean, row.std, row.known)] for row in rows]
-    lines = [[row.method, row.dataset, row.seeds, "/".join(map(str, row.steps)), *c] for row, c in zip(rows, cells)]
+    abouts = [[row.method, row.note, row.dataset, row.seeds, "/".join(map(str, row.steps))] for row in rows]
+    lines = [[*about, *values] for about, values in zip(abouts, cells)]
     return csv_text([head, *lines])
 
 

@@ -66,6 +66,8 @@ class Converter(NamedTuple):
     arguments: Callable[[Mapping[str, Tensor]], dict[str, Any]] = lambda state_dict: {}
     # What no state dict tells, and the user is asked for: arguments of to_official, and of variant.
     back_options: tuple[str, ...] = ()
+    # What the official code saves around its state dict, of that and the epoch; None: nothing.
+    as_saved: Callable[[Mapping[str, Tensor], int], dict[str, Any]] | None = None
     options: tuple[str, ...] = ()
 
 
@@ -110,6 +112,7 @@ CONVERTERS = {
             few_shot.from_official(name),
             few_shot.to_official(name),
             few_shot.variant(name),
+            as_saved=few_shot.as_saved,
         )
         for name in few_shot.FEW_SHOT
     },
@@ -192,7 +195,8 @@ def convert_file(
     path = fetch(source)
     with protecting(path):
         check_output(target)
-    weights = network_weights(read_file(path))
+    checkpoint = read_file(path)
+    weights = network_weights(checkpoint)
     check_finite(weights, source)
     official = converter.is_official(weights)
     if official == to_official:
@@ -215,7 +219,12 @@ def convert_file(
     else:
         model, arguments = converter.variant(converted, **told)
         arguments = {**arguments, **converter.arguments(weights)}
-    _write({name: value.contiguous() for name, value in converted.items()}, target)
+    written: dict[str, Any] = {name: value.contiguous() for name, value in converted.items()}
+    if to_official and converter.as_saved is not None and target.suffix != ".safetensors":
+        meta = checkpoint.get("meta")
+        epoch = meta.get("epoch") if isinstance(meta, Mapping) else None
+        written = converter.as_saved(written, epoch if isinstance(epoch, int) else 0)
+    _write(written, target)
     return Conversion(target, model, arguments)
 
 
@@ -225,7 +234,7 @@ _USES = {
 }
 
 
-def _write(weights: dict[str, Tensor], path: Path) -> None:
+def _write(weights: dict[str, Any], path: Path) -> None:
     if path.suffix == ".safetensors":
         write_tensors(weights, path)
         return

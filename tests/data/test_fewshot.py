@@ -266,6 +266,13 @@ def test_a_cell_from_official_pickles(official, tmp_path):
                                ("/x/101_ObjectCategories/elk/train0.png", 4, "elk")], "val": []})  # fmt: skip
     split = load_cell(tmp_path, "caltech101", 1, 1, pickles=str(path.parent))
     assert [i.name for i in split.train] == ["cup", "elk"] and Path(split.train[0].path).is_file()
+    elsewhere = ("of/caltech101", f"{tmp_path}/of/{{dataset}}")
+    for name, pickles in (("caltech-101/split_fewshot", "split_fewshot"), elsewhere):
+        (tmp_path / name).mkdir(parents=True)
+        path = path.rename(tmp_path / name / path.name)
+        assert load_cell(tmp_path, "caltech101", 1, 1, pickles=pickles) == split
+    with pytest.raises(HypvisionError, match="caltech-101/split_fewshot/shot_1-seed_1.pkl' cannot be read"):
+        load_cell(tmp_path, "caltech101", 1, 1, pickles="split_fewshot")
 
 
 def test_pickles_run_no_code(official, tmp_path):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from references.hier import (
@@ -67,6 +68,31 @@ def test_the_score_of_the_papers():
     torch.testing.assert_close(*grads, atol=1e-14, rtol=1e-9)
     with pytest.raises(ValueError, match="score must be"):
         lca_triplet_loss(dist, triplets, score="log")
+
+
+@pytest.mark.parametrize("score", ["distance", "exp"])
+def test_soft_choices_are_weighted_means(score):
+    """Triplet by triplet, in plain numbers; the harder the softmax, the nearer to drawn ancestors."""
+    dist = torch.rand(7, 4, dtype=torch.float64).requires_grad_()
+    triplets, noise = torch.randint(7, (60, 3)), gumbel(2, 60, 4)
+    total = []
+    for (i, j, k), noises in zip(triplets.tolist(), noise.transpose(0, 1)):
+        rows, weights = dist.detach().numpy()[[i, j, k]], []
+        for largest, g in zip((rows[:2].max(0), rows.max(0)), noises.numpy()):
+            logits = (np.exp(-largest) if score == "exp" else -largest / 0.1) + g
+            weights.append(np.exp(logits) / np.exp(logits).sum())
+        gaps = rows @ weights[0] - rows @ weights[1]
+        apart = weights[0].argmax() != weights[1].argmax()
+        total.append(apart * sum(max(0.0, gap + 0.1) for gap in (gaps[0], gaps[1], -gaps[2])))
+    found = lca_triplet_loss(dist, triplets, gumbel=noise, score=score, hard=False)
+    assert found.item() == pytest.approx(np.mean(total), rel=1e-9) and found > 0
+    assert torch.autograd.gradcheck(
+        lambda d: lca_triplet_loss(d, triplets, gumbel=noise, score=score, hard=False), dist, atol=1e-6
+    )
+    cold = [lca_triplet_loss(dist, triplets, 1e-4, gumbel=0 * noise, hard=hard) for hard in (True, False)]
+    torch.testing.assert_close(*cold)
+    drawn = lca_triplet_loss(dist, triplets, generator=torch.Generator().manual_seed(0), hard=False)
+    assert drawn.isfinite() and drawn > 0
 
 
 def test_drawn_noise_gives_the_expected_loss():

@@ -6,11 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.configs import ROOT
-from helpers.fewshot import NAMES, OTHERS, bundle
+from helpers.fewshot import NAMES, OTHERS, bundle, tokenize
 from helpers.fewshot_layouts import coop
 from helpers.processes import run_in_two
 from mmengine.config import Config
+from references.fewshot import refine, unit
 
+from hypvision.clip.adapters.lathadapter import LatentHierarchy
+from hypvision.clip.prompting.heads import TipAdapter
+from hypvision.clip.prompting.promptsrc import GaussianAverage
+from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.config import load_config
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
@@ -80,6 +85,98 @@ def test_promptkd_learns_without_labels():
         sum(found.values()).backward()
         assert not any(name.startswith("host.teacher") for name in model.state_dict())
         assert "host.learner.projector.1.running_mean" in model.state_dict()
+        with pytest.raises(HypvisionError, match="at least two images at a time.*Set --batch 2 or more"):
+            model(IMAGES[:1], None, mode="loss")
+        assert model.eval()(IMAGES[:1]).shape == (1, 4)
+
+
+def ball_distance(x, y, c=0.1, radius=2.3):
+    """Between points that HIER lifts: clipped, through the exponential map at 0, pulled off the boundary; float64."""
+    points = []
+    for v in (x, y):
+        v = v.double()
+        v = v * (radius / v.norm(dim=-1, keepdim=True)).clamp(max=1)
+        size = c**0.5 * v.norm(dim=-1, keepdim=True)
+        points.append(torch.tanh(size) * v / size)
+    a, b = points[0][:, None], points[1][None]
+    gap, left, right = ((v**2).sum(-1) for v in (a - b, a, b))
+    return torch.acosh(1 + 2 * c * gap / ((1 - c * left) * (1 - c * right))) / c**0.5
+
+
+@pytest.mark.parametrize("host", ["zeroshot", "coop", "clip-adapter", "maple", "tip-adapter", "cocoop"])
+def test_features_as_they_are_reach_the_adapter(host):
+    """With feature_norm="none" what goes into the ball has the length that the towers give it."""
+    options = dict(keys=4, classes=4) if host == "tip-adapter" else HOST.get(host, {})
+    adapter = dict(type="lathadapter", attributes=3, feature_norm="none", beta=0.0)
+    model = FewShotCLIP({}, dict(name=host, **options), adapter).eval()
+    model.set_classes(NAMES)
+    out = model.host(IMAGES)
+    images = model.host.features(IMAGES)
+    if host in ("zeroshot", "tip-adapter"):
+        images = model.host.clip.encode_image(IMAGES.float())
+        text = model.host.clip.encode_text(tokenize([f"a photo of a {name}." for name in NAMES]))
+        assert not torch.allclose(text.norm(dim=-1), torch.ones(4), atol=0.05)
+    elif host == "cocoop":
+        text = out.raw_text[0]
+        images = images[:1]
+    else:
+        text = model.host.encode_classes()
+    assert torch.allclose(out.text, torch.nn.functional.normalize(out.raw_text, dim=-1), atol=1e-6)
+    found = (out.logits() - model(IMAGES))[: len(images)]  # logits are cosines less distances
+    assert torch.allclose(found.double(), ball_distance(images, text), atol=2e-3)
+
+
+def test_consistency_of_refined_classes_is_an_option():
+    host = dict(name="promptsrc", **HOST["promptsrc"])
+    losses = []
+    for refined in (False, True):
+        torch.manual_seed(0)
+        adapter = dict(type="lathadapter", attributes=3, beta=0.5, refined_consistency=refined)
+        model = FewShotCLIP({}, host, adapter).train()
+        model.set_classes(NAMES)
+        losses.append(model(IMAGES, LABELS, mode="loss"))
+    attributes, text = model.hierarchy.attributes, model.host.texts()
+    seen = unit(refine(text, unit(attributes), 0.5))
+    expected = 25 * (seen - model.host.frozen_texts()).abs().mean()
+    assert losses[1]["loss_text"].item() == pytest.approx(expected.item(), rel=1e-4)
+    assert losses[0]["loss_text"] != losses[1]["loss_text"] and losses[0]["loss_logits"] != losses[1]["loss_logits"]
+    assert losses[0]["loss_image"] == losses[1]["loss_image"]
+
+
+def test_what_a_teacher_says_of_distances_and_neighbours_are_options(monkeypatch):
+    teacher = dict(clip={}, host=dict(name="promptsrc", **HOST["promptsrc"]))
+    neighbours = []
+    draw = LatentHierarchy._draw
+    monkeypatch.setattr(
+        LatentHierarchy, "_draw", lambda self, x, y, *rest: neighbours.append(y) or draw(self, x, y, *rest)
+    )
+    options = dict(pseudo_labels=False, teacher_loss="labels")
+    host = dict(name="promptkd", teacher=teacher, tokens=2, depth=2)
+    model = FewShotCLIP({}, host, dict(type="lathadapter", attributes=3, **options)).train()
+    model.set_classes(NAMES)
+    found = model(IMAGES, None, mode="loss")
+    assert neighbours == [None, None]
+    out = model.host(IMAGES)
+    distance = model.hierarchy(out.image, out.text, out.scale, losses=False).distance
+    predicted = out.teacher.argmax(-1)
+    expected = (distance.gather(1, predicted[:, None])[:, 0] + (-distance).exp().sum(-1).log()).mean()
+    assert found["loss_hcls"].item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_the_average_is_over_attributes_or_not(average, tmp_path, monkeypatch):
+    coop(tmp_path)
+    replaced, copy = [], GaussianAverage.copy_to
+
+    def spy(self, named):
+        named = dict(named)
+        replaced.append(set(named))
+        copy(self, named.items())
+
+    monkeypatch.setattr(GaussianAverage, "copy_to", spy)
+    config = config_of(tmp_path, "promptsrc+lath", adapter=dict(average=average, attributes=3), epochs=2)
+    learned = {name for name, _ in train(config, tmp_path / "run").model.learned()}
+    assert replaced == [learned if average else learned - {"host.clip.lathadapter.attributes"}]
 
 
 # The engine -----------------------------------------------------------------------------------------------------------
@@ -137,8 +234,6 @@ def test_a_training_that_was_cut_ends_as_one_that_was_not(tmp_path):
     metrics = run_test(config_of(tmp_path, "promptsrc+lath"), tmp_path / "whole/epoch_4.pth", tmp_path / "test")
     data = Config(dict(config_of(tmp_path).test_dataloader.dataset)).to_dict()
     data.pop("type")
-    from hypvision.data.fewshot import FewShotDataset
-
     assert metrics["top1"] == pytest.approx(accuracy(whole.model, FewShotDataset(**data)))
 
 
@@ -151,6 +246,54 @@ def test_a_resumed_tip_adapter_keeps_its_trained_keys(tmp_path):
     assert all(torch.equal(again[name], value) for name, value in trained.items())
 
 
+def test_without_views_tip_adapter_f_trains_on_new_views_of_each_epoch(tmp_path, monkeypatch):
+    """The ten views of its cache are another thing: without kept features its keys learn from images."""
+    coop(tmp_path)
+    calls, read = [], FewShotCLIP.forward
+
+    def forward(self, inputs, label=None, index=None, mode="tensor"):
+        calls.append((inputs[index.argsort()], self.host.learner.keys.clone()))
+        return read(self, inputs, label, index, mode)
+
+    monkeypatch.setattr(FewShotCLIP, "forward", forward)
+    images = {}
+    for views in (None, 0, 3):
+        calls.clear()
+        config = config_of(tmp_path, "tip-adapter-f", epochs=2, views=views)
+        assert train(config, tmp_path / f"run{views}").iter == len(calls) == 2
+        images[views] = [inputs for inputs, _ in calls]
+        norms = calls[0][1].norm(dim=-1)
+        assert torch.allclose(norms, torch.ones_like(norms), atol=1e-5)  # filled before the first step
+    assert images[None][0].shape == (6, 3, 64, 64) and not torch.equal(*images[None])
+    assert images[0][0].shape == (6, 64) and torch.equal(*images[0])
+
+
+@pytest.mark.parametrize("method", ["zeroshot", "tip-adapter", "tip-adapter+lath", "zeroshot+lath"])
+def test_methods_without_a_training_are_configs_too(method, tmp_path, monkeypatch):
+    """They pass the engine from config to result; the Tip-Adapter's alpha and beta are in the checkpoint."""
+    coop(tmp_path)
+    searched = []
+    search = TipAdapter.search
+    monkeypatch.setattr(TipAdapter, "search", lambda self, *data: searched.append(search(self, *data)))
+    config = config_of(tmp_path, method, epochs=None, steps=2)
+    runner = train(config, tmp_path / "run")
+    trained = runner.model.eval()
+    assert len(searched) == method.startswith("tip")
+    (path,) = (tmp_path / "run").glob("epoch_*.pth")
+    metrics = run_test(config_of(tmp_path, method, epochs=None, steps=2), path, tmp_path / "test")
+    data = config.test_dataloader.dataset.to_dict()
+    data.pop("type")
+    test = FewShotDataset(**data)
+    assert metrics["top1"] == pytest.approx(accuracy(trained, test))
+    state = torch.load(path, weights_only=False)["state_dict"]
+    assert ("host.clip.lathadapter.attributes" in state) == ("+lath" in method)
+    if method == "tip-adapter":
+        val = FewShotDataset(**dict(data, part="val", shots=2))
+        model = FewShotCLIP({}, dict(name="tip-adapter", keys=6, classes=3))
+        model.load_state_dict(state)
+        assert state["host.learner.alpha"] != 1.0 and accuracy(model, val) == pytest.approx(searched[0])
+
+
 def test_features_that_are_kept_are_those_of_the_images(tmp_path):
     coop(tmp_path)
     found = []
@@ -159,7 +302,8 @@ def test_features_that_are_kept_are_those_of_the_images(tmp_path):
         model = train(config, tmp_path / f"run{len(found)}").model
         found.append(model.host.learner.values)
         assert model.host.learner.keys.norm(dim=-1).min() > 0.5
-    assert len(list((tmp_path / "cache").iterdir())) == 2  # the centre crops, and the ten views of the cache
+    kept = len(list((tmp_path / "cache").iterdir()))
+    assert kept == 3  # the centre crops, the ten views of the cache, the validation images of the search
     with pytest.raises(HypvisionError, match="changes the image tower"):
         config = config_of(tmp_path, "maple")
         config.custom_hooks.append(dict(type="FeatureCacheHook"))
@@ -174,6 +318,29 @@ def test_methods_take_steps(method, amp, tmp_path):
     assert runner.iter == 2 and all(value.isfinite().all() for value in weights(runner).values())
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without a GPU")
+@pytest.mark.parametrize("amp", ["bf16", "fp16", "--amp"])
+def test_mixed_precision_is_off_on_a_cpu(amp, tmp_path):
+    """In training and in evaluation: both are those of float32."""
+    coop(tmp_path)
+    config = config_of(tmp_path, "maple", epochs=2, amp=None if amp == "--amp" else amp)
+    mixed = train(config, tmp_path / "mixed", amp=amp == "--amp")
+    plain = train(config_of(tmp_path, "maple", epochs=2), tmp_path / "plain")
+    assert type(mixed.optim_wrapper).__name__ == "OptimWrapper"
+    assert all(torch.equal(weights(mixed)[name], value) for name, value in weights(plain).items())
+    seen, forward = [], mixed.model.forward
+
+    def spy(inputs):
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return forward(inputs)
+
+    mixed.model.forward = spy
+    data = config_of(tmp_path).test_dataloader.dataset.to_dict()
+    data.pop("type")
+    accuracy(mixed.model, FewShotDataset(**data), amp=torch.float16)
+    assert seen == [False]
+
+
 CONFIGS = sorted(path.name for path in (ROOT / "fewshot").glob("*.py"))
 
 
@@ -182,7 +349,8 @@ def test_configs_are_read(name):
     config = load_config(ROOT / "fewshot" / name, {"data_root": "/elsewhere"})
     assert config.model.type == "FewShotCLIP" and config.train_dataloader.dataset.root == "/elsewhere"
     assert ("-lath" in name) == (config.model.adapter is not None)
-    assert config.train_cfg.max_epochs >= 2 and not {"few_shot_config"} & set(config.keys())
+    epochs, untrained = config.train_cfg.max_epochs, name in ("zeroshot_b2n.py", "tip-adapter_fs.py")
+    assert (epochs == 1 if untrained else epochs >= 2) and not {"few_shot_config"} & set(config.keys())
 
 
 def test_a_config_takes_its_steps(tmp_path):

@@ -2,17 +2,25 @@
 
 import csv
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
+import torch
+from helpers.configs import ROOT
 from helpers.fewshot import bundle
 from helpers.fewshot_layouts import coop, imagenet
 from PIL import Image
 
-from hypvision.cli import main
+from hypvision.cli import main, parser_of
+from hypvision.cli.fewshot import settings_of
+from hypvision.clip.adapters.lathadapter import LatHAdapterConfig
 from hypvision.data.fewshot import FewShotDataset
+from hypvision.engine.config import load_config, parse_options
 from hypvision.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
-from hypvision.tasks.few_shot_benchmark import plan
+from hypvision.tasks.few_shot_benchmark import check_settings, plan
 from hypvision.tasks.few_shot_figures import load_cell_model, places
 from hypvision.tasks.few_shot_tables import harmonic, read_results, tables
 
@@ -93,6 +101,36 @@ def test_shots_heads_and_the_curve(tmp_path):
     assert rows["zeroshot"].mean["1 shots"] == rows["zeroshot"].mean["2 shots"]
 
 
+def test_the_table_says_what_heads_were_trained_on(tmp_path, capsys):
+    coop(tmp_path)
+    notes = {}
+    for views in ("none", 0, 2):
+        out = tmp_path / f"results{views}"
+        command = ["shots", "--method", "tip-adapter-f", "zeroshot", "coop", "--datasets", "caltech101", "--seeds", 1]
+        command += ["--shots", 1, "--root", tmp_path, "--out", out, *SMALL]
+        assert run(*command, "--amp", "fp16", *([] if views == "none" else ["--views", views])) == 0
+        ran = "fp16" if torch.cuda.is_available() else "fp32"
+        assert {cell["about"]["precision"] for cell in read_results(out)} == {ran}
+        rows = list(csv.DictReader((out / "shots.csv").open()))
+        notes[views] = {row["method"]: row["note"] for row in rows}
+    told = {"none": "new views", 0: "kept centre crops", 2: "2 kept views"}
+    assert notes == {views: {"tip-adapter-f": text, "zeroshot": "", "coop": ""} for views, text in told.items()}
+    assert "| tip-adapter-f (2 kept views) |" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:Left out")
+def test_the_cache_of_a_tip_adapter_has_no_place_for_broken_images(tmp_path):
+    coop(tmp_path, train=2)
+    (tmp_path / "caltech-101/101_ObjectCategories/cup/train1.png").write_bytes(b"no image")
+    command = ["shots", "--method", "tip-adapter", "--datasets", "caltech101", "--seeds", 1, "--shots", 2]
+    command += ["--root", tmp_path, "--out", tmp_path / "results", *SMALL]
+    assert run(*command) == 2
+    assert run(*command[: -len(SMALL)], "--skip-broken", *SMALL, "--out", tmp_path / "skipping") == 0
+    saved = torch.load(next((tmp_path / "skipping").rglob("epoch_1.pth")), weights_only=False)["state_dict"]
+    values = saved["host.learner.values"]
+    assert values.shape == (9, 5) and values.sum(0).tolist() == [2, 2, 1, 2, 2]  # 10 images, one cup is broken
+
+
 def test_other_data_sets(tmp_path):
     for name in ("imagenet", "imagenetv2", "imagenet_a"):
         imagenet(tmp_path, name)
@@ -156,6 +194,39 @@ def test_cells_go_to_slurm(tmp_path, monkeypatch):
     assert read_results(tmp_path / "out")[0]["method"] == "zeroshot"
 
 
+# The pages ------------------------------------------------------------------------------------------------------------
+
+
+def commands(page, name):
+    """The arguments of each ``hypvision NAME`` in the blocks of a page."""
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT.parent / page).read_text(), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    found = [shlex.split(line, comments=True) for line in lines if line.startswith(f"hypvision {name} ")]
+    assert found
+    return [parser_of(name).parse_args(words[2:]) for words in found]
+
+
+def test_commands_of_the_page_share_folders_of_results(tmp_path):
+    """No command is refused because an earlier one of the page wrote other settings into its --out."""
+    runs = [args for args in commands("docs/fewshot.md", "fewshot") if args.what not in ("table", "explain")]
+    assert len(runs) == 6
+    for args in runs:
+        check_settings(tmp_path / args.out, settings_of(args))
+    teacher = runs[-1].teacher.format(dataset="dtd", shots=16, seed=1)
+    (cell,) = plan(runs[-2].what, runs[-2].method, runs[-2].datasets, seeds=[1])
+    assert teacher == f"{runs[-2].out}/{cell.key}/epoch_20.pth"
+
+
+def test_commands_of_the_configs_train_and_test_one_data_set():
+    (trained,), (tested,) = (commands("configs/fewshot/README.md", name) for name in ("train", "test"))
+    options = parse_options(trained.cfg_options), parse_options(tested.cfg_options)
+    a, b = (load_config(ROOT.parent / trained.config, own) for own in options)
+    assert a.train_dataloader.dataset.name == a.test_dataloader.dataset.name == b.test_dataloader.dataset.name == "dtd"
+    sizes = [LatHAdapterConfig(classes=config.model.adapter.classes).count for config in (a, b)]
+    assert sizes == [8, 8]  # DTD has 47 classes
+    assert tested.weights == f"work_dirs/{Path(trained.config).stem}/epoch_{a.train_cfg.max_epochs}.pth"
+
+
 # Plans and tables -----------------------------------------------------------------------------------------------------
 
 
@@ -197,8 +268,50 @@ def test_the_harmonic_mean_of_averages_is_the_published_one():
                 assert sum(own) / len(own) == pytest.approx(row["average"], abs=0.02)
 
 
+def result(method="maple", dataset="dtd", seed=1, base=60.0, new=40.0, epochs=5, **settings):
+    about = dict(settings=dict(dict(steps=None, host=None), **settings), steps=7, epochs=epochs)
+    accuracy = dict(base=base, new=new)
+    cell = dict(protocol="base2new", method=method, dataset=dataset, shots=16, seed=seed)
+    return dict(cell, accuracy=accuracy, about=about)
+
+
+def test_cells_of_other_settings_are_no_seeds():
+    clip = dict(clip=dict(name="ViT-B-16"))
+    cells = [result(seed=1), result(seed=2, base=62.0), result(seed=1, steps=9, base=10.0), result(host=dict(depth=4))]
+    rows = {row.method: row for row in tables(cells)["base2new"]}
+    assert {name: row.seeds for name, row in rows.items()} == {"maple": 2, "maple steps=9": 1, "maple host.depth=4": 1}
+    assert rows["maple"].mean["base"] == 61 and rows["maple steps=9"].mean["base"] == 10
+    assert rows["maple"].known["base"] == 80.36  # of DTD, beside the published recipe
+    # What does not concern a cell makes no row: steps of what does not train, the teacher of another method.
+    cells = [result("zeroshot", epochs=0, steps=9, **clip), result("zeroshot", seed=2, epochs=0, **clip)]
+    assert [row.seeds for row in tables(cells)["base2new"]] == [2]
+    assert [row.seeds for row in tables([result(), result(seed=2, teacher=clip)])["base2new"]] == [2]
+    names = {row.method for row in tables([result(**clip), result(clip=dict(name="ViT-L-14"))])["base2new"]}
+    assert names == {"maple clip.name=ViT-B-16", "maple clip.name=ViT-L-14"}
+    (row,) = tables([result(), result()])["base2new"]  # one result in two folders
+    assert row.seeds == 1
+    with pytest.raises(HypvisionError, match=r"two results of base2new maple dtd 16 1 .* \(base: 60.00 and 61.00\)"):
+        tables([result(), result(base=61.0)])
+
+
+def test_averages_deviate_over_seeds():
+    """Seeds that are right on one data set where they are wrong on the other make no deviation of the average."""
+    found = {"dtd": (50.0, 60.0, 70.0), "eurosat": (70.0, 60.0, 44.0)}
+    cells = [result(dataset=d, seed=s, base=b, new=b / 2) for d, own in found.items() for s, b in enumerate(own, 1)]
+    average = tables(cells)["base2new"][0]
+    assert average.dataset == "average" and average.mean["base"] == pytest.approx(59)
+    assert average.std["base"] == pytest.approx(3**0.5)  # of 60, 60 and 57
+    assert average.std["HM"] == pytest.approx(3**0.5 * 2 / 3)  # of 2 b (b / 2) / (b + b / 2)
+    other = tables([*cells[:-1], dict(cells[-1], seed=7)])["base2new"][0]
+    assert other.std == {} and other.mean == average.mean
+
+
 def test_mistakes_are_explained(tmp_path, capsys):
     for match, words in (
+        (
+            "'/shots' is one folder, but there are 2 data sets (dtd, eurosat)",
+            ["shots", "--datasets", "dtd", "eurosat", "--pickles", "/shots", "--out", tmp_path / "b"],
+        ),
         ("no WHAT 'base2old'. Did you mean base2new", ["base2old"]),
         ("table needs a folder of results", ["table"]),
         ("no results (result.json)", ["table", tmp_path]),

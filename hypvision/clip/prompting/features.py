@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from hypvision.checkpoints.storage import kept_tensor
@@ -32,6 +32,13 @@ def _add_weights(digest: Any, named: Iterable[tuple[str, Tensor]]) -> None:
         digest.update(_bytes(value))
 
 
+def _add_architecture(digest: Any, named: Iterable[tuple[str, nn.Module]]) -> None:
+    """What weights do not tell: activations, constants of norms, numbers of heads."""
+    for name, module in named:
+        heads = {part: getattr(m, "num_heads", getattr(m, "heads", None)) for part, m in module.named_modules()}
+        digest.update(f"{name} {module!r} {heads}".encode())
+
+
 @torch.no_grad()
 def kept_texts(folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]) -> Tensor:
     """``make()``, on the device of the host, or what it gave before for these sentences and this frozen text tower.
@@ -46,6 +53,8 @@ def kept_texts(folder: str | Path | None, host: Host, sentences: list[str], make
     def key() -> str:
         digest = hashlib.sha256(b"texts")
         digest.update(_bytes(host.tokens(sentences)))
+        frozen = ((n, m) for n, m in host.clip.named_children() if n != "visual" and not is_learned(f"clip.{n}"))
+        _add_architecture(digest, frozen)
         named = host.clip.state_dict().items()
         _add_weights(digest, ((n, v) for n, v in named if not n.startswith("visual.") and not is_learned(f"clip.{n}")))
         return digest.hexdigest()
@@ -87,10 +96,11 @@ class FeatureCache:
     @staticmethod
     @torch.no_grad()
     def _key(host: Host, dataset: Any, views: int) -> str:
-        """A sum over the images' bytes, how they are viewed, and the weights of the image tower."""
+        """A sum over the images' bytes, how they are viewed, and the image tower."""
         digest = hashlib.sha256(f"{views} {dataset.viewed(augment=views > 0).description}".encode())
         for path in dataset.paths:
             digest.update(hashlib.sha256(Path(path).read_bytes()).digest())
+        _add_architecture(digest, [("visual", host.clip.visual)])
         _add_weights(digest, host.clip.visual.state_dict().items())
         for value in (host.mean, host.std):
             digest.update(str(value.flatten().tolist()).encode())

@@ -68,10 +68,10 @@ class CLIPAdapter(Host):
             nn.ReLU(),
         )  # fmt: skip
 
-    def images(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor) -> Tensor:
         x = self.frozen_features(images)
         with exact(x.device):
-            return F.normalize(self.ratio * self.learner(x) + (1 - self.ratio) * x, dim=-1)
+            return self.ratio * self.learner(x) + (1 - self.ratio) * x
 
 
 @register_host("tip-adapter")
@@ -157,10 +157,10 @@ class TipAdapter(Host):
         return best
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
-        text, classes = self.texts(), self.learner.values.shape[1]
-        if len(text) != classes:
+        text, classes = self.class_features(), self.learner.values.shape[1]
+        if len(self.names) != classes:
             raise HypvisionError(
-                f"This Tip-Adapter has a cache of {classes} classes, so it cannot tell {len(text)} others."
+                f"This Tip-Adapter has a cache of {classes} classes, so it cannot tell {len(self.names)} others."
             )
-        image = self.images(images)
-        return HostOutput(image, text, self.scale, extra=self.cache_logits(image))
+        image = self.features(images)
+        return self.output(image, text, extra=self.cache_logits(F.normalize(image, dim=-1)))

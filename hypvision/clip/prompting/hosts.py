@@ -12,7 +12,7 @@ cosines. What it learns is in :attr:`Host.learner`, the frozen CLIP beside it. A
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,9 @@ class HostOutput:
         teacher: (B, C) logits of a teacher, which stand for labels that nobody has (PromptKD), or None.
         direct: (B, C) logits of a classifier without class features (linear probe), or None.
         distillation, temperature: weight of the loss against ``teacher``, and of the softmax in it.
+        consistency: the losses of ``losses`` with other unit class features in place of the host's (PromptSRC), or
+            None.
+        raw_image, raw_text: ``image`` and ``text`` before they were normalised.
     """
 
     image: Tensor
@@ -78,6 +81,9 @@ class HostOutput:
     direct: Tensor | None = None
     distillation: float = 1.0
     temperature: float = 1.0
+    consistency: Callable[[Tensor], dict[str, Tensor]] | None = None
+    raw_image: Tensor | None = None
+    raw_text: Tensor | None = None
 
     def logits(self, text: Tensor | None = None) -> Tensor:
         """(B, C), with these class features (they need not be of unit length) or the host's own; outside autocast."""
@@ -174,19 +180,28 @@ class Host(nn.Module):
         Raises:
             HypvisionError: there are no classes.
         """
+        return self.class_features()[0]
+
+    def class_features(self) -> tuple[Tensor, Tensor]:
+        """:meth:`texts`, and the same before they were normalised."""
         if not self.names:
             raise HypvisionError("There are no classes. Call set_classes(['cat', 'dog', ...]) first.")
+
+        def make() -> tuple[Tensor, Tensor]:
+            raw = self.encode_classes()
+            return F.normalize(raw, dim=-1), raw
+
         learned = self.text_parameters()
         if torch.is_grad_enabled() and any(p.requires_grad for p in learned):
-            return self.encode_classes()
-        return self._memo.get(learned, self.encode_classes)
+            return make()
+        return self._memo.get(learned, make)
 
     def text_parameters(self) -> list[Tensor]:
         """What is learned that class features depend on."""
         return []
 
     def encode_classes(self) -> Tensor:
-        """:meth:`texts`, anew."""
+        """Class features (C, d), anew and not normalised, float32."""
         return self._encode(self.tokens(self.sentences()))
 
     def _encode(self, tokens: Tensor, layers: Mapping[int, Tensor] | None = None) -> Tensor:
@@ -210,9 +225,13 @@ class Host(nn.Module):
         """Pixels as this CLIP was trained on them."""
         return (images.float() - self.mean) / self.std
 
+    def features(self, images: Tensor) -> Tensor:
+        """Image features (B, d), not normalised, float32."""
+        return self.frozen_features(images)
+
     def images(self, images: Tensor) -> Tensor:
         """Unit image features (B, d), float32."""
-        return F.normalize(self.frozen_features(images), dim=-1)
+        return F.normalize(self.features(images), dim=-1)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
         """Features of a batch.
@@ -221,7 +240,12 @@ class Host(nn.Module):
             images: RGB (B, 3, H, W) from 0 to 255; features (B, d) where :attr:`feature_inputs` says so.
             labels: (B,), for hosts whose losses use them.
         """
-        return HostOutput(self.images(images), self.texts(), self.scale)
+        return self.output(self.features(images), self.class_features())
+
+    def output(self, image: Tensor, classes: tuple[Tensor, Tensor], **others: Any) -> HostOutput:
+        """Of image features that are not normalised, and what :meth:`class_features` gives."""
+        text, raw = classes
+        return HostOutput(F.normalize(image, dim=-1), text, self.scale, raw_image=image, raw_text=raw, **others)
 
     # Of any module
 
@@ -285,7 +309,7 @@ def encode_sentences(
     chunk: int | None = None,
     embeddings: Tensor | None = None,
 ) -> Tensor:
-    """Unit text features (T, d), float32.
+    """Text features (T, d), not normalised, float32.
 
     Args:
         clip: an open_clip model.
@@ -297,7 +321,7 @@ def encode_sentences(
 
     def encode(rows: Tensor, embedded: Tensor | None, *prompts_of_rows: Tensor) -> Tensor:
         prompts = PromptTokens(dict(zip(layers, prompts_of_rows)), overwrite=True) if layers else None
-        return F.normalize(encode_text(clip, rows, prompts=prompts, embeddings=embedded).float(), dim=-1)
+        return encode_text(clip, rows, prompts=prompts, embeddings=embedded).float()
 
     grad, values = torch.is_grad_enabled(), list((layers or {}).values())
     size = chunk if grad else chunk or _CHUNK
@@ -371,17 +395,17 @@ class ZeroShot(Host):
     def encode_classes(self) -> Tensor:
         if not self.ensemble:
             return super().encode_classes()
-        return mean_texts(self, [*SELECTED, self.template], unit=True)
+        sentences = sentence_features(self, [*SELECTED, self.template])
+        # The direction is that of the mean of unit features, the length the mean of theirs.
+        lengths = sentences.norm(dim=-1).mean(0)
+        return F.normalize(F.normalize(sentences, dim=-1).mean(0), dim=-1) * lengths[:, None]
 
 
 @torch.no_grad()
-def mean_texts(host: Host, templates: Sequence[str], unit: bool) -> Tensor:
-    """Unit mean (C, d) over sentences of each class, of features of unit length or as they are."""
+def sentence_features(host: Host, templates: Sequence[str]) -> Tensor:
+    """Text features (T, C, d) of the frozen tower, of each template and class, not normalised."""
     tokens = host.tokens([template.format(name) for template in templates for name in host.names])
-    order = (tokens != 0).sum(-1).argsort(stable=True)
-    texts = torch.cat([encode_text(host.clip, tokens[rows]).float() for rows in order.split(_CHUNK)])[order.argsort()]
-    texts = (F.normalize(texts, dim=-1) if unit else texts).unflatten(0, (len(templates), -1))
-    return F.normalize(texts.mean(0), dim=-1)
+    return encode_sentences(host.clip, tokens).unflatten(0, (len(templates), -1))
 
 
 class PromptedHost(Host):
@@ -400,13 +424,11 @@ class PromptedHost(Host):
     def encode_classes(self) -> Tensor:
         return self._encode(self.tokens(self.sentences()), self.learner.text())
 
-    def images(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor) -> Tensor:
         layers = self.learner.vision()
         if not layers:
-            return super().images(images)
-        return F.normalize(
-            encode_image(self.clip, self.normalised(images), prompts=PromptTokens(layers)).float(), dim=-1
-        )
+            return super().features(images)
+        return encode_image(self.clip, self.normalised(images), prompts=PromptTokens(layers)).float()
 
 
 @register_host("coop")
@@ -497,12 +519,12 @@ class CoCoOp(PromptedHost):
         self.learner = CoCoOpLearner(clip.model, clip.tokenizer, tokens, words)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
-        image = self.images(images)
-        context = self.learner.context(image)  # (B, n, width)
+        image = self.features(images)
+        context = self.learner.context(F.normalize(image, dim=-1))  # (B, n, width)
         tokens = self.tokens(self.sentences())
         every = context[:, None].expand(-1, len(tokens), -1, -1).flatten(0, 1)
-        text = self._encode(tokens.repeat(len(image), 1), {0: every})
-        return HostOutput(image, text.unflatten(0, (len(image), -1)), self.scale)
+        text = self._encode(tokens.repeat(len(image), 1), {0: every}).unflatten(0, (len(image), -1))
+        return self.output(image, (F.normalize(text, dim=-1), text))
 
 
 @register_host("deep-vision")
@@ -560,6 +582,7 @@ class IVLP(PromptedHost):
         text, vision: tokens of each layer.
         depth: layers with tokens of their own.
         words, emulate_half: see :class:`.learners.PromptLearner`.
+        text_depth, vision_depth: the depth of one tower, where it is not ``depth``.
     """
 
     def __init__(
@@ -571,9 +594,12 @@ class IVLP(PromptedHost):
         words: str = "a photo of a",
         emulate_half: bool = False,
         text_chunk: int | None = None,
+        text_depth: int | None = None,
+        vision_depth: int | None = None,
     ):
         super().__init__(clip, text_chunk)
-        self.learner = PromptLearner(clip.model, clip.tokenizer, text, vision, depth, depth, words, emulate_half)
+        depths = [depth if own is None else own for own in (text_depth, vision_depth)]
+        self.learner = PromptLearner(clip.model, clip.tokenizer, text, vision, *depths, words, emulate_half)
 
 
 @register_host("maple")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["FEW_SHOT", "from_official", "is_official", "learned_names", "to_official", "variant"]
+__all__ = ["FEW_SHOT", "as_saved", "from_official", "is_official", "learned_names", "to_official", "variant"]
 
 _PREFIX = "host.learner."
 _TEXT, _IMAGE = "text_encoder.transformer.resblocks", "image_encoder.transformer.resblocks"
@@ -53,6 +53,10 @@ _NAMES = {
 FEW_SHOT = tuple(_NAMES)
 """The methods."""
 
+# What the official files hold beside what was learned: texts of the training's classes, and frozen towers.
+_FROZEN = re.compile(r"prompt_learner\.(token_(prefix|suffix)2?$|ZS_image_encoder\.)")
+_WORDS = 4  # of "a photo of a", from which the official learners start up to so many tokens
+
 _CONVOLUTION = ("projector.0.weight", "projector.3.weight")  # 1 x 1 kernels in the official code
 
 
@@ -85,18 +89,33 @@ def _translate(name: str, pairs: list[tuple[str, str]]) -> str | None:
 
 
 def from_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """What was learned, under our names and in float32."""
+    """What was learned, under our names and in float32.
+
+    The function that is returned raises HypvisionError for learned entries that the method has no place for.
+    """
 
     def convert(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found = {}
         for name, value in weights.items():
-            own = None if ".ZS_image_encoder." in name else _translate(name, _NAMES[method])
+            own = None if _FROZEN.match(name) else _translate(name, _NAMES[method])
+            if own is None and _is_lost(name, method):
+                raise HypvisionError(
+                    f"The checkpoint looks like one of {method}, but has a learned entry '{name}', for which that has "
+                    "no place. It is of another method or a variant of it, which cannot be converted."
+                )
             if own is not None:
                 value = value.float() if value.is_floating_point() else value
                 found[_PREFIX + own] = value.flatten(1) if own in _CONVOLUTION else value
         return found
 
     return convert
+
+
+def _is_lost(name: str, method: str) -> bool:
+    """Whether an entry that has no name of ours was learned and is used."""
+    if method == "promptkd" and not name.startswith("image_encoder."):
+        return False  # the class features are the teacher's
+    return not _FROZEN.match(name) and ("VPT" in name.split(".")[-1] or name.startswith("prompt_learner."))
 
 
 def learned_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -127,6 +146,11 @@ def to_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tenso
     return convert
 
 
+def as_saved(weights: Mapping[str, Tensor], epoch: int) -> dict[str, Any]:
+    """What the official code saves and reads, of weights by its names; without the state of its optimiser."""
+    return dict(state_dict=dict(weights), epoch=epoch, val_result=None)
+
+
 def variant(method: str) -> Callable[[Mapping[str, Tensor]], tuple[str, dict[str, Any]]]:
     """The method and the options of its host that the sizes of converted weights tell."""
 
@@ -139,13 +163,17 @@ def variant(method: str) -> Callable[[Mapping[str, Tensor]], tuple[str, dict[str
         if method == "promptkd":
             found = dict(tokens=len(own["prompts.visual"]), depth=1 + count("prompts.deep_visual."))
         elif method == "promptsrc":
-            found = dict(text=len(own["ctx"]), vision=len(own["visual"]), depth=1 + count("deep_visual."))
+            found = dict(text=len(own["ctx"]), vision=len(own["visual"]))
+            text, vision = 1 + count("deep_text."), 1 + count("deep_visual.")
+            found |= dict(depth=text) if text == vision else dict(text_depth=text, vision_depth=vision)
         elif method == "maple":
             found = dict(tokens=len(own["ctx"]), depth=1 + count("deep_text."))
         else:
             found = dict(tokens=own["ctx"].shape[-2])
             if own["ctx"].dim() == 3:
                 found |= dict(per_class=True, classes=len(own["ctx"]))
+        if method in ("maple", "promptsrc") and len(own["ctx"]) > _WORDS:
+            found["words"] = ""
         return method, found
 
     return options

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.clip.models import CLIPBundle, create_clip
@@ -37,7 +36,7 @@ class PromptKD(Host):
         emulate_half: see :class:`.learners.PromptLearner`.
 
     Raises:
-        HypvisionError: no teacher, or one that does not fit its checkpoint.
+        HypvisionError: no teacher, or one that does not fit its checkpoint; in training, a batch of one image.
     """
 
     def __init__(
@@ -77,15 +76,20 @@ class PromptKD(Host):
         super().set_classes(names, template)
         self.teacher.set_classes(names, template)
 
-    def texts(self) -> Tensor:
+    def class_features(self) -> tuple[Tensor, Tensor]:
         """The teacher's, (C, d of the teacher)."""
         with torch.no_grad():
-            return self.teacher.texts()
+            return self.teacher.class_features()
 
-    def images(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor) -> Tensor:
+        if self.training and len(images) < 2:
+            raise HypvisionError(
+                "PromptKD trains on at least two images at a time, over which its projector normalises; this batch has "
+                "one. Set --batch 2 or more (train_dataloader.batch_size of a config), and drop_last for a rest of one."
+            )
         tokens = PromptTokens(self.learner["prompts"].vision())
         x = encode_image(self.clip, self.normalised(images), prompts=tokens)
-        return F.normalize(self.learner["projector"](x.float()), dim=-1)
+        return self.learner["projector"](x.float())
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
         out = super().forward(images)

@@ -23,7 +23,7 @@ from torch import Tensor
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.features import kept_texts
-from hypvision.clip.prompting.hosts import IVLP, HostOutput, mean_divergence, mean_texts, register_host
+from hypvision.clip.prompting.hosts import IVLP, HostOutput, mean_divergence, register_host, sentence_features
 from hypvision.clip.prompting.templates import imagenet_templates
 from hypvision.errors import HypvisionError
 
@@ -35,7 +35,7 @@ class PromptSRC(IVLP):
     """The host; in evaluation it is :class:`.hosts.IVLP`.
 
     Args:
-        clip, text, vision, depth, words, emulate_half, text_chunk: see :class:`.hosts.IVLP`.
+        clip, text, vision, depth, words, emulate_half, text_chunk, text_depth, vision_depth: see :class:`.hosts.IVLP`.
         text_weight, image_weight, logit_weight: of the three consistency losses (Sec. 3.2: 25, 10, 1).
         templates: how many of CLIP's templates make the frozen class features (60).
         cache: folder where these features are kept, by the content of sentences and weights; None: they are not.
@@ -55,8 +55,10 @@ class PromptSRC(IVLP):
         logit_weight: float = 1.0,
         templates: int = 60,
         cache: str | Path | None = None,
+        text_depth: int | None = None,
+        vision_depth: int | None = None,
     ):
-        super().__init__(clip, text, vision, depth, words, emulate_half, text_chunk)
+        super().__init__(clip, text, vision, depth, words, emulate_half, text_chunk, text_depth, vision_depth)
         self.weights, self.templates = (text_weight, image_weight, logit_weight), templates
         self.cache = cache
         self._frozen = Memo()
@@ -67,7 +69,11 @@ class PromptSRC(IVLP):
         def make() -> Tensor:
             templates = imagenet_templates(self.templates)
             sentences = [template.format(name) for template in templates for name in self.names]
-            return kept_texts(self.cache, self, sentences, lambda: mean_texts(self, templates, unit=False))
+
+            def mean() -> Tensor:
+                return F.normalize(sentence_features(self, templates).mean(0), dim=-1)
+
+            return kept_texts(self.cache, self, sentences, mean)
 
         return self._frozen.get([self.clip.logit_scale], make, self.names)
 
@@ -77,11 +83,15 @@ class PromptSRC(IVLP):
             image, text = F.normalize(self.frozen_features(images), dim=-1), self.frozen_texts()
             zero_shot = HostOutput(image, text, out.scale).logits()
             of_text, of_image, of_logits = self.weights
-            out.losses = dict(
-                loss_text=of_text * F.l1_loss(out.text, text),
-                loss_image=of_image * F.l1_loss(out.image, image),
-                loss_logits=of_logits * mean_divergence(out.logits(), zero_shot),
-            )
+
+            def consistency(own: Tensor) -> dict[str, Tensor]:
+                return dict(
+                    loss_text=of_text * F.l1_loss(own, text),
+                    loss_image=of_image * F.l1_loss(out.image, image),
+                    loss_logits=of_logits * mean_divergence(out.logits(own), zero_shot),
+                )
+
+            out.losses, out.consistency = consistency(out.text), consistency
         return out
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torchvision.transforms import InterpolationMode
 from hypvision.data.fewshot.layouts import layout_of, load_split
 from hypvision.data.fewshot.pickles import read_pickled_shots
 from hypvision.data.fewshot.shots import draw_shots, take_subset
-from hypvision.data.fewshot.splits import PARTS, Split, class_names
+from hypvision.data.fewshot.splits import PARTS, Item, Split, class_names
 from hypvision.errors import HypvisionError, require
 from hypvision.images import open_image
 
@@ -23,7 +24,7 @@ require("mmengine", "mm")
 
 from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
 
-__all__ = ["FewShotDataset", "augmentation", "centre_crop", "load_cell"]
+__all__ = ["FewShotDataset", "augmentation", "centre_crop", "intact", "load_cell"]
 
 
 def augmentation(size: int, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5) -> transforms.Compose:
@@ -50,16 +51,32 @@ def load_cell(
         shots: of each class; None for all images.
         seed: of the draw.
         subset: see :func:`.shots.take_subset`.
-        pickles: folder of official shots (``shot_K-seed_S.pkl``), read instead of drawing.
+        pickles: folder of official shots (``shot_K-seed_S.pkl``), read instead of drawing: below the data set's own
+            (``"split_fewshot"``), or a path, in which ``{dataset}`` stands for the name.
     """
     split, layout = load_split(name, root), layout_of(name, root)
     if shots is not None and pickles is not None:
-        images = Path(root).expanduser() / layout.folder / layout.images
-        found = read_pickled_shots(Path(pickles) / f"shot_{shots}-seed_{seed}.pkl", images.name, images)
+        folder = Path(root).expanduser() / layout.folder
+        images, named = folder / layout.images, Path(pickles.replace("{dataset}", name)).expanduser()
+        given = named if "{dataset}" in pickles else folder / named
+        found = read_pickled_shots(given / f"shot_{shots}-seed_{seed}.pkl", images.name, images)
         split = Split(found["train"], found.get("val", split.val), split.test)
     elif shots is not None:
         split = draw_shots(split, shots, seed, layout.val_is_drawn)
     return take_subset(split, subset)
+
+
+def intact(items: Sequence[Item]) -> list[Item]:
+    """Those whose image can be read; a warning names each of the others."""
+    found = []
+    for item in items:
+        try:
+            open_image(item.path)
+        except HypvisionError as error:
+            warnings.warn(f"Left out: {error}", stacklevel=3)
+        else:
+            found.append(item)
+    return found
 
 
 @DATASETS.register_module()
@@ -96,9 +113,11 @@ class FewShotDataset(Dataset):
         if part not in PARTS:
             raise HypvisionError(f"A part of a data set is {', '.join(PARTS)}, not '{part}'.")
         split = load_cell(root, name, shots, seed, subset, pickles)
+        self.cell = dict(root=root, name=name, shots=shots, seed=seed, subset=subset, pickles=pickles)
+        self.skip_broken = skip_broken
         self.items = split.part(part)
         if skip_broken:
-            self.items = [item for item in self.items if self._intact(item.path)]
+            self.items = intact(self.items)
         if not self.items:
             raise HypvisionError(f"The data set '{name}' has no images for '{part}' ({subset} classes).")
         augment = part == "train" if augment is None else augment
@@ -108,15 +127,6 @@ class FewShotDataset(Dataset):
         self.root, self.labels = root, [item.label for item in self.items]
         names = class_names(split.train)
         self.metainfo: dict[str, Any] = dict(classes=tuple(names), template=layout_of(name, root).template, name=name)
-
-    @staticmethod
-    def _intact(path: str) -> bool:
-        try:
-            open_image(path)
-        except HypvisionError as error:
-            warnings.warn(f"Left out: {error}", stacklevel=3)
-            return False
-        return True
 
     @property
     def paths(self) -> list[str]:
@@ -134,6 +144,12 @@ class FewShotDataset(Dataset):
         other.augment, other.features = augment, None
         other.transform = augmentation(self.size, self.scale, self.flip) if augment else centre_crop(self.size)
         return other
+
+    def other_part(self, part: str) -> FewShotDataset | None:
+        """``"val"`` or ``"test"`` images of the same cell; None where it has none."""
+        if not load_cell(**self.cell).part(part):
+            return None
+        return FewShotDataset(part=part, size=self.size, skip_broken=self.skip_broken, **self.cell)
 
     def use_features(self, features: torch.Tensor) -> None:
         """Give features (V, N, d), a view by chance, in place of images."""

@@ -148,6 +148,42 @@ def test_gradient_factor_of_the_ball_is_an_option():
     assert torch.allclose(found[1], found[0] * (1 - 0.1 * norm) ** 2 / 4, atol=1e-6)
 
 
+def test_cosines_with_refined_classes_as_they_are():
+    image, text = features()
+    model = module(renormalise=False, beta=0.5)
+    refined = reference.refine(text, reference.unit(model.attributes), 0.5)
+    assert (refined.norm(dim=-1) - 1).abs().min() > 0.05
+    assert (model(image, text, 20.0).cosine - 20 * image @ refined.T).abs().max() < 1e-4
+
+
+def test_ancestors_that_get_no_gradient():
+    image, text = (x.requires_grad_() for x in features())
+    for detach in (False, True):
+        model = module(detach=detach, beta=0.0)
+        triplets, noise = recorded(model, image.detach())
+        losses = model(image, text, 20.0, LABELS, triplets=triplets, gumbel=noise).losses
+        moved = {}
+        for name, loss in losses.items():
+            found = torch.autograd.grad(loss, (image, model.attributes, text), retain_graph=True, allow_unused=True)
+            moved[name] = [bool(x is not None and x.abs().max() > 1e-6) for x in found]
+        assert moved == dict(loss_va=[True, not detach, False], loss_at=[False, True, not detach])
+
+
+def test_soft_ancestors_in_both_hierarchies():
+    image, text = features()
+    model = module(hard=False)
+    triplets, noise = recorded(model, image)
+    losses = model(image, text, 20.0, LABELS, triplets=triplets, gumbel=noise).losses
+    v, a = (reference.to_ball(x, 0.1) for x in (image, reference.unit(model.attributes)))
+    t = reference.to_ball(reference.refine(text, reference.unit(model.attributes), 0.1), 0.1)
+    for name, points, above, rows, g in zip(losses, (v, a), (a, t), triplets, noise):
+        soft, hard = (
+            lca_triplet_loss(reference.distances(points, above, 0.1), rows, gumbel=g, hard=hard)
+            for hard in (False, True)
+        )
+        assert abs(losses[name] - soft) < 1e-5 and abs(soft - hard) > 1e-4, name
+
+
 def test_what_triplets_are_drawn():
     image, _ = features()
     model = module()
@@ -194,6 +230,8 @@ def test_mistakes_are_explained():
         ("degree is 'sum'; use one of abs, relu, clamp", dict(degree="sum")),
         ("c must be above 0", dict(c=0)),
         ("neighbours must be at least 2", dict(neighbours=1)),
+        ("hard must be True or False, got 'soft'", dict(hard="soft")),
+        ("teacher_loss is 'ce'; use one of kl, labels", dict(teacher_loss="ce")),
         ("has no option betas. Did you mean beta", dict(betas=1)),
     ):
         with pytest.raises(HypvisionError, match=match):

@@ -9,12 +9,14 @@ import torch
 import torch.nn.functional as F
 from helpers import clip_models
 from helpers.fewshot import NAMES, OTHERS, bundle, shaken, tokenize
+from PIL import Image
 from references import fewshot as reference
 
 from hypvision.clip import prompting
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting import HOSTS, build_host, load_learned
 from hypvision.clip.prompting import hosts as module
+from hypvision.clip.prompting.features import FeatureCache
 from hypvision.clip.prompting.templates import imagenet_templates
 from hypvision.errors import HypvisionError
 
@@ -328,6 +330,31 @@ def test_texts_that_nothing_learned_reaches_are_encoded_once_in_training(name):
                 for parameter in host.learner.parameters():
                     parameter.sub_(0.1 * parameter.grad)
         assert encode.call_count == 1
+
+
+@pytest.mark.parametrize("change", ["activation", "heads"])
+def test_kept_features_of_equal_weights_are_told_apart(change, tmp_path):
+    """OpenAI's weights with GELU in place of QuickGELU, or cut into other heads, give other features."""
+    for name in NAMES:
+        Image.new("RGB", (64, 64), (len(name) * 20, 90, 30)).save(tmp_path / f"{name}.png")
+    images = torch.stack([torch.full((3, 64, 64), 20 * len(name), dtype=torch.uint8) for name in NAMES])
+
+    class Data(list):
+        description, paths = "64", [tmp_path / f"{name}.png" for name in NAMES]
+
+        def viewed(self, augment):
+            return self
+
+    data, cache = Data(dict(inputs=image) for image in images), FeatureCache(tmp_path / "cache")
+    plain, other = make("promptsrc", cache=tmp_path / "cache"), make("promptsrc", cache=tmp_path / "cache")
+    for block in [*other.clip.visual.transformer.resblocks, *other.clip.transformer.resblocks]:
+        if change == "activation":
+            block.mlp.gelu = torch.nn.GELU()
+        else:
+            block.attn.num_heads, block.attn.head_dim = 1, block.attn.embed_dim
+    assert (cache.features(plain, data) - cache.features(other, data)).abs().max() > 1e-3
+    assert (plain.frozen_texts() - other.frozen_texts()).abs().max() > 1e-3
+    assert len(list((tmp_path / "cache").iterdir())) == 4
 
 
 def test_frozen_texts_are_kept_by_their_content(tmp_path):

@@ -110,12 +110,53 @@ def test_converted_checkpoints_give_the_official_logits(method, tmp_path):
     assert (logits - wanted).abs().max() < 1e-4 * max(1, float(wanted.abs().max()))
     # Back: the same entries, and a file of another method is refused by its keys.
     back = convert_file(method, found.path, tmp_path / "back.pth", to_official=True)
-    again = torch.load(back.path)
+    saved = torch.load(back.path)
+    assert saved.keys() == {"state_dict", "epoch", "val_result"}  # what the official code asks for
+    again = saved["state_dict"]
     learned = {name: value for name, value in weights.items() if ".ZS_image_encoder." not in name}
     assert again.keys() == learned.keys() and all(torch.equal(again[name], learned[name]) for name in learned)
     other = "coop" if method != "coop" else "maple"
     with pytest.raises(HypvisionError, match=f"not a checkpoint of an official few-shot method {other}"):
         convert_file(other, tmp_path / "model.pth.tar-5", tmp_path / "x.safetensors")
+
+
+def test_towers_of_other_depths(tmp_path):
+    """The official configs have a depth of each tower; more tokens than words begin at random."""
+    clip = bundle()
+    weights = official("promptsrc", clip.model)
+    weights.pop("text_encoder.transformer.resblocks.2.VPT_shallow")
+    torch.save({"state_dict": weights, "meta": {"epoch": 3}}, tmp_path / "a.pth")
+    found = convert_file("promptsrc", tmp_path / "a.pth", tmp_path / "b.pth")
+    assert found.arguments == dict(text=2, vision=2, text_depth=2, vision_depth=3)
+    for method in ("promptsrc", "ivlp"):
+        host = build_host(bundle(), method, **found.arguments)
+        load_learned(host, found.path)
+        assert [len(host.learner.deep_text), len(host.learner.deep_visual)] == [1, 2]
+    assert torch.equal(host.learner.deep_visual[1], weights["image_encoder.transformer.resblocks.2.VPT_shallow"])
+    torch.save({"state_dict": torch.load(found.path), "meta": {"epoch": 3}}, tmp_path / "c.pth")
+    back = convert_file("promptsrc", tmp_path / "c.pth", tmp_path / "d.pth", to_official=True)
+    assert torch.load(back.path)["epoch"] == 3
+    for name in ("prompt_learner.ctx", "text_encoder.transformer.resblocks.1.VPT_shallow"):
+        weights[name] = torch.randn(5, 32)
+    torch.save(weights, tmp_path / "a.pth")
+    found = convert_file("promptsrc", tmp_path / "a.pth", tmp_path / "b.pth")
+    load_learned(build_host(bundle(), "promptsrc", **found.arguments), found.path)
+    assert found.arguments["words"] == ""
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "image_encoder.transformer.resblocks.1.VPT_shallow",
+        "text_encoder.transformer.resblocks.1.VPT_shallow",
+        "prompt_learner.meta_bias",
+    ],
+)
+def test_no_learned_entry_is_dropped(entry, tmp_path):
+    """A context with deep prompts of a tower is no CoOp."""
+    torch.save({"prompt_learner.ctx": torch.zeros(2, 32), entry: torch.zeros(2, 64)}, tmp_path / "a.pth")
+    with pytest.raises(HypvisionError, match=f"looks like one of coop, but has a learned entry '{entry}'"):
+        convert_file("coop", tmp_path / "a.pth", tmp_path / "b.pth")
 
 
 def test_every_method_has_a_converter_and_attributes_stay_ours(tmp_path):

@@ -48,6 +48,14 @@ class LatHAdapterConfig(AdapterConfig):
         least: mutual neighbours that an anchor needs; HIER's code needs 2 (here: 1).
         start: attributes begin as ``"random"`` vectors of about unit length, or as ``"text"``: the mean class feature
             with some noise, once classes are known (here: random).
+        renormalise: refined classes have unit length within the cosines (here: yes, as a cosine is defined).
+        hard: one ancestor is drawn by a straight-through Gumbel softmax (here as HIER: yes), or all are weighted by it.
+        detach: the hierarchical losses have no gradient at the candidates for ancestors (here: it reaches them).
+        average: PromptSRC's average over the epochs is over attributes, too (here: yes).
+        refined_consistency: PromptSRC's consistency losses are of refined class features (here: no, of its own).
+        pseudo_labels: under a teacher, images of one predicted class are neighbours (here: yes, there are no labels).
+        teacher_loss: of the distances under a teacher: ``"kl"``, the divergence from its softmax, or ``"labels"``, the
+            cross-entropy with the class that it predicts (here: kl).
         hierarchy: whether the hierarchical losses and distances are used at all; without them the refiner alone is left
             (an ablation).
     """
@@ -69,12 +77,20 @@ class LatHAdapterConfig(AdapterConfig):
     exclude_anchor: bool = True
     least: int = 1
     start: str = "random"
+    renormalise: bool = True
+    hard: bool = True
+    detach: bool = False
+    average: bool = True
+    refined_consistency: bool = False
+    pseudo_labels: bool = True
+    teacher_loss: str = "kl"
     hierarchy: bool = True
 
     def __post_init__(self):
         choices = dict(
-            degree=DEGREES, feature_norm=("l2", "none"), start=("random", "text"), lca_score=("distance", "exp")
-        )
+            degree=DEGREES, feature_norm=("l2", "none"), start=("random", "text"), lca_score=("distance", "exp"),
+            teacher_loss=("kl", "labels"),
+        )  # fmt: skip
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise HypvisionError(
@@ -84,6 +100,8 @@ class LatHAdapterConfig(AdapterConfig):
             object.__setattr__(self, "attributes", 0)
         for name, kind in self.__annotations__.items():
             value = getattr(self, name)
+            if kind == "bool" and not isinstance(value, bool):
+                raise HypvisionError(f"LatHAdapter: {name} must be True or False, got {value!r}.")
             if kind.startswith(("int", "float")) and (isinstance(value, bool) or not isinstance(value, (int, float))):
                 hint = " or 'auto'" if name == "attributes" else ""
                 raise HypvisionError(f"LatHAdapter: {name} must be a number{hint}, got {value!r}.")
@@ -94,6 +112,11 @@ class LatHAdapterConfig(AdapterConfig):
                                ("neighbours", 2), ("draws", 1), ("least", 1)):  # fmt: skip
             if getattr(self, name) < smallest:
                 raise HypvisionError(f"LatHAdapter: {name} must be at least {smallest}, got {getattr(self, name)}.")
+
+    @property
+    def raw(self) -> bool:
+        """Whether features are taken as they are."""
+        return self.feature_norm == "none"
 
     @property
     def count(self) -> int:

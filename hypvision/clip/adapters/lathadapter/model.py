@@ -31,6 +31,7 @@ class LatHOutput:
         logits: (B, C), cosines with the refined classes, scaled, less the hyperbolic distances.
         cosine: (B, C), the first part.
         distance: (B, C), the second; None without the hierarchy.
+        text: (C, d), or (B, C, d), the refined classes of the cosines.
         losses: those of the two hierarchies, ``loss_va`` (images below attributes) and ``loss_at`` (attributes below
             classes); in training alone.
     """
@@ -38,6 +39,7 @@ class LatHOutput:
     logits: Tensor
     cosine: Tensor
     distance: Tensor | None
+    text: Tensor
     losses: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -62,16 +64,17 @@ class LatentHierarchy(nn.Module):
     def begin(self, text: Tensor) -> None:
         """Before training: with ``start="text"`` attributes become the mean of class features (C, d), with noise."""
         if self.config.start == "text":
-            mean = F.normalize(text.float(), dim=-1).flatten(0, -2).mean(0)
+            text = text.float() if self.config.raw else F.normalize(text.float(), dim=-1)
+            mean = text.flatten(0, -2).mean(0)
             self.attributes.copy_(mean + 0.02 * torch.randn_like(self.attributes))
 
     def nodes(self) -> Tensor:
         """The attributes as the features are: of unit length, or as they are."""
-        return F.normalize(self.attributes, dim=-1) if self.config.feature_norm == "l2" else self.attributes
+        return self.attributes if self.config.raw else F.normalize(self.attributes, dim=-1)
 
     def lift(self, x: Tensor) -> Tensor:
         """Features as points of the ball."""
-        radius = None if self.config.feature_norm == "l2" else self.config.clip_radius
+        radius = self.config.clip_radius if self.config.raw else None
         return clip_to_ball(x, self.ball, radius, self.config.riemannian)
 
     def refine(self, text: Tensor) -> Tensor:
@@ -79,11 +82,11 @@ class LatentHierarchy(nn.Module):
         return refine(text, self.nodes().to(text.dtype), self.config.beta, self.config.degree)
 
     def classes(self, text: Tensor) -> Pair:
-        """Refined classes of unit length, and as points of the ball; kept while neither they nor attributes change."""
+        """Refined classes for the cosines, and as points of the ball; kept while neither they nor attributes change."""
 
         def make() -> Pair:
             refined = self.refine(text)
-            return F.normalize(refined, dim=-1), self.lift(refined)
+            return F.normalize(refined, dim=-1) if self.config.renormalise else refined, self.lift(refined)
 
         if torch.is_grad_enabled() and (self.attributes.requires_grad or text.requires_grad):
             return make()
@@ -103,8 +106,8 @@ class LatentHierarchy(nn.Module):
         """Logits, and in training the hierarchical losses.
 
         Args:
-            image: (B, d) features of images.
-            text: (C, d) features of classes, or (B, C, d).
+            image: (B, d) features of images, of unit length with ``feature_norm="l2"``.
+            text: (C, d) features of classes, or (B, C, d), likewise.
             scale: of the cosines, ``1 / tau``.
             labels: (B,), by which images of one class are neighbours.
             losses: whether to compute them; default: in training mode.
@@ -118,10 +121,10 @@ class LatentHierarchy(nn.Module):
             unit, points = self.classes(text)
             cosine = scale * _pairs(lambda x, y: x @ y.mT, F.normalize(image, dim=-1), unit)
             if not self.config.hierarchy:
-                return LatHOutput(cosine, cosine, None)
+                return LatHOutput(cosine, cosine, None, unit)
             images = self.lift(image)
             distance = _pairs(self.ball.cdist, images, points)
-            out = LatHOutput(cosine - distance, cosine, distance)
+            out = LatHOutput(cosine - distance, cosine, distance, unit)
             if self.training if losses is None else losses:
                 out.losses = self._hierarchy(images, points, labels, triplets, gumbel, generator)
             return out
@@ -140,12 +143,15 @@ class LatentHierarchy(nn.Module):
             triplets = self._draw(images.detach(), labels, generator), self._draw(attributes.detach(), None, generator)
         of_images, of_attributes = triplets
         noise = (None, None) if gumbel is None else gumbel
-        below = self.ball.cdist(images, attributes)
+        ancestors = (attributes.detach(), classes.detach()) if config.detach else (attributes, classes)
+        below = self.ball.cdist(images, ancestors[0])
         # Where each image has its own classes, the attributes lie below each of these sets.
-        above = [self.ball.cdist(attributes, own) for own in (classes if classes.dim() == 3 else classes[None])]
+        sets = ancestors[1] if classes.dim() == 3 else ancestors[1][None]
+        above = [self.ball.cdist(attributes, own) for own in sets]
 
         def loss(dist: Tensor, rows: Tensor, gumbel: Tensor | None) -> Tensor:
-            return lca_triplet_loss(dist, rows, config.tau, config.sigma, gumbel, generator, config.lca_score)
+            options = gumbel, generator, config.lca_score, config.hard
+            return lca_triplet_loss(dist, rows, config.tau, config.sigma, *options)
 
         return dict(
             loss_va=loss(below, of_images, noise[0]),

@@ -1,0 +1,15 @@
+# CLIP as it is: nothing is learned. Base and new classes of Caltech101.
+_base_ = []  # first, so that mmengine reads this as plain Python
+from hypvision.tasks.few_shot_recipes import few_shot_config  # noqa: E402
+
+globals().update(
+    few_shot_config(
+        "zeroshot",
+        "base2new",
+        root="data",
+        dataset="caltech101",
+        classes=50,
+        images=800,
+        total_classes=100,
+    )
+)
