@@ -101,11 +101,11 @@ def run(name: str, seed: int, folder: Path, options: dict[str, Any]) -> dict[str
     ``excess``, ``window``: by stages; None for a stage of a single centre. ``alpha``: mean of all.
     """
     config, changes = STUDY[name]
-    start = time.monotonic()
+    start = time.process_time()
     runner = train(
         load_config(CONFIGS / config, {**changes, **options, "randomness.seed": seed}), folder, resume="auto"
     )
-    row: dict[str, Any] = {"top1": _top1(runner), "minutes": (time.monotonic() - start) / 60}
+    row: dict[str, Any] = {"top1": _top1(runner), "minutes": (time.process_time() - start) / 60}
     model, clustering = runner.model.eval(), runner.model.backbone
     if hasattr(clustering, "forward_assignments"):
         dataset = runner.val_dataloader.dataset

@@ -1,5 +1,5 @@
-# HCFormer-nano on photos of 128 pixels, few a class: the options of hcformer-nano-local_25e_cifar10.py with patches of 8,
-# windows and centres for maps of 16, 8, 4 and 2 pixels.
+# HCFormer-nano on photos of 128 pixels, few a class: the options of hcformer-nano-local_25e_cifar10.py with patches of
+# 8, windows and centres for maps of 16, 8, 4 and 2 pixels.
 _base_ = [
     "../_base_/datasets/grocery.py",
     "../_base_/schedules/cifar10_adamw.py",
