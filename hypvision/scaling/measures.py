@@ -7,7 +7,7 @@ head. Source: arXiv 2505.10465, Sections 2 and 3, Appendices B and D.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from hypvision.errors import HypvisionError
 __all__ = ["Norms", "Overlaps", "ambiguity", "norms", "overlaps", "random_overlaps", "represented", "unlearned_loss",
            "unlearned_share", "welch_bound"]  # fmt: skip
 
-_BLOCK = 8192
+_BLOCK = 1024  # rows at a time: 4 MiB of overlaps
 
 
 class Norms(NamedTuple):
@@ -48,10 +48,9 @@ class Overlaps(NamedTuple):
     largest: float
 
 
-def norms(weight: Tensor) -> Norms:
-    """Statistics of the row norms of ``(n, m)``; what is half precision becomes float32."""
-    weight = weight if weight.dtype == torch.float64 else weight.float()
-    values = torch.linalg.vector_norm(weight, dim=1).double()
+def norms(weight: Tensor, block: int = _BLOCK) -> Norms:
+    """Statistics of the row norms of ``(n, m)``, by blocks of rows; what is half precision becomes float32."""
+    values = torch.cat([torch.linalg.vector_norm(_wide(part), dim=1) for part in weight.split(block)]).double()
     spread = values.std().item() if len(values) > 1 else math.nan
     return Norms(values.mean().item(), spread, values.min().item(), values.max().item())
 
@@ -65,22 +64,21 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
     """Overlaps of the rows, by blocks of them, with sums in float64; those of fewer than two rows are NaN.
 
     Args:
-        weight: ``(n, m)``; what is half precision becomes float32. Rows of zeros overlap with nothing.
-        block: rows at a time; ``block^2`` overlaps are in memory.
+        weight: ``(n, m)``; what is half precision becomes float32, block by block, so that a mapped file is never in
+            memory as a whole. Rows of zeros overlap with nothing.
+        block: rows at a time; two blocks of rows and ``block^2`` overlaps are in memory.
 
     Raises:
         HypvisionError: ``block`` is below 1.
     """
     if block < 1:
         raise HypvisionError(f"A block has one row or more, got block={block}.")
-    weight = weight if weight.dtype == torch.float64 else weight.float()
     n = len(weight)
     pairs = n * (n - 1) // 2
     if not pairs:
         return Overlaps(n, *[math.nan] * 5)
-    unit = torch.nn.functional.normalize(weight, dim=1, eps=torch.finfo(weight.dtype).tiny)
     first = second = fourth = largest = 0.0
-    for found in _blocks_above_diagonal(unit, block):
+    for found in _blocks_above_diagonal(weight.split(block)):
         found = found.abs_()
         largest = max(largest, found.max().item())
         first += found.sum(dtype=torch.float64).item()
@@ -93,13 +91,21 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
     )
 
 
-def _blocks_above_diagonal(unit: Tensor, block: int) -> Iterator[Tensor]:
-    for i in range(0, len(unit), block):
-        for j in range(i, len(unit), block):
-            found = unit[i : i + block] @ unit[j : j + block].T
-            if i == j:
-                found = found.triu_(diagonal=1)  # the zeros below add to no sum, and to no maximum
-            yield found
+def _blocks_above_diagonal(parts: Sequence[Tensor]) -> Iterator[Tensor]:
+    for i, part in enumerate(parts):
+        rows = _unit(part)
+        yield (rows @ rows.T).triu_(diagonal=1)  # the zeros below add to no sum, and to no maximum
+        for other in parts[i + 1 :]:
+            yield rows @ _unit(other).T
+
+
+def _unit(rows: Tensor) -> Tensor:
+    rows = _wide(rows)
+    return torch.nn.functional.normalize(rows, dim=1, eps=torch.finfo(rows.dtype).tiny)
+
+
+def _wide(rows: Tensor) -> Tensor:
+    return rows if rows.dtype == torch.float64 else rows.float()
 
 
 def random_overlaps(m: int) -> tuple[float, float]:
