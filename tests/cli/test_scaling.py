@@ -48,7 +48,6 @@ def test_quick(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("way", [("--jobs", 2), ("--submit", "local", "--jobs", 2)], ids=["processes", "submitit"])
 def test_processes_and_submitit_give_the_same(tmp_path, capsys, way):
     if "--submit" in way:
