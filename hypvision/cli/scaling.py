@@ -32,16 +32,19 @@ def add_scaling_arguments(parser: Parser) -> None:
     parser.add_argument("subjects", nargs="+", metavar="WHAT", help=text)
     text = "folder of results, which a second run takes up (default: scaling)"
     parser.add_output("--out", what="folder", default="scaling", metavar="DIR", help=text)
-    for name, kind, text in (
-        ("alphas", number, "exponents of the frequencies"),
-        ("decays", number, "decays gamma; below 0 they are growth"),
-        ("densities", number, "densities of active features, from 0 to 1"),
-        ("widths", whole(1), "widths m"),
+    for name, text in (
+        ("alphas", "exponents of the frequencies"),
+        ("decays", "decays gamma; below 0 they are growth"),
+        ("densities", "densities of active features, from 0 to 1"),
     ):
-        parser.add_argument(f"--{name}", nargs="+", type=kind, metavar="X", help=f"run: only these {text}")
+        parser.add_argument(f"--{name}", nargs="+", type=number, metavar="X", help=f"run: only these {text}")
+    text = "run: these widths m instead of the figure's; others than the paper's are marked"
+    parser.add_argument("--widths", nargs="+", type=whole(1, 2**16), metavar="M", help=text)
     text = "run: models a point (default: 1)"
     parser.add_argument("--replicates", type=whole(1, 1000), default=1, metavar="N", help=text)
-    for name, text in (("steps", "steps of a training"), ("batch", "samples of a step")):
+    text = "run: of first weights and batches; a folder has results of one seed (default: 0)"
+    parser.add_argument("--seed", type=whole(0, 2**31), default=0, metavar="N", help=text)
+    for name, text in (("features", "features n"), ("steps", "steps of a training"), ("batch", "samples of a step")):
         text = f"run: {text} instead of the figure's; the results are marked"
         parser.add_argument(f"--{name}", type=whole(1, 2**24), metavar="N", help=text)
     text = "run: figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked"
@@ -81,8 +84,8 @@ def _run_figure(args: Namespace, name: str) -> None:
     device = args.device if args.submit and args.device else device_of(args)
     gpu = device != "cpu"
     chosen = narrowed(
-        experiment(name, gpu, args.tiny), args.alphas, args.decays, args.densities, args.widths, args.replicates,
-        args.steps, args.batch, args.independent,
+        experiment(name, gpu, args.tiny, args.widths), args.alphas, args.decays, args.densities, args.replicates,
+        args.steps, args.batch, args.features, args.seed, args.independent,
     )  # fmt: skip
     settings = chosen.settings
     if not chosen.points:
@@ -95,7 +98,8 @@ def _run_figure(args: Namespace, name: str) -> None:
         folder=folder / "jobs",
         **submit_options(args),
     )
-    rows = read_rows(folder, chosen.points)
+    # A point may have been trained for a figure of other widths: the marks are this one's.
+    rows = [row | {"shortened": settings.shortened} for row in read_rows(folder, chosen.points)]
     if rows:
         write_table(folder / f"{name}.csv", rows)
         found = exponents(rows)

@@ -311,6 +311,8 @@ def _overlap_variances(axis, rows: Sequence[Row], weights: Weights) -> bool | No
 
 def _strong_exponents(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
     found = {(key[3], key[1]): value for key, value in exponents(rows).items() if key[3] < -0.3 and key[2] == 0}
+    if not found:
+        return False
     colors = _colors((decay for decay, _ in found), "viridis")
     for decay in sorted(colors):
         part = sorted((alpha, value) for (d, alpha), value in found.items() if d == decay)
@@ -320,7 +322,7 @@ def _strong_exponents(axis, rows: Sequence[Row], weights: Weights) -> bool | Non
     axis.axline((1.5, 1), slope=2, **_PAPER)
     axis.set(xlabel="α of the frequencies", ylabel="model exponent α_m", title="lines 1 and 2(α - 1)", ylim=(0, 3))
     axis.legend(fontsize=6)
-    return None if found else False
+    return None
 
 
 # figure 7: density

@@ -72,6 +72,21 @@ def test_every_figure_is_drawn_of_a_few_points(tmp_path, capsys):
     assert status == 0 and "12 of 12 points" in out and "does not depend on the density" in out
 
 
+def test_widths_features_and_seeds_of_ones_own(tmp_path, capsys):
+    words = ("run", "fig6", "--tiny", "--alphas", 1, "--decays", -1, *SHORT, "--features", 90, "--out", tmp_path)
+    status, out, err = call(capsys, *words, "--widths", 7, 33, 50, "--seed", 3)
+    assert status == 0 and "3 of 3 points" in out and "n 90 (paper: 1000)" in out and "m 7 to 50 (paper: 10" in out, err
+    found = rows(tmp_path / "fig6.csv")
+    assert [(row["n"], row["m"]) for row in found] == [("90", "7"), ("90", "33"), ("90", "50")]
+    status, out, err = call(capsys, *words, "--widths", 50, 60, "--seed", 3)  # the same folder, one point is there
+    assert status == 0 and "m 50 to 60 (paper: 10" in rows(tmp_path / "fig6.csv")[0]["shortened"], err
+    assert rows(tmp_path / "fig6.csv")[0]["loss"] == found[2]["loss"]
+    status, _, err = call(capsys, *words, "--seed", 4)
+    assert status == 2 and "results of another grid: seed 3 (now 4)" in err
+    status, _, err = call(capsys, *words, "--widths", 91, "--seed", 3)
+    assert status == 2 and "The width is 91, with 90 features" in err
+
+
 def test_figure_1(tmp_path, capsys, monkeypatch):
     from dataclasses import replace
 
