@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 from hypvision.scaling.fits import JointFit, joint_fit
-from hypvision.scaling.measures import norms, overlaps
+from hypvision.scaling.measures import frame, norms, overlaps
 from hypvision.shipped import config_folder
 
 __all__ = ["HEADS", "LanguageModel", "frequency_exponent", "head_name", "head_statistics", "is_head", "loss_fit",
@@ -115,6 +115,7 @@ def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
         raise HypvisionError("The head has NaN or infinity among its numbers, so its overlaps mean nothing.")
     found = overlaps(head, block)
     m = head.shape[1]
+    spread = frame(found, m)
     return {
         "tokens": len(head),
         "m": m,
@@ -124,6 +125,8 @@ def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
         "overlap_variance": found.variance,
         "overlap_max": found.largest,
         "overlap_times_m": found.mean * m,
+        "welch": spread.bound,
+        "frame_potential": spread.potential,
         "norm_mean": lengths.mean,
         "norm_std": lengths.std,
         "norm_min": lengths.least,

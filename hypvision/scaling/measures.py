@@ -15,8 +15,8 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["Norms", "Overlaps", "ambiguity", "norms", "overlaps", "random_overlaps", "represented", "unlearned_loss",
-           "unlearned_share", "welch_bound"]  # fmt: skip
+__all__ = ["Frame", "Norms", "Overlaps", "ambiguity", "frame", "norms", "overlaps", "random_overlaps", "represented",
+           "unlearned_loss", "unlearned_share", "welch_bound"]  # fmt: skip
 
 _BLOCK = 1024  # rows at a time: 4 MiB of overlaps
 
@@ -46,6 +46,25 @@ class Overlaps(NamedTuple):
     mean: float
     variance: float
     largest: float
+
+
+class Frame(NamedTuple):
+    """How far unit vectors are from an equiangular tight frame (ETF), which spreads them out as far as can be.
+
+    Attributes:
+        bound: Welch's, below which the largest absolute overlap cannot be.
+        excess: by how much it is above; 0 for an ETF and no other set of ``m`` vectors or more.
+        potential: the sum of the squared overlaps of all ordered pairs, each vector with itself too, divided by the
+            least that it can be (Benedetto and Fickus, 2003); 1 for tight frames, and for orthonormal vectors.
+        deviation: standard deviation of the absolute overlaps; 0 if they are equiangular.
+        possible: whether there are few enough for a real ETF, ``m (m + 1) / 2`` or less (Gerzon's bound).
+    """
+
+    bound: float
+    excess: float
+    potential: float
+    deviation: float
+    possible: bool
 
 
 def norms(weight: Tensor, block: int = _BLOCK) -> Norms:
@@ -124,6 +143,23 @@ def welch_bound(count: int, m: int) -> float:
     if count < 2 or m < 1:
         raise HypvisionError(f"The bound is for two vectors or more in a dimension or more, got {count} in {m}.")
     return math.sqrt(max(0.0, count - m) / (m * (count - 1)))
+
+
+def frame(found: Overlaps, m: int) -> Frame:
+    """How far vectors in ``m`` dimensions are from an equiangular tight frame, by their overlaps.
+
+    Raises:
+        HypvisionError: see :func:`welch_bound`.
+    """
+    count, bound = found.rows, welch_bound(found.rows, m)
+    potential = count + count * (count - 1) * found.mean
+    return Frame(
+        bound,
+        found.largest - bound,
+        potential / max(count, count**2 / m),
+        found.std_absolute,
+        count <= m * (m + 1) // 2,
+    )
 
 
 def unlearned_loss(p: Tensor, learned: float) -> tuple[float, float]:

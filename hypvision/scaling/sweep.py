@@ -410,6 +410,7 @@ def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
     half = measures.represented(weight)
     lengths = torch.linalg.vector_norm(weight, dim=1)
     strong, every = measures.overlaps(weight[lengths > 1]), measures.overlaps(weight)
+    spread = measures.frame(strong, m) if strong.rows > 1 else None
     return {
         "phi_half": half,
         "phi_one": measures.represented(weight, 1.0),
@@ -419,7 +420,11 @@ def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
         "overlap_max": _known(strong.largest),
         "overlap_mean_all": every.mean,
         "overlap_max_all": every.largest,
-        "welch": measures.welch_bound(strong.rows, m) if strong.rows > 1 else None,
+        "overlap_deviation": _known(strong.std_absolute),
+        "welch": None if spread is None else spread.bound,
+        "welch_excess": None if spread is None else spread.excess,
+        "frame_potential": None if spread is None else spread.potential,
+        "etf_possible": None if spread is None else spread.possible,
         "unlearned_loss": measures.unlearned_loss(p, half * n)[0],
         "unlearned_approximation": measures.unlearned_loss(p, half * n)[1],
         "ambiguity": measures.ambiguity(weight),

@@ -51,6 +51,8 @@ def test_random_heads_are_in_strong_superposition():
     found = head_statistics(head, block=900)
     assert found["overlap_times_m"] == pytest.approx(1, abs=0.02) and found["m"] == 64 and found["tokens"] == 4000
     assert found["norm_min"] > 4 and found["norm_mean"] == pytest.approx(8, rel=0.02)
+    assert found["frame_potential"] == pytest.approx(1 + 63 / 4000, rel=1e-3)
+    assert found["welch"] == pytest.approx(((4000 - 64) / (64 * 3999)) ** 0.5)
     mean, std = found["overlap_mean_absolute"], found["overlap_std_absolute"]
     assert mean**2 + std**2 == pytest.approx(found["overlap_mean"])
     for wrong in (torch.ones(3), torch.ones(1, 3), torch.ones(3, 3, dtype=torch.int64)):

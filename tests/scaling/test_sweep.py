@@ -88,6 +88,10 @@ def test_what_is_recorded(one_by_one):
     assert abs(rows[0]["loss"] - losses[-20:].mean().item() * 40) < 5 * rows[0]["loss_std"]
     assert rows[0]["m"] == 3 and rows[0]["decay"] == -1 and rows[0]["shortened"] == ""
     json.dumps(rows, allow_nan=False)
+    row = next(row for row in rows if row["strong_rows"] > row["m"])
+    assert row["welch_excess"] == pytest.approx(row["overlap_max"] - row["welch"]) and row["welch_excess"] > 0
+    assert 1 <= row["frame_potential"] < row["m"] and row["overlap_deviation"] > 0
+    assert row["etf_possible"] == (row["strong_rows"] <= row["m"] * (row["m"] + 1) / 2)
 
 
 def test_one_step_and_one_test_batch_have_no_deviation(tmp_path):
