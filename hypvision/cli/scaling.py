@@ -50,7 +50,7 @@ def add_scaling_arguments(parser: Parser) -> None:
     text = "run: figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked"
     parser.add_argument("--tiny", action="store_true", help=text)
     parser.add_argument("--independent", action="store_true", help="run: batches of its own for every point")
-    parser.add_argument("--losses", metavar="CSV", help="run fig8: losses of language models, as for fit")
+    parser.add_argument("--losses", metavar="CSV", help="run fig1, fig8: losses of language models, as for fit")
     parser.add_argument("--tensor", metavar="NAME", help="heads: the name of the tensor, if it has an unusual one")
     parser.add_argument("--tokenizer", metavar="JSON", help="tokens: tokenizer.json of Hugging Face's tokenizers")
     add_device_argument(parser)
@@ -74,12 +74,13 @@ def run_scaling(args: Namespace) -> None:
 
 def _run_figure(args: Namespace, name: str) -> None:
     from hypvision.files import write_table
-    from hypvision.scaling.claims import claims_of, exponents
+    from hypvision.scaling.claims import claims_of, claims_of_language_models, exponents
     from hypvision.scaling.experiments import experiment, groups, marked, narrowed
     from hypvision.scaling.figures import draw
     from hypvision.scaling.sweep import Point, finished, open_results, read_rows, train, weights_of
 
     require("matplotlib", "viz")  # before hours of training
+    losses, fit = _losses(args) if name == "fig1" else ([], None)
     # Where the cells are submitted from there need not be a GPU; cells without one fail by themselves.
     device = args.device if args.submit and args.device else device_of(args)
     gpu = device != "cpu"
@@ -111,11 +112,11 @@ def _run_figure(args: Namespace, name: str) -> None:
             point = Point(**{field: row[field] for field in asdict(chosen.points[0])})
             return weights_of(folder, point, settings)[0]
 
-        figures = draw(name, rows, folder, weights)
+        figures = draw(name, rows, folder, weights, losses=losses, fit=fit)
         print(f"{name}: {chosen.shows}. {len(rows)} of {len(chosen.points)} points; {_names(folder, name, figures)}")
         if settings.shortened:
             print(marked(settings.shortened))
-        for claim in claims_of(name, rows):
+        for claim in (*claims_of(name, rows), *claims_of_language_models([], fit)):
             print(claim)
     outcome.check()
 
@@ -253,13 +254,11 @@ def _run_fig8(args: Namespace) -> None:
     from hypvision.files import write_table
     from hypvision.scaling.claims import claims_of_language_models
     from hypvision.scaling.figures import draw_language_models
-    from hypvision.scaling.language_models import loss_fit, read_losses
     from hypvision.scaling.published import HEAD_OVERLAPS
 
     path = Path(args.out, "heads.csv")
     heads = _read_csv(path) if path.exists() else []
-    losses = read_losses(args.losses) if args.losses else []
-    fit = loss_fit(losses) if losses else None
+    losses, fit = _losses(args)
     figures = draw_language_models(heads, losses, fit, args.out)
     names = ("model", "m", "overlap_mean", "norm_min")
     table = [{"source": "measured"} | {name: row[name] for name in names} for row in heads]
@@ -276,6 +275,14 @@ def _run_fig8(args: Namespace) -> None:
         print(claim)
     if fit is not None:
         _run_fit(args, args.losses)
+
+
+def _losses(args: Namespace) -> tuple[list[Any], Any]:
+    """The losses of language models and their fit; without, an empty list and None."""
+    from hypvision.scaling.language_models import loss_fit, read_losses
+
+    losses = read_losses(args.losses) if args.losses else []
+    return losses, loss_fit(losses) if losses else None
 
 
 def _read_csv(path: Path) -> list[dict[str, str]]:

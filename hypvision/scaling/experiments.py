@@ -125,7 +125,7 @@ def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequenc
     elif name == "fig3":
         points = list(dict.fromkeys(_grid([1.0], DECAYS, taken) + _grid(ALPHAS, DECAYS, [middle])))
     elif name == "fig6":
-        points = [point for point in points if point.decay < -0.3]
+        points = [point for point in points if point.decay < 0]
     elif name == "fig7":
         scan, lines = _grid([1.0], DECAYS, [large], DENSITIES), _grid([1.0], [DECAYS[2]], taken, DENSITIES)
         points = list(dict.fromkeys(scan + lines))

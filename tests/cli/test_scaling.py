@@ -93,8 +93,13 @@ def test_figure_1(tmp_path, capsys, monkeypatch):
     from hypvision.scaling import experiments
 
     monkeypatch.setattr(experiments, "_LARGE_ON_CPU", replace(experiments._LARGE_ON_CPU, n=128))
-    status, out, _ = call(capsys, "run", "fig1", "--widths", 8, 16, 32, *SHORT, "--out", tmp_path)
+    few = ("run", "fig1", "--widths", 8, 16, 32, *SHORT, "--out", tmp_path)
+    status, out, _ = call(capsys, *few)
     assert status == 0 and "18 of 18 points" in out and out.count("strong superposition, ") == 3
+    losses = [f"a,x,{m},{100 / m**0.9 + 2}" for m in (64, 128, 256, 512)]
+    (tmp_path / "losses.csv").write_text("\n".join(["family,dataset,m,loss", *losses]))
+    status, out, _ = call(capsys, *few, "--losses", tmp_path / "losses.csv")
+    assert status == 0 and "\nheld: the losses of language models" in out
 
 
 def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, monkeypatch):
