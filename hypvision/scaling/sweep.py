@@ -7,8 +7,8 @@ trained beside it nor on how often the training was cut and resumed. (On one mac
 differently.)
 
 On a CPU the models are trained one after the other on each batch, by chunks that stay in its cache; small ones of the
-same width together, because calls would take longer than the arithmetic. On a GPU they are one batched program,
-together wherever padding less than doubles a model.
+same width together, because calls would take longer than the arithmetic. On a GPU models are one
+tensor wherever padding less than doubles a model: the paper's six widths are three, which take turns at each step.
 
 A folder of results has ``settings.json``, what all points share; ``points/KEY.json``, the measures of a finished point;
 ``points/KEY.pt``, its weights, or where its training stands.

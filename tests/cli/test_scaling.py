@@ -111,7 +111,7 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
     monkeypatch.setattr(scaling, "run_cells", lambda cells, **options: seen.extend(cells) or Outcome({}, {}, []))
     words = ("run", "quick", "--device", "cuda", "--out", tmp_path)
     assert call(capsys, *words, "--submit", "slurm")[0] == 0
-    assert {cell.arguments[-1] for cell in seen} == {"cuda"} and len(seen) == 1  # all widths in one program
+    assert {cell.arguments[-1] for cell in seen} == {"cuda"} and len(seen) == 1  # all widths in one cell
     status, _, err = call(capsys, *words)
     assert status == 2 and "PyTorch finds no GPU here" in err
 

@@ -147,6 +147,7 @@ def test_a_loss_that_is_no_number_is_named(tmp_path, monkeypatch):
 def test_banks():
     widths = [[point.m for point in bank] for bank in banks_of(_of_widths(10, 15, 25, 39, 63, 100), "cuda", 1000)]
     assert widths == [[100, 63], [39, 25], [15, 10]]
+    assert len(banks_of([point for point in experiment("fig1", gpu=True).points if point.alpha], "cuda", 10240)) == 8
     assert sorted(map(len, banks_of(POINTS, "cpu", 40))) == [2, 2, 2]  # two decays of each width
     assert sorted(map(len, banks_of(POINTS, "cpu", 5000))) == [1, 1, 1, 1, 2]  # wider ones have no room together
 
