@@ -44,9 +44,13 @@ def add_scaling_arguments(parser: Parser) -> None:
     parser.add_argument("--replicates", type=whole(1, 1000), default=1, metavar="N", help=text)
     text = "run: of first weights and batches; a folder has results of one seed (default: 0)"
     parser.add_argument("--seed", type=whole(0, 2**31), default=0, metavar="N", help=text)
-    for name, text in (("features", "features n"), ("steps", "steps of a training"), ("batch", "samples of a step")):
+    for name, least, text in (
+        ("features", 2, "features n"),
+        ("steps", 1, "steps of a training"),
+        ("batch", 1, "samples of a step"),
+    ):
         text = f"run: {text} instead of the figure's; the results are marked"
-        parser.add_argument(f"--{name}", type=whole(1, 2**24), metavar="N", help=text)
+        parser.add_argument(f"--{name}", type=whole(least, 2**24), metavar="N", help=text)
     text = "run: figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked"
     parser.add_argument("--tiny", action="store_true", help=text)
     parser.add_argument("--independent", action="store_true", help="run: batches of its own for every point")

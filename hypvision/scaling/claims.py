@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from hypvision.scaling import published
 from hypvision.scaling.experiments import LARGE_FEATURES, WIDTHS
 from hypvision.scaling.fits import JointFit, PowerLaw, power_law
+from hypvision.scaling.measures import random_overlaps
 
 __all__ = ["Claim", "Exponent", "claims_of", "claims_of_language_models", "exponents"]
 
@@ -205,9 +206,9 @@ def _fig5(rows: Sequence[Row]) -> list[Claim | None]:
 def _fig6(rows: Sequence[Row]) -> list[Claim | None]:
     products = [row["overlap_mean"] * row["m"] for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"]]
     narrow = [
-        row["overlap_variance"] / (2 * (row["m"] - 1) / (row["m"] ** 2 * (row["m"] + 2)))
+        row["overlap_variance"] / random_overlaps(row["m"])[1]
         for row in rows
-        if row["decay"] < -0.3 and row["strong_rows"] > row["m"]
+        if row["decay"] < -0.3 and row["strong_rows"] > row["m"] > 1  # all overlaps of one dimension are 1
     ]
     pairs = [
         (row["phi_one"], published.NORM_ABOVE_ONE[row["alpha"], row["m"]])

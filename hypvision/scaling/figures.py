@@ -372,7 +372,7 @@ def _overlap_means(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
 
 
 def _overlap_variances(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
-    rows = [row for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"]]
+    rows = [row for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"] > 1]
     rows = _nearest(rows, decay=-0.5556)
     if not rows:
         return False

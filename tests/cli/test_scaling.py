@@ -83,6 +83,8 @@ def test_widths_features_and_seeds_of_ones_own(tmp_path, capsys):
     assert rows(tmp_path / "fig6.csv")[0]["loss"] == found[2]["loss"]
     status, _, err = call(capsys, *words, "--seed", 4)
     assert status == 2 and "results of another grid: seed 3 (now 4)" in err
+    status, out, err = call(capsys, *words, "--widths", 1, 2, "--seed", 3)  # in one dimension all overlaps are 1
+    assert status == 0 and "2 of 2 points" in out, err
     status, _, err = call(capsys, *words, "--widths", 91, "--seed", 3)
     assert status == 2 and "The width is 91, with 90 features" in err
 

@@ -89,6 +89,8 @@ def test_figure_6():
         for m in WIDTHS
     ]  # fmt: skip
     assert [claim.held for claim in claims_of("fig6", rows)] == [True] * 4
+    line = row(-1.0, 1, 5, overlap_mean=1.0, overlap_variance=0.0, strong_rows=500, phi_one=0.5)
+    assert claims_of("fig6", [*rows, line])[1] == claims_of("fig6", rows)[1]  # one dimension has no variance
     few = claims_of("fig6", [r | {"phi_one": 0.9 * r["m"] / 1000} for r in rows])
     assert [claim.held for claim in few] == [True, True, False, False]
     assert few[-1].ours == "0.9 to 0.9 m/n" and few[-1].paper == "phi_1 = 8 to 37 m/n"
