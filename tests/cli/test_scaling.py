@@ -136,6 +136,8 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
         (["fit", "latin.csv"], "is no csv file"),
         (["fit", "no_such.csv"], "A file is missing"),
         (["run", "fig8", "--losses", "word.csv"], "line 3: could not convert"),
+        (["run", "fig1", "--losses", "word.csv"], "line 3: could not convert"),  # before the training
+        (["fit", "same.csv"], "all the same, so they have no exponent"),
     ],
 )
 def test_mistakes_are_named(tmp_path, monkeypatch, capsys, words, said):
@@ -145,6 +147,8 @@ def test_mistakes_are_named(tmp_path, monkeypatch, capsys, words, said):
     (tmp_path / "a.npy").write_text("hello")
     (tmp_path / "latin.csv").write_bytes(b"famille\ncaf\xe9\n")
     (tmp_path / "word.csv").write_text("family,dataset,m,loss\na,b,1,2\na,b,many,2\n")
+    same = [f"a,b,{m},2" for m in (64, 128, 256, 512)]
+    (tmp_path / "same.csv").write_text("\n".join(["family,dataset,m,loss", *same]))
     np.save(tmp_path / "real.npy", np.ones(3))
     np.save(tmp_path / "few.npy", np.arange(3))
     status, _, err = call(capsys, *words, "--out", "out")
