@@ -32,22 +32,29 @@ def add_scaling_arguments(parser: Parser) -> None:
     parser.add_argument("subjects", nargs="+", metavar="WHAT", help=text)
     text = "folder of results, which a second run takes up (default: scaling)"
     parser.add_output("--out", what="folder", default="scaling", metavar="DIR", help=text)
-    for name, kind, text in (
-        ("alphas", number, "exponents of the frequencies"),
-        ("decays", number, "decays gamma; below 0 they are growth"),
-        ("densities", number, "densities of active features, from 0 to 1"),
-        ("widths", whole(1), "widths m"),
+    for name, text in (
+        ("alphas", "exponents of the frequencies"),
+        ("decays", "decays gamma; below 0 they are growth"),
+        ("densities", "densities of active features, from 0 to 1"),
     ):
-        parser.add_argument(f"--{name}", nargs="+", type=kind, metavar="X", help=f"run: only these {text}")
+        parser.add_argument(f"--{name}", nargs="+", type=number, metavar="X", help=f"run: only these {text}")
+    text = "run: these widths m instead of the figure's; others than the paper's are marked"
+    parser.add_argument("--widths", nargs="+", type=whole(1, 2**16), metavar="M", help=text)
     text = "run: models a point (default: 1)"
     parser.add_argument("--replicates", type=whole(1, 1000), default=1, metavar="N", help=text)
-    for name, text in (("steps", "steps of a training"), ("batch", "samples of a step")):
+    text = "run: of first weights and batches; a folder has results of one seed (default: 0)"
+    parser.add_argument("--seed", type=whole(0, 2**31), default=0, metavar="N", help=text)
+    for name, least, text in (
+        ("features", 2, "features n"),
+        ("steps", 1, "steps of a training"),
+        ("batch", 1, "samples of a step"),
+    ):
         text = f"run: {text} instead of the figure's; the results are marked"
-        parser.add_argument(f"--{name}", type=whole(1, 2**24), metavar="N", help=text)
+        parser.add_argument(f"--{name}", type=whole(least, 2**24), metavar="N", help=text)
     text = "run: figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked"
     parser.add_argument("--tiny", action="store_true", help=text)
     parser.add_argument("--independent", action="store_true", help="run: batches of its own for every point")
-    parser.add_argument("--losses", metavar="CSV", help="run fig8: losses of language models, as for fit")
+    parser.add_argument("--losses", metavar="CSV", help="run fig1, fig8: losses of language models, as for fit")
     parser.add_argument("--tensor", metavar="NAME", help="heads: the name of the tensor, if it has an unusual one")
     parser.add_argument("--tokenizer", metavar="JSON", help="tokens: tokenizer.json of Hugging Face's tokenizers")
     add_device_argument(parser)
@@ -71,18 +78,19 @@ def run_scaling(args: Namespace) -> None:
 
 def _run_figure(args: Namespace, name: str) -> None:
     from hypvision.files import write_table
-    from hypvision.scaling.claims import claims_of, exponents
+    from hypvision.scaling.claims import claims_of, claims_of_language_models, exponents
     from hypvision.scaling.experiments import experiment, groups, marked, narrowed
     from hypvision.scaling.figures import draw
     from hypvision.scaling.sweep import Point, finished, open_results, read_rows, train, weights_of
 
     require("matplotlib", "viz")  # before hours of training
+    losses, fit = _losses(args) if name == "fig1" else ([], None)
     # Where the cells are submitted from there need not be a GPU; cells without one fail by themselves.
     device = args.device if args.submit and args.device else device_of(args)
     gpu = device != "cpu"
     chosen = narrowed(
-        experiment(name, gpu, args.tiny), args.alphas, args.decays, args.densities, args.widths, args.replicates,
-        args.steps, args.batch, args.independent,
+        experiment(name, gpu, args.tiny, args.widths), args.alphas, args.decays, args.densities, args.replicates,
+        args.steps, args.batch, args.features, args.seed, args.independent,
     )  # fmt: skip
     settings = chosen.settings
     if not chosen.points:
@@ -95,7 +103,8 @@ def _run_figure(args: Namespace, name: str) -> None:
         folder=folder / "jobs",
         **submit_options(args),
     )
-    rows = read_rows(folder, chosen.points)
+    # A point may have been trained for a figure of other widths: the marks are this one's.
+    rows = [row | {"shortened": settings.shortened} for row in read_rows(folder, chosen.points)]
     if rows:
         write_table(folder / f"{name}.csv", rows)
         found = exponents(rows)
@@ -107,11 +116,11 @@ def _run_figure(args: Namespace, name: str) -> None:
             point = Point(**{field: row[field] for field in asdict(chosen.points[0])})
             return weights_of(folder, point, settings)[0]
 
-        figures = draw(name, rows, folder, weights)
+        figures = draw(name, rows, folder, weights, losses=losses, fit=fit)
         print(f"{name}: {chosen.shows}. {len(rows)} of {len(chosen.points)} points; {_names(folder, name, figures)}")
         if settings.shortened:
             print(marked(settings.shortened))
-        for claim in claims_of(name, rows):
+        for claim in (*claims_of(name, rows), *claims_of_language_models([], fit)):
             print(claim)
     outcome.check()
 
@@ -249,13 +258,11 @@ def _run_fig8(args: Namespace) -> None:
     from hypvision.files import write_table
     from hypvision.scaling.claims import claims_of_language_models
     from hypvision.scaling.figures import draw_language_models
-    from hypvision.scaling.language_models import loss_fit, read_losses
     from hypvision.scaling.published import HEAD_OVERLAPS
 
     path = Path(args.out, "heads.csv")
     heads = _read_csv(path) if path.exists() else []
-    losses = read_losses(args.losses) if args.losses else []
-    fit = loss_fit(losses) if losses else None
+    losses, fit = _losses(args)
     figures = draw_language_models(heads, losses, fit, args.out)
     names = ("model", "m", "overlap_mean", "norm_min")
     table = [{"source": "measured"} | {name: row[name] for name in names} for row in heads]
@@ -272,6 +279,14 @@ def _run_fig8(args: Namespace) -> None:
         print(claim)
     if fit is not None:
         _run_fit(args, args.losses)
+
+
+def _losses(args: Namespace) -> tuple[list[Any], Any]:
+    """The losses of language models and their fit; without, an empty list and None."""
+    from hypvision.scaling.language_models import loss_fit, read_losses
+
+    losses = read_losses(args.losses) if args.losses else []
+    return losses, loss_fit(losses) if losses else None
 
 
 def _read_csv(path: Path) -> list[dict[str, str]]:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hypvision.scaling import published
-from hypvision.scaling.experiments import LARGE_FEATURES
+from hypvision.scaling.experiments import LARGE_FEATURES, WIDTHS
 from hypvision.scaling.fits import JointFit, PowerLaw, power_law
+from hypvision.scaling.measures import random_overlaps
 
 __all__ = ["Claim", "Exponent", "claims_of", "claims_of_language_models", "exponents"]
 
@@ -205,14 +206,27 @@ def _fig5(rows: Sequence[Row]) -> list[Claim | None]:
 def _fig6(rows: Sequence[Row]) -> list[Claim | None]:
     products = [row["overlap_mean"] * row["m"] for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"]]
     narrow = [
-        row["overlap_variance"] / (2 * (row["m"] - 1) / (row["m"] ** 2 * (row["m"] + 2)))
+        row["overlap_variance"] / random_overlaps(row["m"])[1]
         for row in rows
-        if row["decay"] < -0.3 and row["strong_rows"] > row["m"]
+        if row["decay"] < -0.3 and row["strong_rows"] > row["m"] > 1  # all overlaps of one dimension are 1
     ]
     pairs = [
         (row["phi_one"], published.NORM_ABOVE_ONE[row["alpha"], row["m"]])
         for row in rows
         if row["n"] == 1000 and row["decay"] == -1 and (row["alpha"], row["m"]) in published.NORM_ABOVE_ONE
+    ]
+    most = [row["phi_one"] * row["n"] / row["m"] for row in rows if row["decay"] == -1]
+    its = [value * 1000 / m for (_, m), value in published.NORM_ABOVE_ONE.items()]
+    # Figure 6 shows these three decays.
+    steep = [
+        value.mean - 2 * (alpha - 1)
+        for (_, alpha, density, decay), value in exponents(rows).items()
+        if alpha >= 1.75 and density == 0 and -0.8 < decay < -0.3
+    ]
+    theirs = [
+        value - 2 * (alpha - 1)
+        for (alpha, decay), value in published.EXPONENTS.items()
+        if alpha >= 1.75 and -0.8 < decay < -0.3
     ]
     return [
         Claim("mean squared overlaps of strongly represented rows are about 1/m", "1/m",
@@ -223,11 +237,24 @@ def _fig6(rows: Sequence[Row]) -> list[Claim | None]:
         Claim("rows of norm above 1 at decay -1", f"{len(pairs)} values of Figure 6",
               f"mean absolute difference {statistics.mean(abs(a - b) for a, b in pairs):.3f}",
               statistics.mean(abs(a - b) for a, b in pairs) < 0.1) if pairs else None,
+        Claim("more rows than m are of norm above 1 at decay -1", f"phi_1 = {min(its):.0f} to {max(its):.0f} m/n",
+              f"{min(most):.1f} to {max(most):.1f} m/n", min(most) > 1) if most else None,
+        Claim("strong superposition, skewed frequencies (alpha >= 1.75): the exponent is about 2(alpha - 1)",
+              f"off by {min(theirs):+.2f} to {max(theirs):+.2f}", f"off by {min(steep):+.2f} to {max(steep):+.2f}",
+              statistics.mean(map(abs, steep)) < 0.35) if steep else None,
     ]  # fmt: skip
 
 
 def _fig7(rows: Sequence[Row]) -> list[Claim | None]:
     rows = [row for row in rows if row["alpha"] == 1]
+    known = {
+        (density, -0.5556, m): value for density, line in published.LINES.items() for m, value in zip(WIDTHS, line)
+    } | {(density, decay, 63): value for (density, decay), value in published.DENSITY_LOSSES.items()}
+    pairs = [
+        row["loss"] / known[row["density"], row["decay"], row["m"]]
+        for row in rows
+        if row["n"] == 1000 and (row["density"], row["decay"], row["m"]) in known
+    ]
     width = scanned_width(rows)  # of all decays, as in the figure: at this one there are as many points of every width
     rows = [row for row in rows if row["decay"] == -0.5556]
     lines = {key[2]: value for key, value in exponents(rows).items()}
@@ -246,6 +273,9 @@ def _fig7(rows: Sequence[Row]) -> list[Claim | None]:
               ", ".join(f"{value.mean:.2f}" for _, value in sorted(lines.items())),
               max(v.mean for v in lines.values()) - min(v.mean for v in lines.values()) < 0.3)
         if len(lines) > 1 else None,
+        Claim("losses by density, decay and width", f"{len(pairs)} values of Figure 7",
+              f"mean ratio off by {statistics.mean(abs(ratio - 1) for ratio in pairs):.0%}",
+              statistics.mean(abs(ratio - 1) for ratio in pairs) < 0.25) if pairs else None,
     ]  # fmt: skip
 
 

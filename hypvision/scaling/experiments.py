@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.scaling.model import check_width
 from hypvision.scaling.sweep import Point, Settings
 
 __all__ = [
@@ -53,11 +54,12 @@ _TINY_WIDTHS = (5, 8, 12, 18, 27, 40)
 
 
 class Experiment(NamedTuple):
-    """A figure: what its points share, which they are, and what it shows."""
+    """A figure: what its points share, which they are, what it shows, and the widths it has if no others are chosen."""
 
     settings: Settings
     points: list[Point]
     shows: str
+    widths: tuple[int, ...]
 
 
 def _grid(
@@ -83,13 +85,14 @@ EXPERIMENTS = {
 }
 
 
-def experiment(name: str, gpu: bool = False, tiny: bool = False) -> Experiment:
+def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequence[int] | None = None) -> Experiment:
     """A figure by its name.
 
     Args:
         name: one of :data:`EXPERIMENTS` but ``fig8``, which trains nothing.
         gpu: whether there is one; without, ``fig1`` has smaller models.
         tiny: figures 3 to 7 with the models of ``quick``, a fiftieth of the work; marked as shortened.
+        widths: instead of the figure's. A map or a scan at one width takes the nearest to its own.
 
     Raises:
         HypvisionError: no such figure, or one without training.
@@ -107,21 +110,26 @@ def experiment(name: str, gpu: bool = False, tiny: bool = False) -> Experiment:
     if name == "fig1":
         if tiny:
             raise HypvisionError("fig1 has no tiny form. Choose some of its points with --widths and --decays.")
-        points = _large([m for m in _LARGE_WIDTHS if gpu or m <= 128])
-        return Experiment(_LARGE if gpu else _LARGE_ON_CPU, points, EXPERIMENTS[name])
+        own = tuple(m for m in _LARGE_WIDTHS if gpu or m <= 128)
+        points = _large(sorted(set(widths)) if widths else own)
+        return Experiment(_LARGE if gpu else _LARGE_ON_CPU, points, EXPERIMENTS[name], own)
     tiny = tiny or name == "quick"
-    settings, widths, middle, large = (_TINY, _TINY_WIDTHS, 18, 27) if tiny else (_SMALL, WIDTHS, 39, 63)
-    points = _grid(ALPHAS, DECAYS, widths)
+    settings, own, singles = (_TINY, _TINY_WIDTHS, (18, 27)) if tiny else (_SMALL, WIDTHS, (39, 63))
     if name == "quick":
-        points = _grid([1.0], [DECAYS[0], DECAYS[6]], widths[1:])
+        own = own[1:]
+    taken = sorted(set(widths)) if widths else own
+    middle, large = (min(taken, key=lambda m: abs(math.log(m / single))) for single in singles)
+    points = _grid(ALPHAS, DECAYS, taken)
+    if name == "quick":
+        points = _grid([1.0], [DECAYS[0], DECAYS[6]], taken)
     elif name == "fig3":
-        points = list(dict.fromkeys(_grid([1.0], DECAYS, widths) + _grid(ALPHAS, DECAYS, [middle])))
+        points = list(dict.fromkeys(_grid([1.0], DECAYS, taken) + _grid(ALPHAS, DECAYS, [middle])))
     elif name == "fig6":
-        points = [point for point in points if point.decay < -0.3]
+        points = [point for point in points if point.decay < 0]
     elif name == "fig7":
-        scan, lines = _grid([1.0], DECAYS, [large], DENSITIES), _grid([1.0], [DECAYS[2]], widths, DENSITIES)
+        scan, lines = _grid([1.0], DECAYS, [large], DENSITIES), _grid([1.0], [DECAYS[2]], taken, DENSITIES)
         points = list(dict.fromkeys(scan + lines))
-    return Experiment(settings, points, EXPERIMENTS[name])
+    return Experiment(settings, points, EXPERIMENTS[name], own)
 
 
 def narrowed(
@@ -129,26 +137,29 @@ def narrowed(
     alphas: Sequence[float] | None = None,
     decays: Sequence[float] | None = None,
     densities: Sequence[float] | None = None,
-    widths: Sequence[int] | None = None,
     replicates: int = 1,
     steps: int | None = None,
     batch: int | None = None,
+    features: int | None = None,
+    seed: int = 0,
     independent: bool = False,
 ) -> Experiment:
     """A part of a figure's points, several replicates of them, or with another training; marked if not the paper's.
 
     Args:
         chosen: the figure.
-        alphas, decays, densities, widths: only points with these values; each may be off by 0.005.
+        alphas, decays, densities: only points with these values; each may be off by 0.005.
         replicates: how many models a point.
         steps, batch: instead of the figure's; the warm-up shrinks with the steps, for large rates it is 5 % of them.
+        features: ``n`` instead of the figure's.
+        seed: of all first weights and batches.
         independent: batches of its own for every point.
 
     Raises:
-        HypvisionError: the figure has no points with such a value.
+        HypvisionError: the figure has no points with such a value, or a width is above the number of features.
     """
     points = chosen.points
-    for name, wanted in (("alpha", alphas), ("decay", decays), ("density", densities), ("m", widths)):
+    for name, wanted in (("alpha", alphas), ("decay", decays), ("density", densities)):
         if wanted is not None:
             there = sorted({getattr(point, name) for point in points})
             for value in wanted:
@@ -158,7 +169,7 @@ def narrowed(
             points = [p for p in points if any(abs(getattr(p, name) - value) <= 0.005 for value in wanted)]
     points = [replace(point, replicate=r) for r in range(replicates) for point in points]
     settings = chosen.settings
-    changed = {}
+    changed: dict[str, int] = {}
     if steps is not None and steps != settings.steps:
         changed["steps"] = steps
         small = round(settings.warmup * min(1.0, steps / settings.steps))
@@ -166,17 +177,29 @@ def narrowed(
     if batch is not None and batch != settings.batch:
         changed["batch"] = batch
         settings = replace(settings, batch=batch)
+    if features is not None and features != settings.n:
+        changed["n"] = features
+        settings = replace(settings, n=features)
+    paper, its_widths = (_LARGE, _LARGE_WIDTHS) if settings.rates == "large" else (_SMALL, WIDTHS)
+    taken = sorted({point.m for point in points})
+    other = not set(taken) <= set(chosen.widths)
+    for m in taken:
+        check_width(m, settings.n)
     # What the figure's own marks say of these is out of date.
-    marks = [mark for mark in settings.shortened.split(", ") if mark and mark.split()[0] not in changed]
+    old = {*changed, "m"} if other else changed
+    marks = [mark for mark in settings.shortened.split(", ") if mark and mark.split()[0] not in old]
     more = []
     for name, value in changed.items():
-        paper = getattr(_SMALL, name)  # the large models have the same
-        if value != paper:
-            (marks if value < paper else more).append(f"{name} {value} (paper: {paper})")
+        its = getattr(paper, name)
+        if value != its:
+            (marks if value < its else more).append(f"{name} {value} (paper: {its})")
+    if other and not set(taken) <= set(its_widths):
+        mark = f"m {' to '.join(map(str, sorted({taken[0], taken[-1]})))} (paper: {its_widths[0]} to {its_widths[-1]})"
+        (marks if taken[-1] < its_widths[-1] else more).append(mark)
     if more:
         marks.append(f"{_MORE}{', '.join(more)}")
-    settings = replace(settings, independent=independent, shortened=", ".join(marks))
-    return Experiment(settings, points, chosen.shows)
+    settings = replace(settings, seed=seed, independent=independent, shortened=", ".join(marks))
+    return chosen._replace(settings=settings, points=points)
 
 
 def marked(shortened: str) -> str:

@@ -18,7 +18,7 @@ from hypvision.scaling.data import frequencies
 from hypvision.scaling.experiments import marked
 from hypvision.scaling.fits import JointFit
 from hypvision.scaling.measures import random_overlaps
-from hypvision.scaling.published import HEAD_OVERLAPS
+from hypvision.scaling.published import HEAD_OVERLAPS, LOSS_FIT
 
 __all__ = ["draw", "draw_language_models"]
 
@@ -29,7 +29,13 @@ _PAPER = dict(color="0.55", linestyle="--", linewidth=1)
 
 
 def draw(
-    name: str, rows: Sequence[Row], folder: str | Path, weights: Weights, formats: Iterable[str] = ("png", "pdf")
+    name: str,
+    rows: Sequence[Row],
+    folder: str | Path,
+    weights: Weights,
+    formats: Iterable[str] = ("png", "pdf"),
+    losses: Sequence[Mapping[str, str]] = (),
+    fit: JointFit | None = None,
 ) -> list[Path]:
     """Draw a figure into a folder.
 
@@ -39,6 +45,7 @@ def draw(
         folder: where to.
         weights: ``W`` ``(n, m)`` of a row's point.
         formats: one file each.
+        losses, fit: of language models, for ``fig1``; without, the line of the paper's fit stands for them.
 
     Returns:
         The files.
@@ -48,6 +55,8 @@ def draw(
     """
     marks = sorted({row["shortened"] for row in rows} - {""})
     panels = [partial(panel, rows=rows, weights=weights) for panel in _PANELS[name]]
+    if name == "fig1":
+        panels[-1] = partial(panels[-1], beside=partial(_language_models, losses=losses, fit=fit))
     return _figure(name, panels, "; ".join(map(marked, marks)), folder, formats)
 
 
@@ -176,19 +185,45 @@ def _represented_by_width(axis, rows: Sequence[Row], weights: Weights) -> None:
     _log_widths(axis, rows, "represented φ(1/2)")
 
 
-def _large(strong: bool) -> Callable[[Any, Sequence[Row], Weights], bool | None]:
-    def panel(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
-        rows = [row for row in rows if (row["decay"] < 0) == strong]
-        fits = {key[0]: value for key, value in exponents(rows).items()}
-        for name in sorted({row["distribution"] for row in rows}):
-            xs, ys, spread = _means((row for row in rows if row["distribution"] == name), "m", "loss")
-            text = f"{name}: {fits[name].mean:.2f}" if name in fits else name
-            axis.errorbar(xs, ys, spread, marker="o", markersize=3, linewidth=1, label=text)
-        _log_widths(axis, rows, "loss L")
-        axis.set_title("strong superposition" if strong else "weak superposition")
-        return None if rows else False
+def _large_weak(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    rows = [row for row in rows if row["decay"] > 0]
+    return _loss_by_distribution(axis, rows, "weak superposition")
 
-    return panel
+
+def _large_strong(axis, rows: Sequence[Row], weights: Weights, beside: Callable[[Any], None]) -> bool | None:
+    rows = [row for row in rows if row["decay"] < 0]
+    beside(axis)
+    shown = _loss_by_distribution(axis, rows, "strong superposition")
+    ticks = [8 * 4**k for k in range(6)]  # up to the widths of language models
+    axis.set_xticks(ticks, [str(m) for m in ticks])
+    axis.legend(fontsize=6, loc="lower left")
+    return shown
+
+
+def _loss_by_distribution(axis, rows: Sequence[Row], title: str) -> bool | None:
+    fits = {key[0]: value for key, value in exponents(rows).items()}
+    for name in sorted({row["distribution"] for row in rows}):
+        xs, ys, spread = _means((row for row in rows if row["distribution"] == name), "m", "loss")
+        text = f"{name}: {fits[name].mean:.2f}" if name in fits else name
+        axis.errorbar(xs, ys, spread, marker="o", markersize=3, linewidth=1, label=text)
+    _log_widths(axis, rows, "loss L")
+    axis.set_title(title)
+    return None if rows else False
+
+
+def _language_models(axis, losses: Sequence[Mapping[str, str]], fit: JointFit | None) -> None:
+    """Losses of language models less their offsets, or without them the line of the paper's fit."""
+    if fit is None:
+        exponent, _, factor = LOSS_FIT
+        widths = [m for points in HEAD_OVERLAPS.values() for m, _ in points]
+        ends = [min(widths), max(widths)]
+        label = f"language models, the paper's fit: {exponent:.2f}"
+        axis.plot(ends, [factor * m**-exponent for m in ends], color="k", linewidth=1, label=label)
+        return
+    for family in dict.fromkeys(row["family"] for row in losses):
+        part = [row for row in losses if row["family"] == family]
+        points = [(float(r["m"]), float(r["loss"]) - fit.offsets[f"{family}/{r['dataset']}"]) for r in part]
+        axis.scatter(*zip(*points), s=8, marker="x", label=family)
 
 
 # figure 3: what is represented
@@ -213,12 +248,51 @@ def _represented_map(axis, rows: Sequence[Row], weights: Weights) -> bool | None
     return _grid(axis, means, f"represented φ(1/2), m = {middle}", vmin=0, vmax=1)
 
 
+def _frequencies_and_norms(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    """Frequencies by rank, and the norms at alpha = 1 with the strongest growth and the strongest decay."""
+    rows = [row for row in rows if row["density"] == 0 and row["replicate"] == 0]
+    if not rows:
+        return False
+    for alpha in sorted({row["alpha"] for row in rows} & {0.0, 0.5, 1.0, 1.5, 2.0}):
+        p = frequencies("power", rows[0]["n"], alpha)
+        axis.plot(range(1, len(p) + 1), p.tolist(), linewidth=1, label=f"α {alpha:g}")
+    axis.set(xscale="log", yscale="log", xlabel="rank of the feature", ylabel="frequency")
+    axis.legend(fontsize=6, loc="upper right")
+    rows = _nearest(rows, alpha=1, m=scanned_width(rows))
+    inset = axis.inset_axes([0.1, 0.1, 0.42, 0.35])
+    for decay, color in ((min(row["decay"] for row in rows), "C0"), (max(row["decay"] for row in rows), "C3")):
+        row = _nearest(rows, decay=decay)[0]
+        lengths = weights(row).norm(dim=1).tolist()
+        inset.hist(lengths, bins=30, color=color, alpha=0.6, label=f"γ {decay:.2f}")
+    inset.axvline(0.5, **_PAPER)
+    inset.set_title(f"norms, α {rows[0]['alpha']:g}, m {rows[0]['m']}", fontsize=6)
+    inset.tick_params(labelsize=5)
+    inset.legend(fontsize=5)
+    return None
+
+
 # figure 4: exponents
 
 
-def _r2_map(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
-    values = {(key[1], key[3]): value.r2 for key, value in exponents(rows).items() if key[2] == 0}
-    return _grid(axis, values, "R² of L ~ m^-α_m", vmin=0.5, vmax=1)
+def _r2_bars(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    """Of each decay the mean over the exponents of the frequencies, and from the least to the largest."""
+    found: dict[float, list[float]] = {}
+    for (_, _, density, decay), value in exponents(rows).items():
+        if density == 0 and not math.isnan(value.r2):
+            found.setdefault(decay, []).append(value.r2)
+    if not found:
+        return False
+    decays = sorted(found)
+    means = [statistics.mean(found[decay]) for decay in decays]
+    ends = [
+        [mean - min(found[d]) for mean, d in zip(means, decays)],
+        [max(found[d]) - mean for mean, d in zip(means, decays)],
+    ]
+    colors = _colors(decays)
+    axis.bar(range(len(decays)), means, yerr=ends, color=[colors[d] for d in decays], ecolor="0.3", capsize=2)
+    axis.set_xticks(range(len(decays)), [f"{d:.2f}" for d in decays], fontsize=6, rotation=60)
+    axis.set(xlabel="decay γ", ylabel="R² of L ~ m^-α_m", title="mean over α, least and largest", ylim=(0, 1.02))
+    return None
 
 
 def _exponent_map(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
@@ -298,7 +372,7 @@ def _overlap_means(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
 
 
 def _overlap_variances(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
-    rows = [row for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"]]
+    rows = [row for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"] > 1]
     rows = _nearest(rows, decay=-0.5556)
     if not rows:
         return False
@@ -311,6 +385,8 @@ def _overlap_variances(axis, rows: Sequence[Row], weights: Weights) -> bool | No
 
 def _strong_exponents(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
     found = {(key[3], key[1]): value for key, value in exponents(rows).items() if key[3] < -0.3 and key[2] == 0}
+    if not found:
+        return False
     colors = _colors((decay for decay, _ in found), "viridis")
     for decay in sorted(colors):
         part = sorted((alpha, value) for (d, alpha), value in found.items() if d == decay)
@@ -320,7 +396,7 @@ def _strong_exponents(axis, rows: Sequence[Row], weights: Weights) -> bool | Non
     axis.axline((1.5, 1), slope=2, **_PAPER)
     axis.set(xlabel="α of the frequencies", ylabel="model exponent α_m", title="lines 1 and 2(α - 1)", ylim=(0, 3))
     axis.legend(fontsize=6)
-    return None if found else False
+    return None
 
 
 # figure 7: density
@@ -345,9 +421,9 @@ def _lines_by_density(axis, rows: Sequence[Row], weights: Weights) -> bool | Non
 
 _PANELS: dict[str, list[Callable[[Any, Sequence[Row], Weights], bool | None]]] = {
     "quick": [_loss_by_decay, _represented_by_width],
-    "fig1": [_large(False), _large(True)],
-    "fig3": [_represented_by_decay, _represented_map],
-    "fig4": [_r2_map, _exponent_map],
+    "fig1": [_large_weak, _large_strong],
+    "fig3": [_represented_by_decay, _represented_map, _frequencies_and_norms],
+    "fig4": [_r2_bars, _exponent_map],
     "fig5": [_measured_against_unlearned, _weak_exponents],
     "fig6": [_norms_by_rank, _strong_by_width, _overlap_variances, _overlap_means, _strong_exponents],
     "fig7": [_loss_by_density, _lines_by_density],
@@ -388,10 +464,7 @@ def draw_language_models(
     def excess(axis) -> bool | None:
         if fit is None:
             return False
-        for family in dict.fromkeys(row["family"] for row in losses):
-            part = [row for row in losses if row["family"] == family]
-            points = [(float(r["m"]), float(r["loss"]) - fit.offsets[f"{family}/{r['dataset']}"]) for r in part]
-            axis.scatter(*zip(*points), s=8, label=family)
+        _language_models(axis, losses, fit)
         widths = sorted({float(row["m"]) for row in losses})
         axis.plot(
             widths, [fit.factor / m**fit.exponent for m in widths], label=f"exponent {fit.exponent:.2f}", **_PAPER

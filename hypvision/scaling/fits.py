@@ -69,7 +69,9 @@ def joint_fit(
         iterations: at most so many steps.
 
     Raises:
-        HypvisionError: lists of different lengths, numbers that are not positive, or no more points than unknowns.
+        HypvisionError: lists of different lengths, numbers that are not positive, no more points than unknowns, widths
+            that determine no exponent, losses without a trend (an F test of the power against the offsets alone, at
+            5 %), or one so near to a logarithm that the exponent runs to 0.
     """
     if not len(widths) == len(losses) == len(groups):
         raise HypvisionError(f"There are {len(widths)} widths, {len(losses)} losses and {len(groups)} groups.")
@@ -81,6 +83,16 @@ def joint_fit(
     x = torch.tensor(widths, dtype=torch.float64).log()
     y = torch.tensor(losses, dtype=torch.float64)
     member = torch.tensor([[group == name for name in names] for group in groups], dtype=torch.float64)
+    sizes = torch.tensor([[width == size for size in sorted(set(widths))] for width in widths], dtype=torch.float64)
+    # Losses of one group at two widths are one difference, those of chains of groups that share widths more.
+    if int(torch.linalg.matrix_rank(torch.cat([sizes, member], dim=1))) - len(names) < 2:
+        raise HypvisionError(
+            "The widths determine no exponent: within groups there are too few different ones. Give losses of one "
+            "family and data set at three widths or more."
+        )
+    alone = y - member @ ((member.T @ y) / member.sum(0))
+    if alone.abs().max() <= 1e-9 * y.abs().max():
+        raise HypvisionError("The losses of a group are all the same, so they have no exponent. Check the column.")
     # Powers go by the distance from the mean logarithm, or factor and exponent would be all but one unknown.
     center = x.mean()
 
@@ -106,6 +118,18 @@ def joint_fit(
             break
         else:
             damping *= 10
+    share = (rest @ rest / (alone @ alone)).item()
+    chance = share ** ((len(losses) - len(names) - 2) / 2)  # what the F distribution with 2 degrees above comes to
+    if not chance <= 0.05:
+        raise HypvisionError(
+            f"The losses have no power of the width: it explains {1 - share:.0%} of their differences within groups, "
+            f"and chance would explain as much in {chance:.0%} of all cases. Check the columns, or give more losses."
+        )
+    if step.abs().max() > 1e-6:
+        raise HypvisionError(
+            f"The fit did not settle in {iterations} steps: the exponent is {unknown[1].item():.3g} and still moves, "
+            "as it does if losses go as the logarithm of the width. Give losses at more widths."
+        )
     factor, exponent = (unknown[0] + unknown[1] * center).exp(), unknown[1]
     above = y - member @ unknown[2:]
     logs = torch.where(above > 0, above.clamp_min(torch.finfo(torch.float64).tiny).log(), 0)

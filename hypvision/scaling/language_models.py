@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 from hypvision.scaling.fits import JointFit, joint_fit
-from hypvision.scaling.measures import norms, overlaps
+from hypvision.scaling.measures import frame, norms, overlaps
 from hypvision.shipped import config_folder
 
 __all__ = ["HEADS", "LanguageModel", "frequency_exponent", "head_name", "head_statistics", "is_head", "loss_fit",
@@ -98,19 +98,24 @@ def _choice(wanted: str | None) -> tuple[str, ...]:
     return HEADS if wanted is None else (wanted, wanted.removeprefix("model."))  # some files lack the prefix
 
 
-def head_statistics(head: Tensor, block: int = 8192) -> dict[str, float]:
-    """Overlaps and norms of the rows of a head ``(vocabulary, m)``, in float32 whatever its type.
+def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
+    """Overlaps and norms of the rows of a head ``(vocabulary, m)``, in float32 also if it is half precision.
+
+    Args:
+        head: read block by block; one that is mapped from a file needs no memory of its size.
+        block: rows at a time.
 
     Raises:
         HypvisionError: it is no matrix with numbers, or has fewer than two rows.
     """
     if head.dim() != 2 or len(head) < 2 or not head.is_floating_point():
         raise HypvisionError(f"A head is a matrix of two rows or more, got {head.dtype} {tuple(head.shape)}.")
-    head = head.float()
-    if not bool(head.isfinite().all()):
+    lengths = norms(head, block)
+    if not math.isfinite(lengths.largest):  # NaN too is passed on by the maximum
         raise HypvisionError("The head has NaN or infinity among its numbers, so its overlaps mean nothing.")
-    found, lengths = overlaps(head, block), norms(head)
+    found = overlaps(head, block)
     m = head.shape[1]
+    spread = frame(found, m)
     return {
         "tokens": len(head),
         "m": m,
@@ -120,6 +125,8 @@ def head_statistics(head: Tensor, block: int = 8192) -> dict[str, float]:
         "overlap_variance": found.variance,
         "overlap_max": found.largest,
         "overlap_times_m": found.mean * m,
+        "welch": spread.bound,
+        "frame_potential": spread.potential,
         "norm_mean": lengths.mean,
         "norm_std": lengths.std,
         "norm_min": lengths.least,

@@ -7,7 +7,7 @@ head. Source: arXiv 2505.10465, Sections 2 and 3, Appendices B and D.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["Norms", "Overlaps", "ambiguity", "norms", "overlaps", "random_overlaps", "represented", "unlearned_loss",
-           "unlearned_share", "welch_bound"]  # fmt: skip
+__all__ = ["Frame", "Norms", "Overlaps", "ambiguity", "frame", "norms", "overlaps", "random_overlaps", "represented",
+           "unlearned_loss", "unlearned_share", "welch_bound"]  # fmt: skip
 
-_BLOCK = 8192
+_BLOCK = 1024  # rows at a time: 4 MiB of overlaps
 
 
 class Norms(NamedTuple):
@@ -48,10 +48,28 @@ class Overlaps(NamedTuple):
     largest: float
 
 
-def norms(weight: Tensor) -> Norms:
-    """Statistics of the row norms of ``(n, m)``; what is half precision becomes float32."""
-    weight = weight if weight.dtype == torch.float64 else weight.float()
-    values = torch.linalg.vector_norm(weight, dim=1).double()
+class Frame(NamedTuple):
+    """How far unit vectors are from an equiangular tight frame (ETF), which spreads them out as far as can be.
+
+    Attributes:
+        bound: Welch's, below which the largest absolute overlap cannot be.
+        excess: by how much it is above; 0 for an ETF and no other set of ``m`` vectors or more.
+        potential: the sum of the squared overlaps of all ordered pairs, each vector with itself too, divided by the
+            least that it can be (Benedetto and Fickus, 2003); 1 for tight frames, and for orthonormal vectors.
+        deviation: standard deviation of the absolute overlaps; 0 if they are equiangular.
+        possible: whether there are few enough for a real ETF, ``m (m + 1) / 2`` or less (Gerzon's bound).
+    """
+
+    bound: float
+    excess: float
+    potential: float
+    deviation: float
+    possible: bool
+
+
+def norms(weight: Tensor, block: int = _BLOCK) -> Norms:
+    """Statistics of the row norms of ``(n, m)``, by blocks of rows; what is half precision becomes float32."""
+    values = torch.cat([torch.linalg.vector_norm(_wide(part), dim=1) for part in weight.split(block)]).double()
     spread = values.std().item() if len(values) > 1 else math.nan
     return Norms(values.mean().item(), spread, values.min().item(), values.max().item())
 
@@ -65,22 +83,21 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
     """Overlaps of the rows, by blocks of them, with sums in float64; those of fewer than two rows are NaN.
 
     Args:
-        weight: ``(n, m)``; what is half precision becomes float32. Rows of zeros overlap with nothing.
-        block: rows at a time; ``block^2`` overlaps are in memory.
+        weight: ``(n, m)``; what is half precision becomes float32, block by block, so that a mapped file is never in
+            memory as a whole. Rows of zeros overlap with nothing.
+        block: rows at a time; two blocks of rows and ``block^2`` overlaps are in memory.
 
     Raises:
         HypvisionError: ``block`` is below 1.
     """
     if block < 1:
         raise HypvisionError(f"A block has one row or more, got block={block}.")
-    weight = weight if weight.dtype == torch.float64 else weight.float()
     n = len(weight)
     pairs = n * (n - 1) // 2
     if not pairs:
         return Overlaps(n, *[math.nan] * 5)
-    unit = torch.nn.functional.normalize(weight, dim=1, eps=torch.finfo(weight.dtype).tiny)
     first = second = fourth = largest = 0.0
-    for found in _blocks_above_diagonal(unit, block):
+    for found in _blocks_above_diagonal(weight.split(block)):
         found = found.abs_()
         largest = max(largest, found.max().item())
         first += found.sum(dtype=torch.float64).item()
@@ -93,13 +110,21 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
     )
 
 
-def _blocks_above_diagonal(unit: Tensor, block: int) -> Iterator[Tensor]:
-    for i in range(0, len(unit), block):
-        for j in range(i, len(unit), block):
-            found = unit[i : i + block] @ unit[j : j + block].T
-            if i == j:
-                found = found.triu_(diagonal=1)  # the zeros below add to no sum, and to no maximum
-            yield found
+def _blocks_above_diagonal(parts: Sequence[Tensor]) -> Iterator[Tensor]:
+    for i, part in enumerate(parts):
+        rows = _unit(part)
+        yield (rows @ rows.T).triu_(diagonal=1)  # the zeros below add to no sum, and to no maximum
+        for other in parts[i + 1 :]:
+            yield rows @ _unit(other).T
+
+
+def _unit(rows: Tensor) -> Tensor:
+    rows = _wide(rows)
+    return torch.nn.functional.normalize(rows, dim=1, eps=torch.finfo(rows.dtype).tiny)
+
+
+def _wide(rows: Tensor) -> Tensor:
+    return rows if rows.dtype == torch.float64 else rows.float()
 
 
 def random_overlaps(m: int) -> tuple[float, float]:
@@ -118,6 +143,23 @@ def welch_bound(count: int, m: int) -> float:
     if count < 2 or m < 1:
         raise HypvisionError(f"The bound is for two vectors or more in a dimension or more, got {count} in {m}.")
     return math.sqrt(max(0.0, count - m) / (m * (count - 1)))
+
+
+def frame(found: Overlaps, m: int) -> Frame:
+    """How far vectors in ``m`` dimensions are from an equiangular tight frame, by their overlaps.
+
+    Raises:
+        HypvisionError: see :func:`welch_bound`.
+    """
+    count, bound = found.rows, welch_bound(found.rows, m)
+    potential = count + count * (count - 1) * found.mean
+    return Frame(
+        bound,
+        found.largest - bound,
+        potential / max(count, count**2 / m),
+        found.std_absolute,
+        count <= m * (m + 1) // 2,
+    )
 
 
 def unlearned_loss(p: Tensor, learned: float) -> tuple[float, float]:

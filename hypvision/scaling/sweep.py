@@ -1,13 +1,14 @@
 """Training the points of a grid, with checkpoints of every point and results that need no training again.
 
 A point is one model: width, decay, frequencies, replicate. Its first weights depend on its width and replicate, and the
-batch of a step on the frequencies and the replicate, through generators named after them; so points of the same
-frequencies see the same batches, and what becomes of a point depends neither on those that are trained beside it nor on
-how often the training was cut and resumed. (On one machine: sums of another order round differently.)
+batch of a step on the frequencies and the replicate (both also on the seed), through generators named after them; so
+points of the same frequencies see the same batches, and what becomes of a point depends neither on those that are
+trained beside it nor on how often the training was cut and resumed. (On one machine: sums of another order round
+differently.)
 
 On a CPU the models are trained one after the other on each batch, by chunks that stay in its cache; small ones of the
-same width together, because calls would take longer than the arithmetic. On a GPU they are one batched program,
-together wherever padding less than doubles a model.
+same width together, because calls would take longer than the arithmetic. On a GPU models are one
+tensor wherever padding less than doubles a model: the paper's six widths are three, which take turns at each step.
 
 A folder of results has ``settings.json``, what all points share; ``points/KEY.json``, the measures of a finished point;
 ``points/KEY.pt``, its weights, or where its training stands.
@@ -56,6 +57,7 @@ class Settings:
         test_batches: fresh batches on which the final loss is measured.
         shortened: what differs from the paper's setting, in words; empty if nothing does. See
             :func:`hypvision.scaling.experiments.marked`.
+        seed: of all first weights and batches.
     """
 
     n: int = 1000
@@ -67,6 +69,11 @@ class Settings:
     independent: bool = False
     test_batches: int = 100
     shortened: str = ""
+    seed: int = 0
+
+    def stream(self, *words: object) -> torch.Generator:
+        """Random numbers that depend on these words and the seed; 0 adds nothing to the words."""
+        return stream(*words, *([self.seed] if self.seed else []))
 
     def peaks(self, m: int) -> tuple[float, float]:
         """The highest learning rates of ``W`` and ``b``."""
@@ -128,7 +135,12 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
             raise ValueError("it holds no settings")
     except ValueError as error:
         raise HypvisionError(f"'{path}' is damaged ({error}). Remove it, or choose another folder.") from error
-    other = [f"{name} {before.get(name)} (now {now[name]})" for name in now if before.get(name) != now[name]]
+    # The words say of widths too, which are the points' own; folders from before there was a seed have that of now.
+    other = [
+        f"{name} {before.get(name)} (now {now[name]})"
+        for name in now
+        if name != "shortened" and before.get(name, 0 if name == "seed" else None) != now[name]
+    ]
     if other:
         raise HypvisionError(
             f"'{folder}' has results of another grid: {', '.join(other)}. Choose another folder, or the same settings."
@@ -167,7 +179,8 @@ class _Bank:
     def __init__(self, points: Sequence[Point], settings: Settings, device: str, dtype: torch.dtype):
         self.points, self.settings = list(points), settings
         models = [
-            initial(settings.n, point.m, stream("initial", point.m, point.replicate), dtype) for point in self.points
+            initial(settings.n, point.m, settings.stream("initial", point.m, point.replicate), dtype)
+            for point in self.points
         ]
         decay = torch.tensor([point.decay for point in self.points], dtype=dtype)
         self.optimizer = AdamW(joined(models).to(device), decay.to(device))
@@ -315,7 +328,7 @@ def _run(banks: list[_Bank], p: Tensor, settings: Settings, folder: Path, device
             if bank.optimizer.steps == step:
                 owner = bank.points[0].key if settings.independent else bank.points[0].data
                 if owner not in batches:
-                    drawn = sample(p, settings.batch, stream("train", owner, step))
+                    drawn = sample(p, settings.batch, settings.stream("train", owner, step))
                     batches[owner] = drawn.to(device, dtype)
                 bank.step(batches[owner])
         bar.update()
@@ -364,7 +377,10 @@ def weights_of(folder: str | Path, point: Point, settings: Settings) -> tuple[Te
 def _measure(bank: _Bank, p: Tensor, device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
     settings = bank.settings
     tests = [
-        loss(bank.parameters, sample(p, settings.batch, stream("test", bank.points[0].data, k)).to(device, dtype)).cpu()
+        loss(
+            bank.parameters,
+            sample(p, settings.batch, settings.stream("test", bank.points[0].data, k)).to(device, dtype),
+        ).cpu()
         for k in range(settings.test_batches)
     ]
     tested = torch.stack(tests) * settings.n
@@ -394,6 +410,7 @@ def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
     half = measures.represented(weight)
     lengths = torch.linalg.vector_norm(weight, dim=1)
     strong, every = measures.overlaps(weight[lengths > 1]), measures.overlaps(weight)
+    spread = measures.frame(strong, m) if strong.rows > 1 else None
     return {
         "phi_half": half,
         "phi_one": measures.represented(weight, 1.0),
@@ -403,7 +420,11 @@ def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
         "overlap_max": _known(strong.largest),
         "overlap_mean_all": every.mean,
         "overlap_max_all": every.largest,
-        "welch": measures.welch_bound(strong.rows, m) if strong.rows > 1 else None,
+        "overlap_deviation": _known(strong.std_absolute),
+        "welch": None if spread is None else spread.bound,
+        "welch_excess": None if spread is None else spread.excess,
+        "frame_potential": None if spread is None else spread.potential,
+        "etf_possible": None if spread is None else spread.possible,
         "unlearned_loss": measures.unlearned_loss(p, half * n)[0],
         "unlearned_approximation": measures.unlearned_loss(p, half * n)[1],
         "ambiguity": measures.ambiguity(weight),

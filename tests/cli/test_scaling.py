@@ -48,7 +48,6 @@ def test_quick(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("way", [("--jobs", 2), ("--submit", "local", "--jobs", 2)], ids=["processes", "submitit"])
 def test_processes_and_submitit_give_the_same(tmp_path, capsys, way):
     if "--submit" in way:
@@ -73,14 +72,36 @@ def test_every_figure_is_drawn_of_a_few_points(tmp_path, capsys):
     assert status == 0 and "12 of 12 points" in out and "does not depend on the density" in out
 
 
+def test_widths_features_and_seeds_of_ones_own(tmp_path, capsys):
+    words = ("run", "fig6", "--tiny", "--alphas", 1, "--decays", -1, *SHORT, "--features", 90, "--out", tmp_path)
+    status, out, err = call(capsys, *words, "--widths", 7, 33, 50, "--seed", 3)
+    assert status == 0 and "3 of 3 points" in out and "n 90 (paper: 1000)" in out and "m 7 to 50 (paper: 10" in out, err
+    found = rows(tmp_path / "fig6.csv")
+    assert [(row["n"], row["m"]) for row in found] == [("90", "7"), ("90", "33"), ("90", "50")]
+    status, out, err = call(capsys, *words, "--widths", 50, 60, "--seed", 3)  # the same folder, one point is there
+    assert status == 0 and "m 50 to 60 (paper: 10" in rows(tmp_path / "fig6.csv")[0]["shortened"], err
+    assert rows(tmp_path / "fig6.csv")[0]["loss"] == found[2]["loss"]
+    status, _, err = call(capsys, *words, "--seed", 4)
+    assert status == 2 and "results of another grid: seed 3 (now 4)" in err
+    status, out, err = call(capsys, *words, "--widths", 1, 2, "--seed", 3)  # in one dimension all overlaps are 1
+    assert status == 0 and "2 of 2 points" in out, err
+    status, _, err = call(capsys, *words, "--widths", 91, "--seed", 3)
+    assert status == 2 and "The width is 91, with 90 features" in err
+
+
 def test_figure_1(tmp_path, capsys, monkeypatch):
     from dataclasses import replace
 
     from hypvision.scaling import experiments
 
     monkeypatch.setattr(experiments, "_LARGE_ON_CPU", replace(experiments._LARGE_ON_CPU, n=128))
-    status, out, _ = call(capsys, "run", "fig1", "--widths", 8, 16, 32, *SHORT, "--out", tmp_path)
+    few = ("run", "fig1", "--widths", 8, 16, 32, *SHORT, "--out", tmp_path)
+    status, out, _ = call(capsys, *few)
     assert status == 0 and "18 of 18 points" in out and out.count("strong superposition, ") == 3
+    losses = [f"a,x,{m},{100 / m**0.9 + 2}" for m in (64, 128, 256, 512)]
+    (tmp_path / "losses.csv").write_text("\n".join(["family,dataset,m,loss", *losses]))
+    status, out, _ = call(capsys, *few, "--losses", tmp_path / "losses.csv")
+    assert status == 0 and "\nheld: the losses of language models" in out
 
 
 def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, monkeypatch):
@@ -92,7 +113,7 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
     monkeypatch.setattr(scaling, "run_cells", lambda cells, **options: seen.extend(cells) or Outcome({}, {}, []))
     words = ("run", "quick", "--device", "cuda", "--out", tmp_path)
     assert call(capsys, *words, "--submit", "slurm")[0] == 0
-    assert {cell.arguments[-1] for cell in seen} == {"cuda"} and len(seen) == 1  # all widths in one program
+    assert {cell.arguments[-1] for cell in seen} == {"cuda"} and len(seen) == 1  # all widths in one cell
     status, _, err = call(capsys, *words)
     assert status == 2 and "PyTorch finds no GPU here" in err
 
@@ -115,6 +136,8 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
         (["fit", "latin.csv"], "is no csv file"),
         (["fit", "no_such.csv"], "A file is missing"),
         (["run", "fig8", "--losses", "word.csv"], "line 3: could not convert"),
+        (["run", "fig1", "--losses", "word.csv"], "line 3: could not convert"),  # before the training
+        (["fit", "same.csv"], "all the same, so they have no exponent"),
     ],
 )
 def test_mistakes_are_named(tmp_path, monkeypatch, capsys, words, said):
@@ -124,6 +147,8 @@ def test_mistakes_are_named(tmp_path, monkeypatch, capsys, words, said):
     (tmp_path / "a.npy").write_text("hello")
     (tmp_path / "latin.csv").write_bytes(b"famille\ncaf\xe9\n")
     (tmp_path / "word.csv").write_text("family,dataset,m,loss\na,b,1,2\na,b,many,2\n")
+    same = [f"a,b,{m},2" for m in (64, 128, 256, 512)]
+    (tmp_path / "same.csv").write_text("\n".join(["family,dataset,m,loss", *same]))
     np.save(tmp_path / "real.npy", np.ones(3))
     np.save(tmp_path / "few.npy", np.arange(3))
     status, _, err = call(capsys, *words, "--out", "out")

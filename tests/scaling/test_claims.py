@@ -82,15 +82,44 @@ def test_figure_5_takes_the_cleanest():
     assert claims_of("fig5", [r | {"decay": -1.0} for r in rows]) == []
 
 
-def test_figures_6_and_7():
+def test_figure_6():
     rows = [
         row(-1.0, m, 5 / m, overlap_mean=0.95 / m, overlap_variance=1e-6, strong_rows=500,
             phi_one=published.NORM_ABOVE_ONE[1.0, m])
         for m in WIDTHS
     ]  # fmt: skip
-    assert [claim.held for claim in claims_of("fig6", rows)] == [True] * 3
-    rows = [row(-0.5556, m, (1 + d) * 5 / m, density=d, active=1 + 6 * d) for d in (0.0, 0.5, 1.0) for m in WIDTHS]
+    assert [claim.held for claim in claims_of("fig6", rows)] == [True] * 4
+    line = row(-1.0, 1, 5, overlap_mean=1.0, overlap_variance=0.0, strong_rows=500, phi_one=0.5)
+    assert claims_of("fig6", [*rows, line])[1] == claims_of("fig6", rows)[1]  # one dimension has no variance
+    few = claims_of("fig6", [r | {"phi_one": 0.9 * r["m"] / 1000} for r in rows])
+    assert [claim.held for claim in few] == [True, True, False, False]
+    assert few[-1].ours == "0.9 to 0.9 m/n" and few[-1].paper == "phi_1 = 8 to 37 m/n"
+
+
+def test_skewed_frequencies_have_twice_alpha_less_one():
+    rows = []
+    for alpha in (1.75, 2.0):
+        for decay in (-0.7778, -0.5556, -0.3333):
+            part = of_exponent(published.EXPONENTS[alpha, decay], decay, alpha=alpha, phi_one=1.0)
+            rows += [r | dict(overlap_mean=1 / r["m"], overlap_variance=0.0, strong_rows=500) for r in part]
+    claim = claims_of("fig6", rows)[-1]
+    assert "2(alpha - 1)" in claim.statement and claim.held
+    assert claim.ours == claim.paper == "off by -0.06 to +0.29"
+    flat = [r | {"loss": 5 / r["m"]} for r in rows]  # 1 at every alpha: short of 1.5 and of 2
+    assert claims_of("fig6", flat)[-1].held is False and claims_of("fig6", flat)[-1].ours == "off by -1.00 to -0.50"
+
+
+def test_figure_7():
+    rows = [row(-0.5556, m, (1 + d) * 5 / m, density=d, active=1 + 6 * d, n=200) for d in (0, 0.5, 1) for m in WIDTHS]
     assert [claim.held for claim in claims_of("fig7", rows)] == [True, True]
+    lines = [
+        row(-0.5556, m, loss, density=density, active=1 + 6.485 * density)
+        for density, losses in published.LINES.items()
+        for m, loss in zip(WIDTHS, losses)
+    ]
+    claim = claims_of("fig7", lines)[-1]
+    assert claim.held and claim.paper == "18 values of Figure 7" and claim.ours == "mean ratio off by 0%"
+    assert claims_of("fig7", [r | {"loss": 1.5 * r["loss"]} for r in lines])[-1].held is False
 
 
 def test_all_claims_of_figure_1_are_decided():

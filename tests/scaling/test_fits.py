@@ -53,6 +53,45 @@ def test_mistakes_are_named():
             joint_fit(widths, losses, ["a"] * 4)
 
 
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([2.0] * 5, "all the same, so they have no exponent"),
+        ([2.0, 1.0, 2.0, 1.0, 2.0], "no power of the width: it explains 17% .* chance would explain as much in 83%"),
+        ([1.0, 2.0, 3.0, 4.0, 5.0], "no power of the width"),  # they rise, which no positive power does
+        ([9.0, 8.0, 7.0, 6.0, 5.0], "did not settle.*logarithm of the width"),
+        ([2.0, math.nan, 2.0, 1.5, 1.0], "positive, finite"),
+    ],
+)
+def test_losses_without_a_power_of_the_width_are_named(losses, said):
+    with pytest.raises(HypvisionError, match=said):
+        joint_fit([64, 128, 256, 512, 1024], losses, ["a"] * 5)
+
+
+def test_noise_has_no_exponent():
+    """Of forty draws most are refused: the level is 5 % for a line, and an exponent that is free fits more."""
+    refused = 0
+    for losses in 2 + 0.1 * np.random.default_rng(0).standard_normal((40, 20)):
+        try:
+            joint_fit([64, 128, 256, 512, 1024] * 4, losses.tolist(), [g for g in "abcd" for _ in range(5)])
+        except HypvisionError:
+            refused += 1
+    assert refused >= 34
+
+
+def test_widths_that_determine_no_exponent_are_named():
+    for widths, groups in (
+        ([64, 64, 64, 128, 128, 128, 256, 256, 256], "aaabbbccc"),
+        ([64, 64, 64, 128, 128], "aaaaa"),
+    ):
+        losses = [2 + 100 / m**0.9 + 0.01 * k for k, m in enumerate(widths)]
+        with pytest.raises(HypvisionError, match="widths determine no exponent"):
+            joint_fit(widths, losses, list(groups))
+    widths, groups = [64, 128, 128, 256, 256, 256], "aabbbb"  # no group has three, together they have
+    found = joint_fit(widths, [2 + 100 / m**0.9 for m in widths], list(groups))
+    assert found.exponent == pytest.approx(0.9)
+
+
 WIDTHS = {
     "opt": [768, 1024, 2048, 2560, 4096, 5120, 7168, 9216],
     "qwen": [896, 1536, 2048, 3584, 5120, 5120, 8192],

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hypvision.errors import HypvisionError
 from hypvision.scaling.language_models import (
@@ -49,6 +51,8 @@ def test_random_heads_are_in_strong_superposition():
     found = head_statistics(head, block=900)
     assert found["overlap_times_m"] == pytest.approx(1, abs=0.02) and found["m"] == 64 and found["tokens"] == 4000
     assert found["norm_min"] > 4 and found["norm_mean"] == pytest.approx(8, rel=0.02)
+    assert found["frame_potential"] == pytest.approx(1 + 63 / 4000, rel=1e-3)
+    assert found["welch"] == pytest.approx(((4000 - 64) / (64 * 3999)) ** 0.5)
     mean, std = found["overlap_mean_absolute"], found["overlap_std_absolute"]
     assert mean**2 + std**2 == pytest.approx(found["overlap_mean"])
     for wrong in (torch.ones(3), torch.ones(1, 3), torch.ones(3, 3, dtype=torch.int64)):
@@ -57,6 +61,34 @@ def test_random_heads_are_in_strong_superposition():
     head[3, 3] = float("nan")
     with pytest.raises(HypvisionError, match="NaN or infinity"):
         head_statistics(head)
+
+
+class Largest(TorchDispatchMode):
+    """The bytes of the largest tensor that an operation made, views not counted."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        there = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in there:
+                self.bytes = max(self.bytes, tensor.untyped_storage().nbytes())
+        return made
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_head_is_read_block_by_block(dtype):
+    head = torch.randn(603, 64, generator=torch.Generator().manual_seed(2)).to(dtype)
+    with Largest() as made:
+        found = head_statistics(head, block=50)
+    assert 0 < made.bytes <= 50 * 64 * 4  # one block in float32; in half precision the whole head is six times that
+    wide = head.double()
+    squares = (wide @ wide.T).square() / torch.outer(*[wide.square().sum(1)] * 2)
+    squares = squares[torch.triu_indices(603, 603, 1).unbind()]
+    assert found["overlap_mean"] == pytest.approx(squares.mean().item(), rel=1e-6)
+    assert found["overlap_max"] == pytest.approx(squares.max().sqrt().item(), rel=1e-6)
+    assert found["norm_std"] == pytest.approx(wide.norm(dim=1).std().item(), rel=1e-5)
 
 
 def test_counting_stops_and_exponents_are_found():

@@ -38,6 +38,64 @@ def test_welch_bound(count, m, bound):
     assert measures.welch_bound(count, m) == pytest.approx(bound, abs=6e-6)
 
 
+def directions(m, count):
+    return torch.randn(count, m, dtype=torch.float64, generator=torch.Generator().manual_seed(count))
+
+
+GOLDEN = (1 + math.sqrt(5)) / 2
+ETFS = {  # vectors, dimensions, their one overlap, all from textbooks
+    "simplex": (torch.eye(8, dtype=torch.float64) - 1 / 8, 7, 1 / 7),
+    "Mercedes-Benz": (torch.tensor([[0.0, 1.0], [3**0.5 / 2, -0.5], [-(3**0.5) / 2, -0.5]]).double(), 2, 1 / 2),
+    "icosahedron": (
+        torch.tensor(
+            [[0, 1, GOLDEN], [0, -1, GOLDEN], [1, GOLDEN, 0], [-1, GOLDEN, 0], [GOLDEN, 0, 1], [-GOLDEN, 0, 1]]
+        ),
+        3,
+        1 / math.sqrt(5),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ETFS)
+def test_equiangular_tight_frames(name):
+    vectors, m, overlap = ETFS[name]
+    vectors = vectors.double()
+    vectors = vectors * torch.linspace(0.5, 3, len(vectors), dtype=torch.float64)[:, None]  # lengths do not count
+    found = measures.frame(measures.overlaps(vectors), m)
+    assert found.bound == pytest.approx(overlap) and found.excess == pytest.approx(0, abs=1e-7)
+    assert found.potential == pytest.approx(1) and found.deviation == pytest.approx(0, abs=1e-6) and found.possible
+    # As many again, elsewhere: more than there can be in an ETF of so few dimensions.
+    more = measures.frame(measures.overlaps(torch.cat([vectors, directions(vectors.shape[1], 25)])), m)
+    assert more.excess > 0.01 and more.deviation > 0.01 and more.possible == (m == 7 and len(vectors) + 25 <= 28)
+
+
+@pytest.mark.parametrize("m", [2, 3, 7])
+def test_an_orthoplex_is_tight_but_not_equiangular(m):
+    axes = torch.eye(m, dtype=torch.float64)
+    found = measures.frame(measures.overlaps(torch.cat([axes, -axes])), m)
+    mean = 1 / (2 * m - 1)  # of each vector's overlaps with the others one is 1, the rest are 0
+    assert found.potential == pytest.approx(1) and found.bound == pytest.approx(math.sqrt(mean))
+    assert found.excess == pytest.approx(1 - math.sqrt(mean))
+    assert found.deviation == pytest.approx(math.sqrt(mean - mean**2)) and found.possible == (m > 2)
+
+
+def test_orthonormal_vectors_and_repeated_ones():
+    few = measures.frame(measures.overlaps(torch.eye(5)[:3]), 5)
+    assert few == measures.Frame(0, 0, 1, 0, True)
+    same = measures.frame(measures.overlaps(torch.ones(4, 5)), 5)  # equiangular, and as far from tight as can be
+    assert same.excess == pytest.approx(1) and same.potential == pytest.approx(4)
+    assert same.deviation == pytest.approx(0, abs=1e-3)
+
+
+def test_random_frames_are_neither_tight_nor_equiangular():
+    m, count = 6, 3000
+    found = measures.frame(measures.overlaps(directions(m, count)), m)
+    mean = math.gamma(m / 2) / (math.sqrt(math.pi) * math.gamma((m + 1) / 2))  # of |w_i . w_j|
+    assert found.potential == pytest.approx(1 + (m - 1) / count, abs=2e-3) and found.potential > 1
+    assert found.deviation == pytest.approx(math.sqrt(1 / m - mean**2), rel=0.01)
+    assert found.excess > 0.5 and not found.possible
+
+
 def test_random_vectors():
     m, weight = 8, torch.randn(3000, 8, generator=torch.Generator().manual_seed(0))
     found, (mean, variance) = measures.overlaps(weight, 700), measures.random_overlaps(m)

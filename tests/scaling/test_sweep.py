@@ -88,6 +88,10 @@ def test_what_is_recorded(one_by_one):
     assert abs(rows[0]["loss"] - losses[-20:].mean().item() * 40) < 5 * rows[0]["loss_std"]
     assert rows[0]["m"] == 3 and rows[0]["decay"] == -1 and rows[0]["shortened"] == ""
     json.dumps(rows, allow_nan=False)
+    row = next(row for row in rows if row["strong_rows"] > row["m"])
+    assert row["welch_excess"] == pytest.approx(row["overlap_max"] - row["welch"]) and row["welch_excess"] > 0
+    assert 1 <= row["frame_potential"] < row["m"] and row["overlap_deviation"] > 0
+    assert row["etf_possible"] == (row["strong_rows"] <= row["m"] * (row["m"] + 1) / 2)
 
 
 def test_one_step_and_one_test_batch_have_no_deviation(tmp_path):
@@ -143,6 +147,7 @@ def test_a_loss_that_is_no_number_is_named(tmp_path, monkeypatch):
 def test_banks():
     widths = [[point.m for point in bank] for bank in banks_of(_of_widths(10, 15, 25, 39, 63, 100), "cuda", 1000)]
     assert widths == [[100, 63], [39, 25], [15, 10]]
+    assert len(banks_of([point for point in experiment("fig1", gpu=True).points if point.alpha], "cuda", 10240)) == 8
     assert sorted(map(len, banks_of(POINTS, "cpu", 40))) == [2, 2, 2]  # two decays of each width
     assert sorted(map(len, banks_of(POINTS, "cpu", 5000))) == [1, 1, 1, 1, 2]  # wider ones have no room together
 
@@ -158,7 +163,7 @@ def test_the_grids_are_the_papers():
     assert WIDTHS == (10, 15, 25, 39, 63, 100) and len(ALPHAS) == 17
     assert DECAYS == (-1, -0.7778, -0.5556, -0.3333, -0.1111, 0.1111, 0.3333, 0.5556, 0.7778, 1)
     sizes = {name: len(experiment(name).points) for name in ("fig3", "fig4", "fig5", "fig6", "fig7")}
-    assert sizes == dict(fig3=60 + 160, fig4=1020, fig5=1020, fig6=17 * 4 * 6, fig7=9 * 10 + 9 * 5)
+    assert sizes == dict(fig3=60 + 160, fig4=1020, fig5=1020, fig6=17 * 5 * 6, fig7=9 * 10 + 9 * 5)
     large = experiment("fig1", gpu=True)
     assert len(large.points) == 48 and large.settings.n == 10240 and not large.settings.shortened
     assert len(experiment("fig1").points) == 30 and "n 2048" in experiment("fig1").settings.shortened
@@ -168,7 +173,7 @@ def test_the_grids_are_the_papers():
 
 
 def test_parts_of_a_grid():
-    chosen = narrowed(experiment("fig4"), alphas=[1], decays=[-0.556, 0.333], widths=[10], replicates=2, steps=2000)
+    chosen = narrowed(experiment("fig4", widths=[10]), alphas=[1], decays=[-0.556, 0.333], replicates=2, steps=2000)
     assert len(chosen.points) == 4 and {point.decay for point in chosen.points} == {-0.5556, 0.3333}
     assert chosen.settings.steps == 2000 and chosen.settings.warmup == 200
     assert chosen.settings.shortened == "steps 2000 (paper: 20000)"
@@ -182,6 +187,44 @@ def test_parts_of_a_grid():
     ):
         with pytest.raises(HypvisionError, match=said):
             experiment(name)
+
+
+def test_widths_and_features_of_ones_own():
+    extra = narrowed(experiment("fig6", widths=range(150, 40, -20)))  # the paper's run between 50 and 150
+    assert {point.m for point in extra.points} == {50, 70, 90, 110, 130, 150} and extra.settings.n == 1000
+    assert {point.alpha for point in extra.points} == set(ALPHAS)
+    assert marked(extra.settings.shortened) == "different: m 50 to 150 (paper: 10 to 100)"
+    single = experiment("fig3", widths=[8, 30, 60])
+    assert {point.m for point in single.points if point.alpha != 1} == {30}  # the nearest to the figure's 39
+    assert {point.m for point in single.points if point.alpha == 1} == {8, 30, 60}
+    assert {point.m for point in experiment("fig7", widths=[8, 30, 60]).points if point.decay > 0} == {60}
+    for figure, widths, features, said in (
+        ("fig4", [10, 100], None, ""),
+        ("fig4", [12], 500, "shortened: n 500 (paper: 1000), m 12 (paper: 10 to 100)"),
+        ("fig4", None, 4000, "different: n 4000 (paper: 1000)"),
+        ("fig1", None, 10240, "shortened: m up to 128 (paper: 1024)"),
+        ("fig1", [8, 1024], 10240, ""),
+        ("quick", [10, 100], 1000, "shortened: batch 512 (2048), steps 4000 (20000)"),
+    ):
+        chosen = narrowed(experiment(figure, widths=widths), features=features)
+        assert marked(chosen.settings.shortened) == said
+        assert chosen.settings.n == (features or 1000)
+    with pytest.raises(HypvisionError, match="The width is 63, with 50 features"):
+        narrowed(experiment("fig4"), features=50)
+
+
+def test_seeds(tmp_path, one_by_one):
+    other = replace(SETTINGS, seed=7)
+    rows = run(tmp_path / "7", POINTS[:1], other, dtype=torch.float64)
+    again = run(tmp_path / "again", POINTS[:1], other, dtype=torch.float64)
+    assert rows[0]["loss"] == again[0]["loss"] != one_by_one[1][0]["loss"]
+    first = [weights_of(folder, POINTS[0], SETTINGS)[2][0] for folder in (tmp_path / "7", one_by_one[0])]
+    assert first[0] != first[1]
+    with pytest.raises(HypvisionError, match=r"another grid: seed 7 \(now 0\)"):
+        open_results(tmp_path / "7", SETTINGS)
+    path = tmp_path / "7" / "settings.json"
+    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "seed"}))
+    open_results(tmp_path / "7", SETTINGS)  # of a version without seeds, whose numbers are those of 0
 
 
 @pytest.mark.parametrize(
