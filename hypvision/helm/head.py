@@ -25,12 +25,12 @@ BLOCK = 256
 class _CrossEntropy(Function):
     @staticmethod
     def forward(ctx, hidden, weight, target, dtype, block):
-        count, w = hidden.shape[0], weight.to(dtype)
+        count, w = max(hidden.shape[0], 1), weight.to(dtype)
         total = hidden.new_zeros((), dtype=torch.promote_types(dtype, torch.float32))
         by_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         by_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
         by_weight = by_weight if ctx.needs_input_grad[1] else None
-        for begin in range(0, count, block):
+        for begin in range(0, hidden.shape[0], block):
             part, label = hidden[begin : begin + block].to(dtype), target[begin : begin + block, None]
             logits = rows.upcast(part @ w.T)
             highest = logits.amax(-1, keepdim=True)
@@ -40,8 +40,9 @@ class _CrossEntropy(Function):
             total += (mass.log() - chosen).sum()
             if by_hidden is None and by_weight is None:
                 continue
-            p.div_(mass.mul_(count))
-            p.scatter_add_(1, label, p.new_full(label.shape, -1.0 / count))
+            # Not divided by the count here: that would take the tokens that are absent below what float16 can hold.
+            p.div_(mass)
+            p.scatter_add_(1, label, p.new_full(label.shape, -1.0))
             p = p.to(dtype)
             if by_hidden is not None:
                 by_hidden[begin : begin + block] = p @ w
@@ -50,13 +51,14 @@ class _CrossEntropy(Function):
             elif by_weight is not None:
                 by_weight += p.T @ part
         ctx.save_for_backward(by_hidden, by_weight)
-        ctx.dtype = weight.dtype
-        return total / max(count, 1)
+        ctx.dtype, ctx.count = weight.dtype, count
+        return total / count
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         by_hidden, by_weight = ctx.saved_tensors
+        grad = grad / ctx.count
         return (
             None if by_hidden is None else by_hidden * grad.to(by_hidden.dtype),
             None if by_weight is None else by_weight.mul_(grad).to(ctx.dtype),
