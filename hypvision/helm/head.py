@@ -24,12 +24,14 @@ BLOCK = 256
 
 class _CrossEntropy(Function):
     @staticmethod
-    def forward(ctx, hidden, weight, target, dtype, block):
+    def forward(ctx, hidden, weight, target, dtype, block, differentiate):
         count, w = max(hidden.shape[0], 1), weight.to(dtype)
         total = hidden.new_zeros((), dtype=torch.promote_types(dtype, torch.float32))
-        by_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        by_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
-        by_weight = by_weight if ctx.needs_input_grad[1] else None
+        to_hidden, to_weight = (differentiate and need for need in ctx.needs_input_grad[:2])
+        by_hidden = torch.empty_like(hidden) if to_hidden else None
+        by_weight = None
+        if to_weight:
+            by_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
         for begin in range(0, hidden.shape[0], block):
             part, label = hidden[begin : begin + block].to(dtype), target[begin : begin + block, None]
             logits = rows.upcast(part @ w.T)
@@ -65,6 +67,7 @@ class _CrossEntropy(Function):
             None,
             None,
             None,
+            None,
         )
 
 
@@ -86,4 +89,5 @@ def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = B
     autocast = torch.is_autocast_enabled(hidden.device.type)
     dtype = torch.get_autocast_dtype(hidden.device.type) if autocast else head.weight.dtype
     with torch.autocast(hidden.device.type, enabled=False):
-        return _CrossEntropy.apply(flat, head.weight, target, dtype, block)
+        # needs_input_grad is that of the parameters, under no_grad() too
+        return _CrossEntropy.apply(flat, head.weight, target, dtype, block, torch.is_grad_enabled())

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from hypvision.helm.head import token_losses
 from hypvision.helm.layers import RowLinear
@@ -33,3 +34,12 @@ def test_gradients_are_those_of_float64(dtype, error):
     found = head.weight.grad[64:].double()
     assert (found - absent).norm() < error * absent.norm()
     assert (hidden.grad - exact[0].grad).norm() < error * exact[0].grad.norm()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_there_is_one_product(mode):
+    head, hidden, target = made(600)
+    with mode(), FlopCounterMode(display=False) as counter:
+        loss = token_losses(head, hidden, target)
+    assert counter.get_total_flops() == 2 * 600 * WIDTH * V
+    assert not loss.requires_grad
