@@ -24,6 +24,7 @@ from torch import Tensor
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.errors import HypvisionError, require
+from hypvision.geometry import ManifoldParameter, named_manifold_parameters
 
 from .checkpoint import helm_architecture, helm_from_official, is_official_helm, official_architecture
 from .config import Architecture, architecture, preset
@@ -171,6 +172,19 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             hidden_states=(found.hidden,) if output_hidden_states else None,
         )
         return output if return_dict is not False else output.to_tuple()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **options: Any) -> Any:
+        """As every model of transformers. It replaces parameters by its own; points are marked as such again, which
+        the optimisers of :mod:`hypvision.optim` go by."""
+        found = super().from_pretrained(*args, **options)
+        model = found[0] if isinstance(found, tuple) else found  # a report comes with it, if asked for
+        for name, parameter, manifold in list(named_manifold_parameters(model)):
+            if type(parameter) is torch.nn.Parameter and not parameter.is_meta:  # neither sharded nor on a disk
+                module, _, own = name.rpartition(".")
+                points = ManifoldParameter(parameter.data, manifold, parameter.requires_grad)
+                setattr(model.get_submodule(module), own, points)
+        return found
 
     @classmethod
     def from_official(cls, source: str | Path | Mapping[str, Tensor], **options: Any) -> HelmForCausalLM:

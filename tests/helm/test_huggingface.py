@@ -7,6 +7,7 @@ from helpers.helm import tokens
 from hypvision.checkpoints import sources
 from hypvision.errors import HypvisionError
 from hypvision.helm import Helm, LatentCache, preset
+from hypvision.optim import RiemannianAdam
 
 transformers = pytest.importorskip("transformers")
 from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM  # noqa: E402
@@ -112,6 +113,21 @@ def test_auto_classes_and_half_precision(model, tmp_path):
         cast = again.to(dtype)  # .bfloat16() and .half()
         assert (cast(ids).logits - expected).abs().mean() < 0.05 * spread
         again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("options", [{}, dict(output_loading_info=True)])
+def test_points_that_are_loaded_stay_on_the_hyperboloid(options, tmp_path):
+    model_of("D").save_pretrained(tmp_path)
+    found = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, **options)
+    model, ids = (found[0] if options else found).train(), tokens(2, 9)
+    optimizer = RiemannianAdam(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        optimizer.step()
+    x = model.model.embed.weight.detach().double()[ids.unique()]
+    inner = x[:, 1:].square().sum(-1) - x[:, 0] ** 2
+    torch.testing.assert_close(inner, -torch.ones_like(inner), rtol=1e-5, atol=1e-5)
 
 
 def test_half_precision_keeps_centroids():
