@@ -155,11 +155,6 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
-        if attention_mask is not None and attention_mask.dim() != 2:
-            raise HypvisionError(
-                f"attention_mask must be (batch, tokens), got {tuple(attention_mask.shape)}. Packed documents are told "
-                "apart by sequence_id."
-            )
         found = self.model(input_ids, labels, attention_mask, sequence_id, past_key_values, logits_to_keep)
         logits = found.logits
         if logits is None and not self.training:

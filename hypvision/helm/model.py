@@ -190,14 +190,19 @@ class Helm(nn.Module):
                     f"The tokens go up to {highest}, but the model knows {self.config.vocab_size}, from 0. Take the "
                     "tokenizer that the model was trained with."
                 )
+        if cache is not None:
+            _check_cache(cache, b)
         start = 0 if cache is None else int(cache.get_seq_length())
         if start + length > self.config.max_seq_len:
             raise HypvisionError(
                 f"{start + length} tokens are more than the context of {self.config.max_seq_len} that this model has. "
                 "Shorten the prompt, ask for fewer new tokens, or build the model with a longer max_seq_len."
             )
-        if start:
-            _check_cache(cache, b)
+        if attention_mask is not None and attention_mask.shape != (b, start + length):
+            raise HypvisionError(
+                f"attention_mask must be (batch, tokens) = ({b}, {start + length}), with the tokens in the cache, "
+                f"got {tuple(attention_mask.shape)}. Packed documents are told apart by sequence_id."
+            )
         if sequence_id is not None:
             if start or sequence_id.shape != input_ids.shape:
                 raise HypvisionError(
@@ -206,14 +211,8 @@ class Helm(nn.Module):
                 )
             return Context(0, None, document_lengths(sequence_id), cache)
         mask = None
-        if attention_mask is not None:
-            if attention_mask.shape != (b, start + length):
-                raise HypvisionError(
-                    f"attention_mask must be (batch, tokens) = ({b}, {start + length}), with the tokens in the cache, "
-                    f"got {tuple(attention_mask.shape)}. Packed documents are told apart by sequence_id."
-                )
-            if not bool(attention_mask.all()):
-                mask = _padding_mask(attention_mask.bool(), start)
+        if attention_mask is not None and not bool(attention_mask.all()):
+            mask = _padding_mask(attention_mask.bool(), start)
         if mask is None and start and length > 1:
             mask = _padding_mask(torch.ones(b, start + length, dtype=torch.bool, device=input_ids.device), start)
         return Context(start, mask, None, cache)
@@ -285,6 +284,11 @@ def _padding_mask(there: Tensor, start: int) -> Tensor:
 
 
 def _check_cache(cache: object, batch: int) -> None:
+    if getattr(cache, "is_compileable", False):  # filled up with zeros, which have a time like any point
+        raise HypvisionError(
+            f"A {type(cache).__name__} has room for tokens to come, which HELM's attention would take for tokens. Give "
+            "a DynamicCache (in generate(): leave cache_implementation out) or a hypvision.helm.LatentCache."
+        )
     layers = getattr(cache, "layers", None)
     keys = getattr(layers[0], "keys", None) if layers else None
     if keys is not None and keys.shape[0] != batch:

@@ -198,6 +198,15 @@ def test_mistakes_are_sentences():
     stock = model(tokens(3, 4), use_cache=True).past_key_values
     with pytest.raises(HypvisionError, match="The cache is of a batch of 3"):
         model(tokens(2, 1), past_key_values=stock)
+    fixed = transformers.StaticCache(config=model.config, max_cache_len=20)
+    for mistake in (
+        lambda: model(tokens(2, 4), past_key_values=fixed),
+        lambda: model.generate(tokens(2, 4), max_new_tokens=2, cache_implementation="static", pad_token_id=0),
+    ):
+        with pytest.raises(HypvisionError, match="A StaticCache has room .* Give a DynamicCache"):
+            mistake()
+    with pytest.raises(HypvisionError, match="attention_mask must be"):
+        model(tokens(2, 4), attention_mask=torch.ones(2, 1, 4, 4))
     with pytest.raises(HypvisionError, match="tokenizer that the model was trained with"):
         model.generate(tokens(1, 4) + 259, max_new_tokens=2, do_sample=False, pad_token_id=0)
     with pytest.raises(HypvisionError, match="more than the context of 256"):
