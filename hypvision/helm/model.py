@@ -182,17 +182,13 @@ class Helm(nn.Module):
             HypvisionError: token numbers, masks or a cache that do not fit the model.
         """
         b, length = input_ids.shape
-        # a GPU would have to be waited for, and a compiler has no numbers
-        if input_ids.device.type == "cpu" and input_ids.numel() and not torch.compiler.is_compiling():
-            highest = int(input_ids.max())
-            if highest >= self.config.vocab_size or int(input_ids.min()) < 0:
-                raise HypvisionError(
-                    f"The tokens go up to {highest}, but the model knows {self.config.vocab_size}, from 0. Take the "
-                    "tokenizer that the model was trained with."
-                )
         if cache is not None:
             _check_cache(cache, b)
         start = 0 if cache is None else int(cache.get_seq_length())
+        # A GPU would have to be waited for, which a prompt may do and a step may not; a compiler has no numbers.
+        prompt = cache is not None and not start
+        if (prompt or input_ids.device.type == "cpu") and not torch.compiler.is_compiling():
+            check_tokens(input_ids, self.config.vocab_size)
         if start + length > self.config.max_seq_len:
             raise HypvisionError(
                 f"{start + length} tokens are more than the context of {self.config.max_seq_len} that this model has. "
@@ -251,6 +247,20 @@ class Helm(nn.Module):
         if routing and self.training and self.config.aux_alpha:
             loss = loss + self.config.aux_alpha * sum(way.balance for way in routing)
         return Output(None, loss, cross_entropy, routing, hidden)
+
+
+def check_tokens(ids: Tensor, vocab_size: int) -> None:
+    """Look at tokens before an embedding does, which on a GPU ends the process with a remark about indices.
+
+    Raises:
+        HypvisionError: tokens outside of the vocabulary.
+    """
+    lowest, highest = (int(bound) for bound in ids.aminmax()) if ids.numel() else (0, 0)
+    if lowest < 0 or highest >= vocab_size:
+        raise HypvisionError(
+            f"The tokens go from {lowest} to {highest}, but the model knows {vocab_size}, from 0. Take the tokenizer "
+            "that the model was trained with, or build the model with its vocab_size."
+        )
 
 
 def shifted(labels: Tensor, attention_mask: Tensor | None, sequence_id: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ from helpers.helm import pair, published_logits, tokens
 from references.helm import HelmMiCE, RiemannianAdam, frequencies, initial_points
 
 from hypvision.errors import HypvisionError
-from hypvision.helm import Helm, preset
+from hypvision.helm import Helm, LatentCache, preset
 from hypvision.helm.attention import Context
 from hypvision.helm.layers import PointEmbedding
 from hypvision.helm.rotary import angles
@@ -244,6 +244,18 @@ def test_mistakes_are_sentences():
     for shape in ((8, 8), (2, 8, 8), (2, 1, 8, 8)):  # defect 8: some of them are read as None, without a word
         with pytest.raises(HypvisionError, match="attention_mask must be"):
             model(tokens(2, 8), attention_mask=torch.ones(shape))
+
+
+def test_another_device_is_waited_for_at_prompts_alone(monkeypatch):
+    looked = []
+    monkeypatch.setattr("hypvision.helm.model.check_tokens", lambda ids, count: looked.append(ids.shape[1]))
+    model, cache, ids = Helm(preset("helm_d_tiny")), LatentCache(), tokens(1, 8).to("meta")
+    model.context(ids)
+    assert not looked
+    model.context(ids, cache=cache)
+    cache.update(torch.zeros(1, 2, 8, 32), torch.zeros(1, 2, 8, 32), 0)
+    model.context(ids[:, :1], cache=cache)
+    assert looked == [8]
 
 
 def test_a_square_mask_is_one_of_tokens():

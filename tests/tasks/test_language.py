@@ -19,6 +19,7 @@ from hypvision.cli import main
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
+from hypvision.tasks.language import LanguageModel
 from hypvision.tasks.language_models import _few_threads, load_folder
 
 CONFIGS = sorted(path.name for path in (ROOT / "configs/helm").glob("*.py"))
@@ -212,6 +213,20 @@ def test_mistakes_are_sentences(text, tmp_path):
     config.model.vocab_size = 100  # of another tokenizer
     with pytest.raises(HypvisionError, match="but the model knows 100, from 0. Take the tokenizer"):
         train(config, tmp_path / "run")
+
+
+def test_tokens_of_another_tokenizer_are_found_before_they_reach_a_device(tmp_path):
+    model = LanguageModel("helm_d_tiny", vocab_size=100)
+    batch = dict(input_ids=torch.tensor([[1, 100]]), sequence_id=torch.zeros(1, 2))
+    with pytest.raises(HypvisionError, match="from 1 to 100, but the model knows 100, from 0. Take the tokenizer"):
+        model.data_preprocessor(batch, True)
+    transformers = pytest.importorskip("transformers")
+    from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
+
+    HelmForCausalLM(HelmConfig.of(model.decoder.config)).save_pretrained(tmp_path)
+    transformers.ByT5Tokenizer(extra_ids=0).save_pretrained(tmp_path)
+    with pytest.raises(HypvisionError, match="has 259 tokens, but its model knows 100"):
+        load_folder(tmp_path)
 
 
 def test_metafile():
