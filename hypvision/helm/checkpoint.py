@@ -23,6 +23,7 @@ from .model import Helm
 __all__ = ["helm_from_official", "helm_to_official", "helm_variant", "is_official_helm", "official_architecture"]
 
 _ALIAS = re.compile(r"(?:^|\.)(?:c|k)$")
+_EXPERT = re.compile(r"(layers\.\d+\.ffn\.experts\.\d+)\.(expert_manifold\.|w\d\.(?:manifold\.)?[ck]$)?")
 _BUFFERS = ("attn_mask", "freqs_complex", "freqs_cis")
 
 
@@ -120,9 +121,12 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         elif name.rpartition(".")[2] not in _BUFFERS and ".add_pos." not in name:
             kept[name] = value
     for name, value in manifolds.items():
-        expert = re.match(r"(layers\.\d+\.ffn\.experts\.\d+)\.", name)
+        expert = _EXPERT.match(name)
         own = manifolds.get(f"{expert[1]}.expert_manifold.k") if expert else None
-        if not bool((value == 1).all()) and (own is None or not torch.equal(value, own)):
+        twin = manifolds.get(f"{name[:-1]}{'ck'[name[-1] == 'c']}", value)  # the same number by its other name
+        # an expert's maps are on its own manifold; what leads into it and out of it may be on the model's
+        right = [own] if own is not None and expert[2] else [1.0] if own is None else [own, 1.0]
+        if not (any(bool((value == number).all()) for number in right) and bool((value == twin).all())):
             raise HypvisionError(
                 f"The manifold '{name}' of the checkpoint has c = {value.flatten()[0].item():g}, but all but those of "
                 "experts must have 1, and an expert one everywhere. No published model is so; check the file."
