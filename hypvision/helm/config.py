@@ -48,7 +48,8 @@ class Architecture:
         route_scale: factor of the weights of the experts.
         router: ``"linear"`` in the space part, or ``"lorentz"``, minus the squared distance from a learned point.
         renorm_topk: whether the weights of the selected experts are made to sum to 1; None: for the sigmoid alone.
-        moe_combine: ``"released"``, one residual connection after the other, or ``"centroid"``, the paper's.
+        moe_combine: ``"released"``, one residual connection after the other, shared experts joined in one of the
+            model's curvature; or ``"centroid"``, the paper's, with shared experts that have curvatures of their own.
         train_curv: learn the curvatures of the experts.
         expert_c_init: initial ``c = -1/K`` of the experts, one for all or a list.
         bias_rule: how the load bias of the router follows the loads: ``"proportional"`` or DeepSeek's ``"sign"``.

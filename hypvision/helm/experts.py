@@ -95,10 +95,13 @@ class MixtureOfCurvatures(nn.Module):
         self.experts = nn.ModuleList(
             FeedForward(config, config.mice_inter_dim, c if config.lorentz else None, config.train_curv) for c in values
         )
-        self.shared = None
-        if config.n_shared_experts:
-            self.shared = FeedForward(config, config.n_shared_experts * config.mice_inter_dim)
-            if config.lorentz and config.moe_combine == "released":
+        count = config.n_shared_experts
+        if config.lorentz and config.moe_combine == "centroid":  # the paper's have curvatures of their own
+            found = [FeedForward(config, config.mice_inter_dim, 1.0, config.train_curv) for _ in range(count)]
+            self.shared = nn.ModuleList(found)
+        else:
+            self.shared = FeedForward(config, count * config.mice_inter_dim) if count else None
+            if count and config.lorentz:
                 self.w_y = nn.Parameter(torch.empty(1))
                 self.scale = nn.Parameter(torch.empty(1))
         self.reset_parameters()
@@ -124,17 +127,17 @@ class MixtureOfCurvatures(nn.Module):
         done = torch.cat([expert(part) for expert, part in zip(self.experts, parts)])
         back = torch.empty_like(order).scatter_(0, order, torch.arange(count * k, device=order.device)).view(count, k)
         routed = [rows.upcast(done).index_select(0, back[:, i]) for i in range(k)]
-        shared = None if self.shared is None else rows.upcast(self.shared(flat))
+        experts = self.shared if isinstance(self.shared, nn.ModuleList) else [self.shared] if self.shared else []
+        shared = [rows.upcast(expert(flat)) for expert in experts]
         out = self._combine(shared, routed, weights).view_as(x)
         share = scores / scores.sum(-1, keepdim=True)
         load = counts * (config.n_routed_experts / (k * max(count, 1)))
         return out, Routing(counts, (load * share.mean(0)).sum())
 
-    def _combine(self, shared: Tensor | None, routed: list[Tensor], weights: Tensor) -> Tensor:
+    def _combine(self, shared: list[Tensor], routed: list[Tensor], weights: Tensor) -> Tensor:
         config = self.config
         if not config.lorentz:
-            out = sum(y * w for y, w in zip(routed, weights.split(1, -1)))
-            return out if shared is None else out + shared
+            return sum((y * w for y, w in zip(routed, weights.split(1, -1))), sum(shared))
         released = config.moe_combine == "released"
         w_y, scale = (rows.upcast(self.w_y), rows.upcast(self.scale)) if hasattr(self, "w_y") else (None, None)
         return rows.combine(shared, routed, weights, w_y, scale, released, config.safe_clamp, config.fused)

@@ -21,6 +21,7 @@ KINDS = [
     ("helm_d_tiny", {}),
     ("helm_mice_tiny", {}),
     ("helm_mice_tiny", dict(q_lora_rank=24, n_shared_experts=2)),
+    ("helm_mice_tiny", dict(moe_combine="centroid", n_shared_experts=2)),
     ("helm_mice_tiny", dict(project_emb=True, n_dense_layers=2, n_routed_experts=3)),
 ]
 

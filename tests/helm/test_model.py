@@ -22,6 +22,7 @@ MODELS = {
     ),
     "MiCE, Lorentz router": ("helm_mice_tiny", dict(router="lorentz", renorm_topk=True)),
     "MiCE, centroid": ("helm_mice_tiny", dict(moe_combine="centroid", renorm_topk=True)),
+    "MiCE, centroid, two shared": ("helm_mice_tiny", dict(moe_combine="centroid", n_shared_experts=2)),
     "MiCE, more of all": ("helm_mice_tiny", dict(n_shared_experts=2, n_activated_experts=3, route_scale=1.5)),
     "MiCE, published floors": ("helm_mice_tiny", dict(safe_clamp=False)),
 }  # fmt: skip
@@ -50,6 +51,8 @@ def test_logits_and_gradients_are_the_published(name, fused):
         curvature = official.layers[1].ffn.experts[1].manifold.k.grad
         if curvature is not None:
             torch.testing.assert_close(ours.layers[1].ffn.experts[1].c.grad.squeeze(), curvature, rtol=2e-3, atol=1e-7)
+        for a, b in zip(ours.layers[1].ffn.shared, official.layers[1].ffn.shared_experts) if "centroid" in name else ():
+            torch.testing.assert_close(a.c.grad.squeeze(), b.manifold.k.grad, rtol=2e-3, atol=1e-7)
         counts = official(ids)[1]
         assert all(torch.equal(a, way.counts) for a, way in zip(counts, found.routing))
     # nothing has come where there are no coordinates
