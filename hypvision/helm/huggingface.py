@@ -27,7 +27,7 @@ from hypvision.errors import HypvisionError, require
 from hypvision.geometry import ManifoldParameter, named_manifold_parameters
 
 from .checkpoint import helm_architecture, helm_from_official, is_official_helm, official_architecture
-from .config import Architecture, architecture, preset
+from .config import ALIASES, Architecture, architecture, preset
 from .model import Helm
 
 require("transformers", "lm")
@@ -62,6 +62,7 @@ class HelmConfig(PretrainedConfig):
         "num_attention_heads": "n_heads",
         "intermediate_size": "inter_dim",
         "max_position_embeddings": "max_seq_len",
+        **ALIASES,
     }
 
     def __init__(self, **options: Any):
@@ -132,7 +133,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         past_key_values: object | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         sequence_id: Tensor | None = None,
         return_dict: bool | None = None,
         output_hidden_states: bool | None = None,
@@ -159,7 +160,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         logits = found.logits
         if logits is None and not self.training:
             with torch.no_grad():
-                logits = self.model.head(found.hidden.to(self.model.head.weight.dtype)).float()
+                logits = self.model.logits(found.hidden, logits_to_keep).float()
         output = CausalLMOutputWithPast(
             loss=found.loss,
             logits=logits,

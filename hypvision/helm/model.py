@@ -220,7 +220,7 @@ class Helm(nn.Module):
         attention_mask: Tensor | None = None,
         sequence_id: Tensor | None = None,
         cache: object | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
     ) -> Output:
         """One pass.
 
@@ -231,7 +231,7 @@ class Helm(nn.Module):
             attention_mask: ``(B, L)``, or with a cache ``(B, all)``: 0 for padding.
             sequence_id: ``(B, L)``, numbers of the documents in a row, -1 for padding: none sees another.
             cache: keeps what later tokens need of these, with ``update`` and ``get_seq_length``.
-            logits_to_keep: how many of the last positions to compute logits of; 0: all.
+            logits_to_keep: how many of the last positions to compute logits of; 0: all; or which, ``(count,)``.
 
         Raises:
             HypvisionError: more tokens than the context, or arguments that do not go together.
@@ -239,14 +239,18 @@ class Helm(nn.Module):
         context = self.context(input_ids, attention_mask, sequence_id, cache)
         hidden, routing = self.hidden(input_ids, context)
         if labels is None:
-            kept = hidden[:, -logits_to_keep:] if logits_to_keep else hidden
-            return Output(rows.upcast(apply_linear(self.head, kept)), None, None, routing, hidden)
+            return Output(self.logits(hidden, logits_to_keep), None, None, routing, hidden)
         target = shifted(labels, attention_mask, sequence_id)
         cross_entropy = token_losses(self.head, hidden, target)
         loss = cross_entropy
         if routing and self.training and self.config.aux_alpha:
             loss = loss + self.config.aux_alpha * sum(way.balance for way in routing)
         return Output(None, loss, cross_entropy, routing, hidden)
+
+    def logits(self, hidden: Tensor, logits_to_keep: int | Tensor = 0) -> Tensor:
+        """Logits ``(B, kept, V)`` of points ``(B, L, width)``."""
+        which = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        return rows.upcast(apply_linear(self.head, hidden[:, which]))
 
 
 def check_tokens(ids: Tensor, vocab_size: int) -> None:

@@ -94,6 +94,16 @@ def test_padding_on_either_side_changes_no_loss(model):
 
 
 @torch.no_grad()
+def test_logits_of_positions(model):
+    ids = tokens(2, 9)
+    every = model(ids).logits
+    for kept, expected in ((3, every[:, -3:]), (torch.tensor([1, 4]), every[:, [1, 4]])):
+        for labels in (None, ids):
+            torch.testing.assert_close(model(ids, labels=labels, logits_to_keep=kept).logits, expected)
+    assert HelmConfig(n_routed_experts=4, moe_inter_dim=70, expert_c_init="ones").architecture().mice_inter_dim == 70
+
+
+@torch.no_grad()
 def test_auto_classes_and_half_precision(model, tmp_path):
     ids = tokens(2, 9)
     model.save_pretrained(tmp_path)

@@ -174,6 +174,26 @@ def test_curvatures_cannot_become_negative():
     assert model(tokens()).logits.isfinite().all()
 
 
+def test_options_by_their_other_names():
+    """Later official code says moe_inter_dim, and ones are what is released."""
+    named = preset("helm_mice_tiny", moe_inter_dim=70, expert_c_init="ones")
+    assert named == preset("helm_mice_tiny", mice_inter_dim=70)
+    model = Helm(preset("helm_mice_tiny", expert_c_init=[0.5, 1.0, 2.0, 10.0]))
+    assert [expert.c.item() for expert in model.layers[1].ffn.experts] == [0.5, 1.0, 2.0, 10.0]
+    with pytest.raises(HypvisionError, match="another name of mice_inter_dim, but they are 70 and 60"):
+        preset("helm_mice_tiny", moe_inter_dim=70, mice_inter_dim=60)
+    with pytest.raises(HypvisionError, match="expert_c_init must be 'ones', a positive number or 4"):
+        preset("helm_mice_tiny", expert_c_init="twos")
+
+
+@torch.no_grad()
+def test_logits_of_positions():
+    model, ids = Helm(preset("helm_d_tiny")).eval(), tokens(2, 9)
+    every = model(ids).logits
+    for kept, expected in ((3, every[:, -3:]), (torch.tensor([1, 4]), every[:, [1, 4]])):
+        torch.testing.assert_close(model(ids, logits_to_keep=kept).logits, expected)
+
+
 @pytest.mark.parametrize("rule", ["proportional", "sign"])
 def test_router_bias_follows_the_loads(rule):
     model = Helm(preset("helm_mice_tiny", bias_rule=rule))
