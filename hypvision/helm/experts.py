@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from . import rows
 from .config import Architecture
-from .layers import FeedForward, Layout
+from .grouped import grouped_linear
+from .layers import FeedForward, Layout, RowLinear, compute_dtype
 
 __all__ = ["Gate", "MixtureOfCurvatures", "Routing"]
 
@@ -117,14 +118,17 @@ class MixtureOfCurvatures(nn.Module):
         flat, config = x.flatten(0, -2), self.config
         weights, chosen, scores = self.gate(flat)
         count, k = chosen.shape
-        order = chosen.flatten().argsort(stable=True)
         every = chosen.flatten()
         order = every.argsort(stable=True)
         # not bincount, which waits for a GPU to learn how many numbers it gives
         counts = every.new_zeros(config.n_routed_experts).scatter_add_(0, every, torch.ones_like(every))
         # one gather; an expert without tokens gets none, and so its weights a gradient of zero
-        parts = flat.index_select(0, order // k).split(counts.tolist())
-        done = torch.cat([expert(part) for expert, part in zip(self.experts, parts)])
+        gathered = flat.index_select(0, order // k)
+        plain = all(isinstance(layer, RowLinear) for e in self.experts for layer in (e.gate_up, e.down))  # no adapters
+        if torch.compiler.is_compiling() and plain:
+            done = self._in_one_graph(gathered, counts, every[order])
+        else:
+            done = torch.cat([expert(part) for expert, part in zip(self.experts, gathered.split(counts.tolist()))])
         back = torch.empty_like(order).scatter_(0, order, torch.arange(count * k, device=order.device)).view(count, k)
         routed = [rows.upcast(done).index_select(0, back[:, i]) for i in range(k)]
         experts = self.shared if isinstance(self.shared, nn.ModuleList) else [self.shared] if self.shared else []
@@ -134,6 +138,17 @@ class MixtureOfCurvatures(nn.Module):
         load = counts * (config.n_routed_experts / (k * max(count, 1)))
         return out, Routing(counts, (load * share.mean(0)).sum())
 
+    def _in_one_graph(self, x: Tensor, counts: Tensor, own: Tensor) -> Tensor:
+        """The experts' rows ``(N, width)`` of gathered points, of the experts ``own``; no number of rows is asked."""
+        first = self.experts[0]
+        c: float | Tensor = 1.0
+        if first.initial_c is not None:
+            c = torch.cat([expert.curvature() for expert in self.experts])[own, None]
+            x = x * torch.sqrt(c)
+        h = rows.swiglu(_grouped(x, counts, [e.gate_up for e in self.experts]), first.inner.n, c, first.fused)
+        out = rows.upcast(_grouped(h, counts, [e.down for e in self.experts]))
+        return out if first.initial_c is None else out / torch.sqrt(c)
+
     def _combine(self, shared: list[Tensor], routed: list[Tensor], weights: Tensor) -> Tensor:
         config = self.config
         if not config.lorentz:
@@ -141,3 +156,11 @@ class MixtureOfCurvatures(nn.Module):
         released = config.moe_combine == "released"
         w_y, scale = (rows.upcast(self.w_y), rows.upcast(self.scale)) if hasattr(self, "w_y") else (None, None)
         return rows.combine(shared, routed, weights, w_y, scale, released, config.safe_clamp, config.fused)
+
+
+def _grouped(x: Tensor, counts: Tensor, layers: list[RowLinear]) -> Tensor:
+    """Groups of rows through linear layers, one each."""
+    dtype = compute_dtype(x, layers[0].weight)
+    weights = [layer.weight.to(dtype) for layer in layers]
+    biases = [layer.bias.to(dtype) for layer in layers if layer.bias is not None]
+    return grouped_linear(x.to(dtype), counts, weights, biases)

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from hypvision.geometry.numerics import plain
 
 from . import rows
-from .layers import RowLinear, apply_linear
+from .layers import RowLinear, apply_linear, compute_dtype
 
 __all__ = ["token_losses"]
 
@@ -86,8 +86,7 @@ def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = B
     kept = (target != -100).nonzero().flatten()
     if kept.numel() < target.numel():
         flat, target = flat.index_select(0, kept), target[kept]
-    autocast = torch.is_autocast_enabled(hidden.device.type)
-    dtype = torch.get_autocast_dtype(hidden.device.type) if autocast else head.weight.dtype
+    dtype = compute_dtype(hidden, head.weight)
     with torch.autocast(hidden.device.type, enabled=False):
         # needs_input_grad is that of the parameters, under no_grad() too
         return _CrossEntropy.apply(flat, head.weight, target, dtype, block, torch.is_grad_enabled())
