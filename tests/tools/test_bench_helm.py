@@ -1,6 +1,7 @@
 """The benchmark of language models counts and writes what it says; the times themselves are not tested."""
 
 import argparse
+import time
 
 import pytest
 from bench import helm as bench
@@ -28,6 +29,13 @@ def test_numbers_of_a_plain_cache():
     """Space parts of keys and values of all heads, as published for each size."""
     for name, count in {"helm_d_115m": 768, "helm_mice_120m": 486, "helm_mice_1b": 2702}.items():
         assert bench.plain_cache(preset(name)) == count
+
+
+def test_what_other_processes_take_is_not_counted():
+    """On one thread; a call that only waits has taken next to nothing of the processor."""
+    calls = {"waits": lambda: time.sleep(0.05)}
+    args = argparse.Namespace(device="cpu", repeats=2)
+    assert bench.ratios(calls, args, None)["waits"] < 0.01
 
 
 @pytest.mark.slow

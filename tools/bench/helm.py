@@ -42,9 +42,15 @@ PARTS = ("dense", "mixed", "memory", "optimizer", "published", "decode")
 COUNTERPARTS = {"plain": dict(geometry="euclidean", pad=1, fused=False), "padded": dict(geometry="euclidean")}
 
 
-def ratios(calls: dict[str, Callable[[], object]], repeats: int, bar: tqdm) -> dict[str, float]:
-    """Least seconds of each call, in turns: the machine's noise only ever adds."""
-    return {name: min(values) for name, values in timings(calls, repeats, "cpu", bar).items()}
+def ratios(
+    calls: dict[str, Callable[[], object]], args: argparse.Namespace, bar: tqdm, repeats: int | None = None
+) -> dict[str, float]:
+    """Least seconds of each call, in turns: the machine's noise only ever adds. One thread's are those that the
+    processor gave it, in which other processes do not count."""
+    alone = args.device == "cpu" and torch.get_num_threads() == 1
+    clock = time.process_time if alone else time.perf_counter
+    found = timings(calls, repeats or args.repeats, args.device, bar, clock=clock)
+    return {name: min(values) for name, values in found.items()}
 
 
 def step_of(model: nn.Module, ids: Tensor) -> Callable[[], None]:
@@ -81,7 +87,7 @@ def dense(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
                     for model in models.values():
                         for block in model.layers:
                             block.compile()
-                found = ratios({n: step_of(m, ids) for n, m in models.items()}, args.repeats, bar)
+                found = ratios({n: step_of(m, ids) for n, m in models.items()}, args, bar)
                 yield step_row(f"HELM-D step, V {vocabulary}, L {length}, {how}", found, how)
 
 
@@ -118,8 +124,8 @@ def mixed(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
                 block.ffn(h.requires_grad_())[0].sum().backward()
 
             calls[name], inside[name] = layer, ffn
-        yield step_row(f"HELM-MiCE layer, L {length}", ratios(calls, args.repeats, bar), "layer")
-        yield step_row(f"- its experts alone, L {length}", ratios(inside, args.repeats, bar), "layer")
+        yield step_row(f"HELM-MiCE layer, L {length}", ratios(calls, args, bar), "layer")
+        yield step_row(f"- its experts alone, L {length}", ratios(inside, args, bar), "layer")
 
 
 def memory(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
@@ -148,7 +154,7 @@ def optimizer(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
             "AdamW": torch.optim.AdamW([flat], lr=4e-4).step,
             "fused AdamW": torch.optim.AdamW([flat], lr=4e-4, fused=True).step,
         }
-        found = ratios(calls, args.repeats, bar)
+        found = ratios(calls, args, bar)
         values = " / ".join(f"{1e3 * found[name]:.0f}" for name in calls)
         yield row(
             f"Riemannian Adam, {count:,} rows: ours / AdamW / fused AdamW, ms", values,
@@ -203,7 +209,7 @@ def published(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
         f"core of its attention, L {length}": (core, their_core, ">= 2x"),
     }
     for what, (mine, other, target) in pairs.items():
-        found = ratios({"ours": mine, "published": other}, max(2, args.repeats // 4), bar)
+        found = ratios({"ours": mine, "published": other}, args, bar, max(2, args.repeats // 4))
         values = f"{1e3 * found['ours']:.0f} / {1e3 * found['published']:.0f}"
         yield row(f"{what}: ours / published, ms", values, f"{found['published'] / found['ours']:.1f}x", target)
     peaks = []
