@@ -6,9 +6,9 @@
 
 ``runs`` reads the logs of trainings, whose folders are called NAME-sSEED: held-out bits a byte after each validation,
 mean and spread over the seeds, tokens a second, curvatures at the end. ``model`` takes what ``hypvision lm-save`` has
-written: the curvatures of experts; how far out the points of words lie, by how often the text has the word; how the
-rotary code makes logits fall with the distance; the accuracy on a jsonl of ``{context, choices, label}``, by the
-likelihood of a choice and by that of a character of it.
+written: the curvatures of experts; how far out the points of words lie behind the last layer, by how often the text
+has the word; how the rotary code makes logits fall with the distance; the accuracy on a jsonl of ``{context, choices,
+label}``, by the likelihood of a choice and by that of a character of it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import statistics
 import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from hypvision.errors import HypvisionError, guard, require
 from hypvision.files import replacing
 from hypvision.helm.rows import turn
 from hypvision.tasks.language_models import load_folder
+
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -89,27 +92,52 @@ def _write(figure, path: Path) -> None:
 
 @torch.inference_mode()
 def norms_by_rarity(model, tokenizer, text: str, pieces: int = 300, length: int = 128) -> list[tuple[str, float, int]]:
-    """Mean radius of the point behind a word, by quarters of the words from frequent to rare."""
-    frequency = Counter(re.findall(r"[a-z]+", text.lower()))
+    """Mean norm of the space part of the point behind a word, by quarters of the words from frequent to rare.
+
+    The point is what the last layer gives, at the word's last token. Behind the final norm all would be as long.
+    Words, and what is between them, are given to the tokenizer one by one: any will do.
+    """
+    frequency = Counter(_WORD.findall(text.lower()))
     found: dict[str, list[float]] = {}
-    for begin in range(0, min(len(text) - length, pieces * length), length):
-        part = text[begin : begin + length]
-        ids = tokenizer(part, add_special_tokens=False, return_tensors="pt").input_ids
-        if ids.shape[1] != len(part.encode()) or not part.isascii():
-            continue  # bytes are counted as letters below
-        hidden = model.model.hidden(ids, model.model.context(ids))[0][0]
-        norms = hidden[:, : model.model.layout.size].norm(dim=-1)
-        for word in re.finditer(r"\b[A-Za-z]+\b", part):
-            if word.start() and word.end() < length:
-                found.setdefault(word[0].lower(), []).append(norms[word.end() - 1].item())
+    points: list[torch.Tensor] = []
+    hook = model.model.layers[-1].register_forward_hook(lambda layer, given, out: points.append(out[0][0]))
+    try:
+        for ids, ends in _pieces(tokenizer, text, pieces, min(length, model.config.max_seq_len)):
+            tokens = torch.tensor([ids])
+            model.model.hidden(tokens, model.model.context(tokens))
+            norms = points.pop()[:, : model.model.layout.size].norm(dim=-1)
+            for word, last in ends:
+                found.setdefault(word, []).append(norms[last].item())
+    finally:
+        hook.remove()
+    if sum(map(len, found.values())) < 4:
+        raise HypvisionError("The text has fewer than four words; there are no quarters of them. Give more.")
     words = sorted(found, key=lambda w: -frequency[w])
     tokens = [(frequency[w], n) for w in words for n in found[w]]
-    quarter = max(1, len(tokens) // 4)
     rows = []
     for i in range(4):
-        part = tokens[i * quarter : (i + 1) * quarter]
+        part = tokens[i * len(tokens) // 4 : (i + 1) * len(tokens) // 4]
         rows.append((f"{part[0][0]} to {part[-1][0]} times", sum(n for _, n in part) / len(part), len(part)))
     return rows
+
+
+def _pieces(tokenizer, text: str, count: int, length: int) -> Iterator[tuple[list[int], list[tuple[str, int]]]]:
+    """Rows of at most so many tokens, and the whole words in each with the places of their last tokens."""
+    ids: list[int] = []
+    ends: list[tuple[str, int]] = []
+    for part in re.finditer(rf" ?{_WORD.pattern}|(?:(?! ?{_WORD.pattern}).)+", text, re.DOTALL):
+        new = tokenizer.encode(part[0], add_special_tokens=False)
+        if ids and len(ids) + len(new) > length:
+            yield ids, ends
+            ids, ends, count = [], [], count - 1
+            if not count:
+                return
+        ids += new[: length - len(ids)]
+        word = part[0].lower().removeprefix(" ")
+        if new and len(new) <= length and _WORD.fullmatch(word):
+            ends.append((word, len(ids) - 1))
+    if ids:
+        yield ids, ends
 
 
 @torch.inference_mode()

@@ -10,7 +10,7 @@ import glob
 import hashlib
 import json
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -127,13 +127,14 @@ def _files(entry: str) -> list[Path]:
 def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
     try:
         if path.suffix == ".parquet":
-            parquet = require("pyarrow.parquet", "eval")
-            for batch in parquet.ParquetFile(path).iter_batches(256, columns=[field]):
-                yield from (text for text in batch.column(0).to_pylist() if text)
+            file = require("pyarrow.parquet", "eval").ParquetFile(path)
+            if field not in file.schema_arrow.names:
+                raise KeyError(field)
+            for batch in file.iter_batches(256, columns=[field]):
+                yield from _texts(batch.to_pylist(), field)
         elif path.suffix == ".jsonl":
             with path.open(encoding="utf-8") as lines:
-                for line in lines:
-                    yield parse_json(line)[field]
+                yield from _texts((parse_json(line) for line in lines if line.strip()), field)
         else:
             text = path.read_text(encoding="utf-8")
             yield from (part for part in (text.split(separator) if separator else [text]) if part.strip())
@@ -144,6 +145,23 @@ def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
         ) from error
 
 
+def _texts(rows: Iterable[Any], field: str) -> Iterator[str]:
+    """The texts of rows, without the empty ones.
+
+    Raises:
+        KeyError: a row has no such field.
+        ValueError: something else than text is in it.
+    """
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"row {number} is of type {type(row).__name__}, and has no fields")
+        text = row[field] or ""
+        if not isinstance(text, str):
+            raise ValueError(f"row {number} has {type(text).__name__} where a text was expected")
+        if text.strip():
+            yield text
+
+
 def _hub(name: str, field: str) -> Iterator[str]:
     datasets = require("datasets", "eval")
     path, config, split = (name.split(":") + ["", ""])[:3]
@@ -151,7 +169,13 @@ def _hub(name: str, field: str) -> Iterator[str]:
         rows = datasets.load_dataset(path, config or None, split=split or "train", streaming=True)
     except (OSError, ValueError) as error:
         raise HypvisionError(f"The data set '{path}' cannot be loaded: {str(error).splitlines()[0]}") from error
-    yield from (row[field] for row in rows)
+    try:
+        yield from _texts(rows, field)
+    except (KeyError, ValueError) as error:
+        raise HypvisionError(
+            f"The data set '{path}' cannot be read as text with the field '{field}' ({type(error).__name__}: {error}). "
+            "Name the field that holds the text."
+        ) from error
 
 
 def pack(lengths: Sequence[int], room: int, window: int = 1024) -> list[list[int]]:

@@ -242,10 +242,12 @@ class FullAttention(_Attention):
         keys, values = context.cache.update(keys.contiguous(), values.contiguous(), self.layer)
         if context.start == 0:
             return self.core(q, k, v, context, scale, self.head - 1)
-        return self._decode(q.transpose(1, 2), rows.upcast(keys), rows.upcast(values), context, scale, space)
+        with torch.autocast(q.device.type, enabled=False):  # which would sum in half precision
+            heads = self._decode(q.transpose(1, 2), rows.upcast(keys), rows.upcast(values), context, scale, space)
+        return self.finish(heads)
 
     def _decode(self, q: Tensor, keys: Tensor, values: Tensor, context: Context, scale: float, space: int) -> Tensor:
-        """New queries ``(B, H, L, d)`` and all space parts ``(B, H, all, d - 1)``."""
+        """New queries ``(B, H, L, d)`` and all space parts ``(B, H, all, d - 1)`` to means ``(B, L, H, d)``."""
         logits = q[..., :space] @ keys.mT
         if self.lorentz:
             key_time, value_time = (torch.sqrt(_square(part) + 1) for part in (keys, values))
@@ -254,7 +256,7 @@ class FullAttention(_Attention):
         out = p @ values
         if self.lorentz:
             out = torch.cat([out, p @ value_time.unsqueeze(-1)], -1)
-        return self.finish(out.transpose(1, 2))
+        return out.transpose(1, 2)
 
 
 def _square(x: Tensor) -> Tensor:
@@ -370,7 +372,9 @@ class LatentAttention(_Attention):
         cos, sin = (t[:, None] for t in self.rotary(context.start, x.shape[1], x.device))
         scale, factor = self.scales(query)
         if context.cache is not None and context.start and isinstance(self.up, RowLinear):
-            return self._absorbed(query, latent, k_pe, cos, sin, scale, factor, context)
+            with torch.autocast(x.device.type, enabled=False):  # which would sum in half precision
+                heads = self._absorbed(query, latent, k_pe, cos, sin, scale, factor, context)
+            return self.finish(heads)
         f = self.scale if self.lorentz and factor is None else None
         q, k, v = self.expand(query, latent, k_pe, cos, sin, f)
         q = q if factor is None else q * factor
@@ -433,7 +437,7 @@ class LatentAttention(_Attention):
         factor: Tensor | None,
         context: Context,
     ) -> Tensor:
-        """Attention without keys and values: their maps go to the query before and to the mean behind it.
+        """Means ``(B, L, H, value)`` without keys and values: their maps go to the query before and behind the mean.
 
         The times are no linear maps of the latent point, therefore the cache has them.
         """
@@ -471,7 +475,7 @@ class LatentAttention(_Attention):
             out = out + (p @ time[:, None, :, None]) * up[..., rank][:, None]
             value_time = values[..., self.d + self.heads :].mT
             out = torch.cat([out, p @ value_time[..., None]], -1)
-        return self.finish(out.transpose(1, 2))
+        return out.transpose(1, 2)
 
     def _rebuilt(self, q: Tensor, keys: Tensor, values: Tensor, scale: float, context: Context) -> Tensor:
         """Attention of new queries over keys and values built from all that the cache holds."""
@@ -486,8 +490,10 @@ class LatentAttention(_Attention):
         if self.timed:
             times = values[..., self.d :].unflatten(-1, (2, self.heads))
             k, v = torch.cat([k, times[:, :, 0, :, None]], -1), torch.cat([v, times[:, :, 1, :, None]], -1)
-        p = self.weights(q[..., : n + self.timed].transpose(1, 2) @ k.permute(0, 2, 3, 1) * scale, context)
-        return self.finish((p @ v.transpose(1, 2)).transpose(1, 2))
+        with torch.autocast(q.device.type, enabled=False):  # which would sum in half precision
+            p = self.weights(q[..., : n + self.timed].transpose(1, 2) @ k.permute(0, 2, 3, 1) * scale, context)
+            heads = (p @ v.transpose(1, 2)).transpose(1, 2)
+        return self.finish(heads)
 
 
 def _shared(q: Tensor, keys: Tensor) -> Tensor:

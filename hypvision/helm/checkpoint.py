@@ -23,6 +23,7 @@ from .model import Helm
 __all__ = ["helm_from_official", "helm_to_official", "helm_variant", "is_official_helm", "official_architecture"]
 
 _ALIAS = re.compile(r"(?:^|\.)(?:c|k)$")
+_EXPERT = re.compile(r"(layers\.\d+\.ffn\.(?:shared_)?experts\.\d+)\.(expert_manifold\.|w\d\.(?:manifold\.)?[ck]$)?")
 _BUFFERS = ("attn_mask", "freqs_complex", "freqs_cis")
 
 
@@ -85,9 +86,13 @@ def _experts(config: Architecture, ours: str, theirs: str) -> Iterator[_Entry]:
     for i in range(config.n_routed_experts):
         yield from _feed_forward(f"{ours}experts.{i}.", f"{theirs}experts.{i}.")
         yield _Entry(f"{ours}experts.{i}.c", (f"{theirs}experts.{i}.expert_manifold.k",))
-    if config.n_shared_experts:
+    if config.moe_combine == "centroid":  # which the published code does not have; named as its other experts
+        for i in range(config.n_shared_experts):
+            yield from _feed_forward(f"{ours}shared.{i}.", f"{theirs}shared_experts.{i}.")
+            yield _Entry(f"{ours}shared.{i}.c", (f"{theirs}shared_experts.{i}.expert_manifold.k",))
+    elif config.n_shared_experts:
         yield from _feed_forward(f"{ours}shared.", f"{theirs}shared_experts.")
-        for name in ("w_y", "scale") if config.moe_combine == "released" else ():
+        for name in ("w_y", "scale"):
             yield _Entry(f"{ours}{name}", (f"{theirs}add_experts.{name}",))
 
 
@@ -120,9 +125,12 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         elif name.rpartition(".")[2] not in _BUFFERS and ".add_pos." not in name:
             kept[name] = value
     for name, value in manifolds.items():
-        expert = re.match(r"(layers\.\d+\.ffn\.experts\.\d+)\.", name)
+        expert = _EXPERT.match(name)
         own = manifolds.get(f"{expert[1]}.expert_manifold.k") if expert else None
-        if not bool((value == 1).all()) and (own is None or not torch.equal(value, own)):
+        twin = manifolds.get(f"{name[:-1]}{'ck'[name[-1] == 'c']}", value)  # the same number by its other name
+        # an expert's maps are on its own manifold; what leads into it and out of it may be on the model's
+        right = [1.0] if own is None else [own] if expert[2] else [own, 1.0]
+        if not (any(bool((value == number).all()) for number in right) and bool((value == twin).all())):
             raise HypvisionError(
                 f"The manifold '{name}' of the checkpoint has c = {value.flatten()[0].item():g}, but all but those of "
                 "experts must have 1, and an expert one everywhere. No published model is so; check the file."
@@ -184,6 +192,8 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
             n_dense_layers=mixed[0], n_routed_experts=rows_of(f"{ffn}gate.weight"), mice_inter_dim=inter,
             n_shared_experts=0 if shared is None else (shared.shape[0] + 1) // inter,
         )  # fmt: skip
+        if several := count(rf"layers\.{mixed[0]}\.ffn\.shared_experts\.(\d+)\."):
+            found |= dict(n_shared_experts=several, moe_combine="centroid")
     return Architecture(**{**found, **context, **changes})
 
 
@@ -216,8 +226,6 @@ def helm_from_official(state_dict: Mapping[str, Tensor], config: Architecture | 
                 entry.ours, module, part, value, modules
             )
     for name in weights:
-        if ".add_experts." in name and config.moe_combine == "centroid":
-            continue
         raise HypvisionError(unknown_name(name, "HELM"))
     return ours
 
@@ -330,6 +338,8 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
                 n_dense_layers=mixed[0], n_routed_experts=weights[f"{ffn}gate.weight"].shape[0], mice_inter_dim=inter,
                 n_shared_experts=0 if shared is None else _live(shared, 1) // inter,
             )  # fmt: skip
+            if several := sum(f"{ffn}shared.{i}.c" in weights for i in range(len(weights))):
+                found |= dict(n_shared_experts=several, moe_combine="centroid")
         return Architecture(**found)
     except (KeyError, ValueError) as error:
         raise HypvisionError(

@@ -48,9 +48,10 @@ class Architecture:
         route_scale: factor of the weights of the experts.
         router: ``"linear"`` in the space part, or ``"lorentz"``, minus the squared distance from a learned point.
         renorm_topk: whether the weights of the selected experts are made to sum to 1; None: for the sigmoid alone.
-        moe_combine: ``"released"``, one residual connection after the other, or ``"centroid"``, the paper's.
+        moe_combine: ``"released"``, one residual connection after the other, shared experts joined in one of the
+            model's curvature; or ``"centroid"``, the paper's, with shared experts that have curvatures of their own.
         train_curv: learn the curvatures of the experts.
-        expert_c_init: initial ``c = -1/K`` of the experts, one for all or a list.
+        expert_c_init: initial ``c = -1/K`` of the experts, one for all or a list; ``"ones"`` is 1, as released.
         bias_rule: how the load bias of the router follows the loads: ``"proportional"`` or DeepSeek's ``"sign"``.
         bias_rate: its step.
         aux_alpha: weight of the loss on uneven loads.
@@ -97,7 +98,7 @@ class Architecture:
     renorm_topk: bool | None = None
     moe_combine: str = "released"
     train_curv: bool = True
-    expert_c_init: float | Sequence[float] = 1.0
+    expert_c_init: float | Sequence[float] | str = 1.0
     bias_rule: str = "proportional"
     bias_rate: float = 0.005
     aux_alpha: float = 1e-4
@@ -105,6 +106,8 @@ class Architecture:
     fused: bool = True
 
     def __post_init__(self) -> None:
+        if self.expert_c_init == "ones":
+            self.expert_c_init = 1.0
         for name, known in {
             "geometry": ("lorentz", "euclidean"),
             "attention": ("full", "latent"),
@@ -165,9 +168,10 @@ class Architecture:
             raise HypvisionError(
                 f"{self.n_limited_groups} groups of {e // groups} experts are fewer than the {k} that a token uses."
             )
-        values = [self.expert_c_init] if isinstance(self.expert_c_init, (int, float)) else list(self.expert_c_init)
-        if len(values) not in (1, e) or not all(value > 0 for value in values):
-            raise HypvisionError(f"expert_c_init must be a positive number or {e} of them, got {self.expert_c_init}.")
+        given = self.expert_c_init
+        values = list(given) if isinstance(given, Sequence) else [given]
+        if len(values) not in (1, e) or not all(isinstance(v, (int, float)) and v > 0 for v in values):
+            raise HypvisionError(f"expert_c_init must be 'ones', a positive number or {e} of them, got {given!r}.")
 
     @property
     def mixed(self) -> bool:
@@ -227,7 +231,19 @@ def preset(name: str, **changes: Any) -> Architecture:
     if name not in PRESETS:
         known = ", ".join(PRESETS)
         raise HypvisionError(f"There is no preset '{name}'.{did_you_mean(name, PRESETS, 1)} There are: {known}.")
-    return architecture(PRESETS[name] | changes)
+    return architecture(PRESETS[name] | _own_names(changes))
+
+
+ALIASES = {"moe_inter_dim": "mice_inter_dim"}  # as later official code calls it
+
+
+def _own_names(options: dict[str, Any]) -> dict[str, Any]:
+    for alias, name in ALIASES.items():
+        if alias in options and options.get(name, options[alias]) != options[alias]:
+            raise HypvisionError(
+                f"{alias} is another name of {name}, but they are {options[alias]} and {options[name]}. Give one."
+            )
+    return {ALIASES.get(name, name): value for name, value in options.items()}
 
 
 def architecture(options: dict[str, Any]) -> Architecture:
@@ -236,6 +252,7 @@ def architecture(options: dict[str, Any]) -> Architecture:
     Raises:
         HypvisionError: an unknown option, or sizes that do not go together.
     """
+    options = _own_names(options)
     fields = {field.name for field in dataclasses.fields(Architecture)}
     for name in options:
         if name not in fields:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from . import rows
 from .config import Architecture
-from .layers import FeedForward, Layout
+from .grouped import grouped_linear
+from .layers import FeedForward, Layout, RowLinear, compute_dtype
 
 __all__ = ["Gate", "MixtureOfCurvatures", "Routing"]
 
@@ -95,10 +96,13 @@ class MixtureOfCurvatures(nn.Module):
         self.experts = nn.ModuleList(
             FeedForward(config, config.mice_inter_dim, c if config.lorentz else None, config.train_curv) for c in values
         )
-        self.shared = None
-        if config.n_shared_experts:
-            self.shared = FeedForward(config, config.n_shared_experts * config.mice_inter_dim)
-            if config.lorentz and config.moe_combine == "released":
+        count = config.n_shared_experts
+        if config.lorentz and config.moe_combine == "centroid":  # the paper's have curvatures of their own
+            found = [FeedForward(config, config.mice_inter_dim, 1.0, config.train_curv) for _ in range(count)]
+            self.shared = nn.ModuleList(found)
+        else:
+            self.shared = FeedForward(config, count * config.mice_inter_dim) if count else None
+            if count and config.lorentz:
                 self.w_y = nn.Parameter(torch.empty(1))
                 self.scale = nn.Parameter(torch.empty(1))
         self.reset_parameters()
@@ -114,27 +118,49 @@ class MixtureOfCurvatures(nn.Module):
         flat, config = x.flatten(0, -2), self.config
         weights, chosen, scores = self.gate(flat)
         count, k = chosen.shape
-        order = chosen.flatten().argsort(stable=True)
         every = chosen.flatten()
         order = every.argsort(stable=True)
         # not bincount, which waits for a GPU to learn how many numbers it gives
         counts = every.new_zeros(config.n_routed_experts).scatter_add_(0, every, torch.ones_like(every))
         # one gather; an expert without tokens gets none, and so its weights a gradient of zero
-        parts = flat.index_select(0, order // k).split(counts.tolist())
-        done = torch.cat([expert(part) for expert, part in zip(self.experts, parts)])
+        gathered = flat.index_select(0, order // k)
+        plain = all(isinstance(layer, RowLinear) for e in self.experts for layer in (e.gate_up, e.down))  # no adapters
+        if torch.compiler.is_compiling() and plain:
+            done = self._in_one_graph(gathered, counts, every[order])
+        else:
+            done = torch.cat([expert(part) for expert, part in zip(self.experts, gathered.split(counts.tolist()))])
         back = torch.empty_like(order).scatter_(0, order, torch.arange(count * k, device=order.device)).view(count, k)
         routed = [rows.upcast(done).index_select(0, back[:, i]) for i in range(k)]
-        shared = None if self.shared is None else rows.upcast(self.shared(flat))
+        experts = self.shared if isinstance(self.shared, nn.ModuleList) else [self.shared] if self.shared else []
+        shared = [rows.upcast(expert(flat)) for expert in experts]
         out = self._combine(shared, routed, weights).view_as(x)
         share = scores / scores.sum(-1, keepdim=True)
         load = counts * (config.n_routed_experts / (k * max(count, 1)))
         return out, Routing(counts, (load * share.mean(0)).sum())
 
-    def _combine(self, shared: Tensor | None, routed: list[Tensor], weights: Tensor) -> Tensor:
+    def _in_one_graph(self, x: Tensor, counts: Tensor, own: Tensor) -> Tensor:
+        """The experts' rows ``(N, width)`` of gathered points, of the experts ``own``; no number of rows is asked."""
+        first = self.experts[0]
+        c: float | Tensor = 1.0
+        if first.initial_c is not None:
+            c = torch.cat([expert.curvature() for expert in self.experts])[own, None]
+            x = x * torch.sqrt(c)
+        h = rows.swiglu(_grouped(x, counts, [e.gate_up for e in self.experts]), first.inner.n, c, first.fused)
+        out = rows.upcast(_grouped(h, counts, [e.down for e in self.experts]))
+        return out if first.initial_c is None else out / torch.sqrt(c)
+
+    def _combine(self, shared: list[Tensor], routed: list[Tensor], weights: Tensor) -> Tensor:
         config = self.config
         if not config.lorentz:
-            out = sum(y * w for y, w in zip(routed, weights.split(1, -1)))
-            return out if shared is None else out + shared
+            return sum((y * w for y, w in zip(routed, weights.split(1, -1))), sum(shared))
         released = config.moe_combine == "released"
         w_y, scale = (rows.upcast(self.w_y), rows.upcast(self.scale)) if hasattr(self, "w_y") else (None, None)
         return rows.combine(shared, routed, weights, w_y, scale, released, config.safe_clamp, config.fused)
+
+
+def _grouped(x: Tensor, counts: Tensor, layers: list[RowLinear]) -> Tensor:
+    """Groups of rows through linear layers, one each."""
+    dtype = compute_dtype(x, layers[0].weight)
+    weights = [layer.weight.to(dtype) for layer in layers]
+    biases = [layer.bias.to(dtype) for layer in layers if layer.bias is not None]
+    return grouped_linear(x.to(dtype), counts, weights, biases)

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from hypvision.geometry.numerics import plain
 
 from . import rows
-from .layers import RowLinear, apply_linear
+from .layers import RowLinear, apply_linear, compute_dtype
 
 __all__ = ["token_losses"]
 
@@ -24,13 +24,15 @@ BLOCK = 256
 
 class _CrossEntropy(Function):
     @staticmethod
-    def forward(ctx, hidden, weight, target, dtype, block):
-        count, w = hidden.shape[0], weight.to(dtype)
+    def forward(ctx, hidden, weight, target, dtype, block, differentiate):
+        count, w = max(hidden.shape[0], 1), weight.to(dtype)
         total = hidden.new_zeros((), dtype=torch.promote_types(dtype, torch.float32))
-        by_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        by_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
-        by_weight = by_weight if ctx.needs_input_grad[1] else None
-        for begin in range(0, count, block):
+        to_hidden, to_weight = (differentiate and need for need in ctx.needs_input_grad[:2])
+        by_hidden = torch.empty_like(hidden) if to_hidden else None
+        by_weight = None
+        if to_weight:
+            by_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
+        for begin in range(0, hidden.shape[0], block):
             part, label = hidden[begin : begin + block].to(dtype), target[begin : begin + block, None]
             logits = rows.upcast(part @ w.T)
             highest = logits.amax(-1, keepdim=True)
@@ -40,8 +42,9 @@ class _CrossEntropy(Function):
             total += (mass.log() - chosen).sum()
             if by_hidden is None and by_weight is None:
                 continue
-            p.div_(mass.mul_(count))
-            p.scatter_add_(1, label, p.new_full(label.shape, -1.0 / count))
+            # Not divided by the count here: that would take the tokens that are absent below what float16 can hold.
+            p.div_(mass)
+            p.scatter_add_(1, label, p.new_full(label.shape, -1.0))
             p = p.to(dtype)
             if by_hidden is not None:
                 by_hidden[begin : begin + block] = p @ w
@@ -50,16 +53,18 @@ class _CrossEntropy(Function):
             elif by_weight is not None:
                 by_weight += p.T @ part
         ctx.save_for_backward(by_hidden, by_weight)
-        ctx.dtype = weight.dtype
-        return total / max(count, 1)
+        ctx.dtype, ctx.count = weight.dtype, count
+        return total / count
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         by_hidden, by_weight = ctx.saved_tensors
+        grad = grad / ctx.count
         return (
             None if by_hidden is None else by_hidden * grad.to(by_hidden.dtype),
             None if by_weight is None else by_weight.mul_(grad).to(ctx.dtype),
+            None,
             None,
             None,
             None,
@@ -81,7 +86,7 @@ def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = B
     kept = (target != -100).nonzero().flatten()
     if kept.numel() < target.numel():
         flat, target = flat.index_select(0, kept), target[kept]
-    autocast = torch.is_autocast_enabled(hidden.device.type)
-    dtype = torch.get_autocast_dtype(hidden.device.type) if autocast else head.weight.dtype
+    dtype = compute_dtype(hidden, head.weight)
     with torch.autocast(hidden.device.type, enabled=False):
-        return _CrossEntropy.apply(flat, head.weight, target, dtype, block)
+        # needs_input_grad is that of the parameters, under no_grad() too
+        return _CrossEntropy.apply(flat, head.weight, target, dtype, block, torch.is_grad_enabled())

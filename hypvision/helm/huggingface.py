@@ -24,9 +24,10 @@ from torch import Tensor
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.errors import HypvisionError, require
+from hypvision.geometry import ManifoldParameter, named_manifold_parameters
 
 from .checkpoint import helm_architecture, helm_from_official, is_official_helm, official_architecture
-from .config import Architecture, architecture, preset
+from .config import ALIASES, Architecture, architecture, preset
 from .model import Helm
 
 require("transformers", "lm")
@@ -61,6 +62,7 @@ class HelmConfig(PretrainedConfig):
         "num_attention_heads": "n_heads",
         "intermediate_size": "inter_dim",
         "max_position_embeddings": "max_seq_len",
+        **ALIASES,
     }
 
     def __init__(self, **options: Any):
@@ -131,7 +133,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         past_key_values: object | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         sequence_id: Tensor | None = None,
         return_dict: bool | None = None,
         output_hidden_states: bool | None = None,
@@ -154,16 +156,11 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
-        if attention_mask is not None and attention_mask.dim() != 2:
-            raise HypvisionError(
-                f"attention_mask must be (batch, tokens), got {tuple(attention_mask.shape)}. Packed documents are told "
-                "apart by sequence_id."
-            )
         found = self.model(input_ids, labels, attention_mask, sequence_id, past_key_values, logits_to_keep)
         logits = found.logits
         if logits is None and not self.training:
             with torch.no_grad():
-                logits = self.model.head(found.hidden.to(self.model.head.weight.dtype)).float()
+                logits = self.model.logits(found.hidden, logits_to_keep).float()
         output = CausalLMOutputWithPast(
             loss=found.loss,
             logits=logits,
@@ -171,6 +168,19 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             hidden_states=(found.hidden,) if output_hidden_states else None,
         )
         return output if return_dict is not False else output.to_tuple()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **options: Any) -> Any:
+        """As every model of transformers. It replaces parameters by its own; points are marked as such again, which
+        the optimisers of :mod:`hypvision.optim` go by."""
+        found = super().from_pretrained(*args, **options)
+        model = found[0] if isinstance(found, tuple) else found  # a report comes with it, if asked for
+        for name, parameter, manifold in list(named_manifold_parameters(model)):
+            if type(parameter) is torch.nn.Parameter and not parameter.is_meta:  # neither sharded nor on a disk
+                module, _, own = name.rpartition(".")
+                points = ManifoldParameter(parameter.data, manifold, parameter.requires_grad)
+                setattr(model.get_submodule(module), own, points)
+        return found
 
     @classmethod
     def from_official(cls, source: str | Path | Mapping[str, Tensor], **options: Any) -> HelmForCausalLM:

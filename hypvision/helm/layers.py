@@ -109,6 +109,12 @@ def unpack(packed: Tensor, live_out: Sequence[int], live_in: Sequence[int] | Non
     return picked if live_in is None else picked[:, torch.as_tensor(live_in, device=packed.device)]
 
 
+def compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
+    """What products of ``x`` with a weight are computed in: autocast's type, else the weight's."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+
 def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """A linear layer, or what an adapter has put in its place, on rows of at least float32."""
     weight = layer.weight
@@ -189,13 +195,16 @@ class FeedForward(nn.Module):
         if self.initial_c is not None:
             nn.init.constant_(self.c, self.initial_c)
 
+    def curvature(self) -> Tensor:
+        """``c`` of an expert, ``(1,)``. Published code has the bare number, which weight decay may take below zero."""
+        return rows.upcast(self.c).clamp(min=1e-3)
+
     def forward(self, x: Tensor) -> Tensor:
         """Points to rows without time."""
         if self.initial_c is None:
             z = apply_linear(self.gate_up, x)
             return apply_linear(self.down, rows.swiglu(z, self.inner.n, 1.0, self.fused))
-        # Published code has the bare number, which weight decay may take below zero.
-        c = rows.upcast(self.c).clamp(min=1e-3)
+        c = self.curvature()
         root = torch.sqrt(c)
         h = rows.swiglu(apply_linear(self.gate_up, x * root), self.inner.n, c, self.fused)
         return rows.upcast(apply_linear(self.down, h)) / root

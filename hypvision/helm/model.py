@@ -182,22 +182,23 @@ class Helm(nn.Module):
             HypvisionError: token numbers, masks or a cache that do not fit the model.
         """
         b, length = input_ids.shape
-        # a GPU would have to be waited for, and a compiler has no numbers
-        if input_ids.device.type == "cpu" and input_ids.numel() and not torch.compiler.is_compiling():
-            highest = int(input_ids.max())
-            if highest >= self.config.vocab_size or int(input_ids.min()) < 0:
-                raise HypvisionError(
-                    f"The tokens go up to {highest}, but the model knows {self.config.vocab_size}, from 0. Take the "
-                    "tokenizer that the model was trained with."
-                )
+        if cache is not None:
+            _check_cache(cache, b)
         start = 0 if cache is None else int(cache.get_seq_length())
+        # A GPU would have to be waited for, which a prompt may do and a step may not; a compiler has no numbers.
+        prompt = cache is not None and not start
+        if (prompt or input_ids.device.type == "cpu") and not torch.compiler.is_compiling():
+            check_tokens(input_ids, self.config.vocab_size)
         if start + length > self.config.max_seq_len:
             raise HypvisionError(
                 f"{start + length} tokens are more than the context of {self.config.max_seq_len} that this model has. "
                 "Shorten the prompt, ask for fewer new tokens, or build the model with a longer max_seq_len."
             )
-        if start:
-            _check_cache(cache, b)
+        if attention_mask is not None and attention_mask.shape != (b, start + length):
+            raise HypvisionError(
+                f"attention_mask must be (batch, tokens) = ({b}, {start + length}), with the tokens in the cache, "
+                f"got {tuple(attention_mask.shape)}. Packed documents are told apart by sequence_id."
+            )
         if sequence_id is not None:
             if start or sequence_id.shape != input_ids.shape:
                 raise HypvisionError(
@@ -206,14 +207,8 @@ class Helm(nn.Module):
                 )
             return Context(0, None, document_lengths(sequence_id), cache)
         mask = None
-        if attention_mask is not None:
-            if attention_mask.shape != (b, start + length):
-                raise HypvisionError(
-                    f"attention_mask must be (batch, tokens) = ({b}, {start + length}), with the tokens in the cache, "
-                    f"got {tuple(attention_mask.shape)}. Packed documents are told apart by sequence_id."
-                )
-            if not bool(attention_mask.all()):
-                mask = _padding_mask(attention_mask.bool(), start)
+        if attention_mask is not None and not bool(attention_mask.all()):
+            mask = _padding_mask(attention_mask.bool(), start)
         if mask is None and start and length > 1:
             mask = _padding_mask(torch.ones(b, start + length, dtype=torch.bool, device=input_ids.device), start)
         return Context(start, mask, None, cache)
@@ -225,7 +220,7 @@ class Helm(nn.Module):
         attention_mask: Tensor | None = None,
         sequence_id: Tensor | None = None,
         cache: object | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
     ) -> Output:
         """One pass.
 
@@ -236,7 +231,7 @@ class Helm(nn.Module):
             attention_mask: ``(B, L)``, or with a cache ``(B, all)``: 0 for padding.
             sequence_id: ``(B, L)``, numbers of the documents in a row, -1 for padding: none sees another.
             cache: keeps what later tokens need of these, with ``update`` and ``get_seq_length``.
-            logits_to_keep: how many of the last positions to compute logits of; 0: all.
+            logits_to_keep: how many of the last positions to compute logits of; 0: all; or which, ``(count,)``.
 
         Raises:
             HypvisionError: more tokens than the context, or arguments that do not go together.
@@ -244,14 +239,32 @@ class Helm(nn.Module):
         context = self.context(input_ids, attention_mask, sequence_id, cache)
         hidden, routing = self.hidden(input_ids, context)
         if labels is None:
-            kept = hidden[:, -logits_to_keep:] if logits_to_keep else hidden
-            return Output(rows.upcast(apply_linear(self.head, kept)), None, None, routing, hidden)
+            return Output(self.logits(hidden, logits_to_keep), None, None, routing, hidden)
         target = shifted(labels, attention_mask, sequence_id)
         cross_entropy = token_losses(self.head, hidden, target)
         loss = cross_entropy
         if routing and self.training and self.config.aux_alpha:
             loss = loss + self.config.aux_alpha * sum(way.balance for way in routing)
         return Output(None, loss, cross_entropy, routing, hidden)
+
+    def logits(self, hidden: Tensor, logits_to_keep: int | Tensor = 0) -> Tensor:
+        """Logits ``(B, kept, V)`` of points ``(B, L, width)``."""
+        which = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        return rows.upcast(apply_linear(self.head, hidden[:, which]))
+
+
+def check_tokens(ids: Tensor, vocab_size: int) -> None:
+    """Look at tokens before an embedding does, which on a GPU ends the process with a remark about indices.
+
+    Raises:
+        HypvisionError: tokens outside of the vocabulary.
+    """
+    lowest, highest = (int(bound) for bound in ids.aminmax()) if ids.numel() else (0, 0)
+    if lowest < 0 or highest >= vocab_size:
+        raise HypvisionError(
+            f"The tokens go from {lowest} to {highest}, but the model knows {vocab_size}, from 0. Take the tokenizer "
+            "that the model was trained with, or build the model with its vocab_size."
+        )
 
 
 def shifted(labels: Tensor, attention_mask: Tensor | None, sequence_id: Tensor | None) -> Tensor:
@@ -285,6 +298,11 @@ def _padding_mask(there: Tensor, start: int) -> Tensor:
 
 
 def _check_cache(cache: object, batch: int) -> None:
+    if getattr(cache, "is_compileable", False):  # filled up with zeros, which have a time like any point
+        raise HypvisionError(
+            f"A {type(cache).__name__} has room for tokens to come, which HELM's attention would take for tokens. Give "
+            "a DynamicCache (in generate(): leave cache_implementation out) or a hypvision.helm.LatentCache."
+        )
     layers = getattr(cache, "layers", None)
     keys = getattr(layers[0], "keys", None) if layers else None
     if keys is not None and keys.shape[0] != batch:

@@ -400,7 +400,7 @@ class _Mix(Function):
 
 
 def combine(
-    shared: Tensor | None,
+    shared: list[Tensor],
     experts: list[Tensor],
     weights: Tensor,
     w_y: Tensor,
@@ -415,19 +415,19 @@ def combine(
     one linear combination.
 
     Args:
-        shared: rows ``(N, width)`` without time, or None.
+        shared: rows ``(N, width)`` without time; one at most if released.
         experts: for each of the k experts of a token its row without time, in ascending order of the expert.
         weights: ``(N, k)``, of the experts.
         w_y, scale: of the connection with the shared one, scalars.
         released: the connections one after the other, each scaled by 2, and the shared one by ``exp(scale)``; or the
-            paper's centroid of all.
+            paper's centroid of all, in which shared ones weigh 1.
         safe, fused: see above.
 
     Returns:
         Rows ``(N, width)`` without time.
     """
-    rows = [*([] if shared is None else [shared]), *experts]
-    first, k = len(rows) - len(experts), len(experts)
+    rows = [*shared, *experts]
+    first, k = len(shared), len(experts)
     pairs = [(i, j) for i in range(len(rows)) for j in range(i, len(rows))]
     if _by_hand(fused, rows[0]):
         dots = _Dots.apply(pairs, *rows)
@@ -453,14 +453,13 @@ def combine(
             r = 2 * torch.rsqrt(cut(1 + w * w + 2 * w * inner, w))  # -<y, y> = -<e, e> = 1
             factors = {j: f * r for j, f in factors.items()} | {row: w * r}
             time = torch.sqrt(square(factors) + 1)
-        if shared is not None:
+        if shared:
             inner = times[0] * time - sum(f * dot[j, 0] for j, f in factors.items())
             r = torch.exp(scale) * torch.rsqrt(cut(1 + w_y * w_y + 2 * w_y * inner, w_y))
             factors = {j: f * w_y * r for j, f in factors.items()} | {0: r}
     else:
         factors = {first + i: weights[:, i] for i in range(k)}
-        if shared is not None:
-            factors[0] = torch.ones_like(times[0])
+        factors |= {i: torch.ones_like(times[0]) for i in range(first)}
         time = sum(f * times[i] for i, f in factors.items())
         r = torch.rsqrt((time * time - square(factors)).clamp(min=1e-6))
         factors = {i: f * r for i, f in factors.items()}

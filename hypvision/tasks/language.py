@@ -13,7 +13,7 @@ import torch
 from mmengine.dist import all_reduce
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
-from mmengine.model import BaseModel, is_model_wrapper
+from mmengine.model import BaseDataPreprocessor, BaseModel, is_model_wrapper
 from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -23,16 +23,29 @@ from hypvision.data.language import PackedText
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.param_groups import ParamGroups
 from hypvision.engine.sharded import whole_tensor
-from hypvision.helm import Helm, preset
+from hypvision.helm import Helm
 from hypvision.helm.checkpoint import helm_from_official, is_official_helm
+from hypvision.helm.config import preset as _architecture
 from hypvision.helm.experts import MixtureOfCurvatures
 from hypvision.helm.head import token_losses
-from hypvision.helm.model import shifted
+from hypvision.helm.model import check_tokens, shifted
 from hypvision.optim import param_groups
 
 __all__ = ["BitsPerByte", "ExpertLoadHook", "LanguageModel", "LanguageParamGroups", "released_decay"]
 
 DATASETS.register_module(module=PackedText, force=True)
+
+
+class _Tokens(BaseDataPreprocessor):
+    """mmengine's, which brings a batch to the device of the model, with a look at the tokens while they are here."""
+
+    def __init__(self, vocab_size: int):
+        super().__init__()
+        self.vocab_size = vocab_size
+
+    def forward(self, data: dict, training: bool = False) -> dict:
+        check_tokens(data["input_ids"], self.vocab_size)
+        return super().forward(data, training)
 
 
 @MODELS.register_module()
@@ -60,8 +73,10 @@ class LanguageModel(BaseModel):
         init_cfg: dict | None = None,
         **options: Any,
     ):
-        super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
-        self.decoder = _build(preset, options)
+        config = _architecture(preset, **options)
+        tokens = _Tokens(config.vocab_size) if data_preprocessor is None else data_preprocessor
+        super().__init__(data_preprocessor=tokens, init_cfg=init_cfg)
+        self.decoder = Helm(config)
         self.decoder.embed.requires_grad_(not freeze_embedding)
         self.decoder.gradient_checkpointing = checkpointing
         self.loads: list[Tensor] = []
@@ -103,10 +118,6 @@ class LanguageModel(BaseModel):
             counts = [way.counts.detach() for way in found.routing]
             self.loads = [a + b for a, b in zip(self.loads, counts)] if self.loads else counts
         return losses
-
-
-def _build(name: str, options: dict[str, Any]) -> Helm:
-    return Helm(preset(name, **options))
 
 
 @HOOKS.register_module()

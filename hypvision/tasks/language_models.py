@@ -94,6 +94,11 @@ def load_folder(folder: str | Path, device: str = "cpu"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise HypvisionError(f"The model in '{folder}' cannot be loaded: {str(error).splitlines()[0]}") from error
+    if len(tokenizer) > model.config.vocab_size:
+        raise HypvisionError(
+            f"The tokenizer in '{folder}' has {len(tokenizer)} tokens, but its model knows {model.config.vocab_size}. "
+            "Put the tokenizer there that the model was trained with."
+        )
     return model.eval().to(device), tokenizer
 
 

@@ -171,6 +171,7 @@ WAITS = {
     "geometry/poincare.py: _all_below": "on a CPU",
     "helm/attention.py: _Attention.scales": "on a CPU",
     "helm/experts.py: MixtureOfCurvatures.forward": "the tokens of each expert, once a layer with experts",
+    "helm/grouped.py": "the tokens of each expert, once a layer with experts, compiled",
     "helm/head.py: token_losses": "the positions that have a label, once a step",
     "helm/model.py: document_lengths": "the lengths of packed documents, once a step",
     "losses/graph.py: graph_map": "a metric",

@@ -1,6 +1,7 @@
 """Text out of files, tokenizers, and rows of packed documents."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -35,11 +36,43 @@ def test_files_of_all_kinds(tmp_path):
         list(documents(tmp_path / "b.jsonl", field="body"))
 
 
+EMPTY = [dict(text="one"), dict(text=None), dict(text=""), dict(text=" \n"), dict(text="two")]
+BAD = {"'text'": dict(body="x"), "row 2 has int": dict(text=7), "row 2 is of type list": ["x"]}
+
+
+def hub(monkeypatch, rows):
+    """A data set of the hub with these rows."""
+    datasets = SimpleNamespace(load_dataset=lambda *names, **options: iter(rows))
+    monkeypatch.setattr("hypvision.data.language.require", lambda name, extra: datasets)
+    return "hf:some/text"
+
+
+def jsonl(folder, rows):
+    path = folder / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
+    return path
+
+
+def test_rows_without_text_are_left_out(tmp_path, monkeypatch):
+    assert list(documents(jsonl(tmp_path, EMPTY))) == ["one", "two"]
+    assert list(documents(hub(monkeypatch, EMPTY))) == ["one", "two"]
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_rows_that_hold_something_else_are_told(text, tmp_path, monkeypatch):
+    rows = [dict(text="one"), BAD[text]]
+    for source in (jsonl(tmp_path, rows), hub(monkeypatch, rows)):
+        with pytest.raises(HypvisionError, match=f"the field 'text' .*{text}"):
+            list(documents(source))
+
+
 def test_parquet(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(arrow.table({"text": ["one", "", "two"]}), tmp_path / "a.parquet")
     assert list(documents(tmp_path)) == ["one", "two"]
+    with pytest.raises(HypvisionError, match="the field 'body'"):
+        list(documents(tmp_path, field="body"))
 
 
 def test_first_fit():

@@ -21,6 +21,7 @@ KINDS = [
     ("helm_d_tiny", {}),
     ("helm_mice_tiny", {}),
     ("helm_mice_tiny", dict(q_lora_rank=24, n_shared_experts=2)),
+    ("helm_mice_tiny", dict(moe_combine="centroid", n_shared_experts=2)),
     ("helm_mice_tiny", dict(project_emb=True, n_dense_layers=2, n_routed_experts=3)),
 ]
 
@@ -66,6 +67,20 @@ def test_mistakes_are_sentences():
         helm_from_official({n: v for n, v in state.items() if n != "layers.2.ffn.experts.1.w2.linear.weight"})
     with pytest.raises(HypvisionError, match="no weights of a HELM model"):
         helm_to_official(Helm(preset("helm_d_tiny", geometry="euclidean")).state_dict())
+
+
+def test_numbers_of_one_manifold_agree():
+    """One of those of an expert that says 1 is no more its curvature than any other."""
+    official, _ = pair("helm_mice_tiny")
+    state = official_state(official)
+    expert = "layers.1.ffn.experts.1."
+    names = [name for name in state if name.startswith(expert) and name.endswith((".c", ".k"))]
+    assert len(names) == 10 and state[f"{expert}expert_manifold.k"] != 1
+    for name in names:
+        with pytest.raises(HypvisionError, match="an expert one everywhere"):
+            helm_from_official(state | {name: torch.ones(())})
+    outer = {f"{expert}manifold_out.{end}": torch.ones(()) for end in "kc"}  # the model's, where its result goes
+    assert helm_from_official(state | outer).keys() == helm_from_official(state).keys()
 
 
 def test_files(tmp_path):

@@ -7,6 +7,7 @@ from helpers.helm import tokens
 from hypvision.checkpoints import sources
 from hypvision.errors import HypvisionError
 from hypvision.helm import Helm, LatentCache, preset
+from hypvision.optim import RiemannianAdam
 
 transformers = pytest.importorskip("transformers")
 from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM  # noqa: E402
@@ -93,6 +94,16 @@ def test_padding_on_either_side_changes_no_loss(model):
 
 
 @torch.no_grad()
+def test_logits_of_positions(model):
+    ids = tokens(2, 9)
+    every = model(ids).logits
+    for kept, expected in ((3, every[:, -3:]), (torch.tensor([1, 4]), every[:, [1, 4]])):
+        for labels in (None, ids):
+            torch.testing.assert_close(model(ids, labels=labels, logits_to_keep=kept).logits, expected)
+    assert HelmConfig(n_routed_experts=4, moe_inter_dim=70, expert_c_init="ones").architecture().mice_inter_dim == 70
+
+
+@torch.no_grad()
 def test_auto_classes_and_half_precision(model, tmp_path):
     ids = tokens(2, 9)
     model.save_pretrained(tmp_path)
@@ -112,6 +123,21 @@ def test_auto_classes_and_half_precision(model, tmp_path):
         cast = again.to(dtype)  # .bfloat16() and .half()
         assert (cast(ids).logits - expected).abs().mean() < 0.05 * spread
         again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("options", [{}, dict(output_loading_info=True)])
+def test_points_that_are_loaded_stay_on_the_hyperboloid(options, tmp_path):
+    model_of("D").save_pretrained(tmp_path)
+    found = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, **options)
+    model, ids = (found[0] if options else found).train(), tokens(2, 9)
+    optimizer = RiemannianAdam(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        optimizer.step()
+    x = model.model.embed.weight.detach().double()[ids.unique()]
+    inner = x[:, 1:].square().sum(-1) - x[:, 0] ** 2
+    torch.testing.assert_close(inner, -torch.ones_like(inner), rtol=1e-5, atol=1e-5)
 
 
 def test_half_precision_keeps_centroids():
@@ -182,6 +208,15 @@ def test_mistakes_are_sentences():
     stock = model(tokens(3, 4), use_cache=True).past_key_values
     with pytest.raises(HypvisionError, match="The cache is of a batch of 3"):
         model(tokens(2, 1), past_key_values=stock)
+    fixed = transformers.StaticCache(config=model.config, max_cache_len=20)
+    for mistake in (
+        lambda: model(tokens(2, 4), past_key_values=fixed),
+        lambda: model.generate(tokens(2, 4), max_new_tokens=2, cache_implementation="static", pad_token_id=0),
+    ):
+        with pytest.raises(HypvisionError, match="A StaticCache has room .* Give a DynamicCache"):
+            mistake()
+    with pytest.raises(HypvisionError, match="attention_mask must be"):
+        model(tokens(2, 4), attention_mask=torch.ones(2, 1, 4, 4))
     with pytest.raises(HypvisionError, match="tokenizer that the model was trained with"):
         model.generate(tokens(1, 4) + 259, max_new_tokens=2, do_sample=False, pad_token_id=0)
     with pytest.raises(HypvisionError, match="more than the context of 256"):

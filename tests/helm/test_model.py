@@ -7,7 +7,7 @@ from helpers.helm import pair, published_logits, tokens
 from references.helm import HelmMiCE, RiemannianAdam, frequencies, initial_points
 
 from hypvision.errors import HypvisionError
-from hypvision.helm import Helm, preset
+from hypvision.helm import Helm, LatentCache, preset, rows
 from hypvision.helm.attention import Context
 from hypvision.helm.layers import PointEmbedding
 from hypvision.helm.rotary import angles
@@ -22,6 +22,7 @@ MODELS = {
     ),
     "MiCE, Lorentz router": ("helm_mice_tiny", dict(router="lorentz", renorm_topk=True)),
     "MiCE, centroid": ("helm_mice_tiny", dict(moe_combine="centroid", renorm_topk=True)),
+    "MiCE, centroid, two shared": ("helm_mice_tiny", dict(moe_combine="centroid", n_shared_experts=2)),
     "MiCE, more of all": ("helm_mice_tiny", dict(n_shared_experts=2, n_activated_experts=3, route_scale=1.5)),
     "MiCE, published floors": ("helm_mice_tiny", dict(safe_clamp=False)),
 }  # fmt: skip
@@ -50,6 +51,8 @@ def test_logits_and_gradients_are_the_published(name, fused):
         curvature = official.layers[1].ffn.experts[1].manifold.k.grad
         if curvature is not None:
             torch.testing.assert_close(ours.layers[1].ffn.experts[1].c.grad.squeeze(), curvature, rtol=2e-3, atol=1e-7)
+        for a, b in zip(ours.layers[1].ffn.shared, official.layers[1].ffn.shared_experts) if "centroid" in name else ():
+            torch.testing.assert_close(a.c.grad.squeeze(), b.manifold.k.grad, rtol=2e-3, atol=1e-7)
         counts = official(ids)[1]
         assert all(torch.equal(a, way.counts) for a, way in zip(counts, found.routing))
     # nothing has come where there are no coordinates
@@ -171,6 +174,26 @@ def test_curvatures_cannot_become_negative():
     assert model(tokens()).logits.isfinite().all()
 
 
+def test_options_by_their_other_names():
+    """Later official code says moe_inter_dim, and ones are what is released."""
+    named = preset("helm_mice_tiny", moe_inter_dim=70, expert_c_init="ones")
+    assert named == preset("helm_mice_tiny", mice_inter_dim=70)
+    model = Helm(preset("helm_mice_tiny", expert_c_init=[0.5, 1.0, 2.0, 10.0]))
+    assert [expert.c.item() for expert in model.layers[1].ffn.experts] == [0.5, 1.0, 2.0, 10.0]
+    with pytest.raises(HypvisionError, match="another name of mice_inter_dim, but they are 70 and 60"):
+        preset("helm_mice_tiny", moe_inter_dim=70, mice_inter_dim=60)
+    with pytest.raises(HypvisionError, match="expert_c_init must be 'ones', a positive number or 4"):
+        preset("helm_mice_tiny", expert_c_init="twos")
+
+
+@torch.no_grad()
+def test_logits_of_positions():
+    model, ids = Helm(preset("helm_d_tiny")).eval(), tokens(2, 9)
+    every = model(ids).logits
+    for kept, expected in ((3, every[:, -3:]), (torch.tensor([1, 4]), every[:, [1, 4]])):
+        torch.testing.assert_close(model(ids, logits_to_keep=kept).logits, expected)
+
+
 @pytest.mark.parametrize("rule", ["proportional", "sign"])
 def test_router_bias_follows_the_loads(rule):
     model = Helm(preset("helm_mice_tiny", bias_rule=rule))
@@ -194,12 +217,37 @@ def test_balance_loss_is_one_for_even_loads(k):
     assert model(tokens()).routing[0].balance.item() == pytest.approx(1.0, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["helm_d_tiny", "helm_mice_tiny"])
-def test_compiles_without_breaks(name):
+COMPILED = {
+    "D": ("helm_d_tiny", {}),
+    "latent, dense": ("helm_mice_tiny", dict(n_routed_experts=0)),
+    "MiCE": ("helm_mice_tiny", {}),
+    "MiCE, centroid": ("helm_mice_tiny", dict(moe_combine="centroid", n_shared_experts=2)),
+    "DeepSeek-like": ("helm_mice_tiny", dict(geometry="euclidean")),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiles_to_one_graph(name):
     """In plain operations, which a compiler fuses; the published mixture of two layers has 12 breaks."""
-    model = Helm(preset(name, n_routed_experts=0)).eval()
-    found = torch._dynamo.explain(model.layers[0])(*(model.points(tokens()),) * 2, model.context(tokens()))
-    assert found.graph_break_count == 0
+    preset_name, options = COMPILED[name]
+    block = Helm(preset(preset_name, **options)).layers[1]
+    found = []
+    for run in (block, torch.compile(block, fullgraph=True, backend="aot_eager")):
+        x = made_points(block).requires_grad_()
+        block.zero_grad()
+        out, h, _ = run(x, x, Context())
+        (out.square().mean() + (h if h is not None else out).sin().mean()).backward()
+        found.append([out, x.grad, *(p.grad for p in block.parameters() if p.grad is not None)])
+    assert len(found[0]) == len(found[1])
+    for eager, compiled in zip(*found):
+        torch.testing.assert_close(compiled, eager, rtol=1e-3, atol=1e-5)
+
+
+def made_points(block):
+    """Points that the gate sends to all experts, ``(2, 24, width)``."""
+    space = torch.randn(2, 24, block.layout.size, generator=torch.Generator().manual_seed(2))
+    rest = F.pad(space, (0, block.layout.width - block.layout.size))
+    return rest if block.layout.n is None else rows._with_time(rest, block.layout.n)
 
 
 def test_riemannian_adam_is_the_published():
@@ -244,6 +292,18 @@ def test_mistakes_are_sentences():
     for shape in ((8, 8), (2, 8, 8), (2, 1, 8, 8)):  # defect 8: some of them are read as None, without a word
         with pytest.raises(HypvisionError, match="attention_mask must be"):
             model(tokens(2, 8), attention_mask=torch.ones(shape))
+
+
+def test_another_device_is_waited_for_at_prompts_alone(monkeypatch):
+    looked = []
+    monkeypatch.setattr("hypvision.helm.model.check_tokens", lambda ids, count: looked.append(ids.shape[1]))
+    model, cache, ids = Helm(preset("helm_d_tiny")), LatentCache(), tokens(1, 8).to("meta")
+    model.context(ids)
+    assert not looked
+    model.context(ids, cache=cache)
+    cache.update(torch.zeros(1, 2, 8, 32), torch.zeros(1, 2, 8, 32), 0)
+    model.context(ids[:, :1], cache=cache)
+    assert looked == [8]
 
 
 def test_a_square_mask_is_one_of_tokens():

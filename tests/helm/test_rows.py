@@ -112,8 +112,7 @@ def test_combination(released, k, shared):
     parts = [made(6, WIDTH, seed=i) for i in range(k + shared)]
 
     def ours(weights, w_y, scale, *parts, fused):
-        first = parts[0] if shared else None
-        out = rows.combine(first, list(parts[shared:]), weights, w_y, scale, released, True, fused)
+        out = rows.combine(list(parts[:shared]), list(parts[shared:]), weights, w_y, scale, released, True, fused)
         return out + 0 * (w_y + scale).sum() + 0 * weights.sum()
 
     fused, plain = both(ours, weights, w_y, scale, *parts)

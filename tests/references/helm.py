@@ -231,8 +231,13 @@ class MiCE(nn.Module):
         self.experts = nn.ModuleList(
             Expert(dim, inter, manifold, config.train_curv) for _ in range(config.n_routed_experts)
         )
-        self.shared_experts = FeedForward(dim, config.n_shared_experts * inter, manifold)
-        self.add_experts = Residual(manifold, learned=2.0)
+        if config.moe_combine == "centroid":  # the paper's, each on a curvature of its own
+            self.shared_experts = nn.ModuleList(
+                Expert(dim, inter, manifold, config.train_curv) for _ in range(config.n_shared_experts)
+            )
+        else:
+            self.shared_experts = FeedForward(dim, config.n_shared_experts * inter, manifold)
+            self.add_experts = Residual(manifold, learned=2.0)
         self.combine = (Residual(manifold, 2.0),)  # no parameters of its own
 
     def forward(self, x: Tensor):
@@ -241,8 +246,8 @@ class MiCE(nn.Module):
         flat = x.flatten(0, 1)
         weights, indices, scores = self.gate(flat[:, 1:])
         counts = torch.bincount(indices.flatten(), minlength=self.config.n_routed_experts)
-        shared = self.shared_experts(flat)
         if self.config.moe_combine == "released":
+            shared = self.shared_experts(flat)
             y = torch.zeros_like(flat)
             y[:, 0] = 1
             for i, expert in enumerate(self.experts):
@@ -251,7 +256,7 @@ class MiCE(nn.Module):
                     new = self.combine[0](y[token], expert(flat[token]), weight=weights[token, slot, None])
                     y = y.index_put((token,), new)
             return self.add_experts(shared, y).view_as(x), counts, scores
-        total = shared
+        total = sum(expert(flat) for expert in self.shared_experts)
         for i, expert in enumerate(self.experts):
             token, slot = torch.where(indices == i)
             if len(token):

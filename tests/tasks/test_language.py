@@ -3,7 +3,6 @@
 import json
 import math
 import pickle
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +18,7 @@ from hypvision.cli import main
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
+from hypvision.tasks.language import LanguageModel
 from hypvision.tasks.language_models import _few_threads, load_folder
 
 CONFIGS = sorted(path.name for path in (ROOT / "configs/helm").glob("*.py"))
@@ -102,44 +102,61 @@ def test_training_learns_and_is_used(text, tmp_path, capsys):
     assert "no config.json" in capsys.readouterr().err
     metrics = json.loads(capsys.readouterr().out) if main(["test", str(path), str(weights)]) else None
     assert metrics is None and "bits_per_byte" in capsys.readouterr().out
-    _harness(folder, tmp_path, capsys)
 
 
-def _harness(folder, tmp_path, capsys):
-    """A task of the harness on items of our own, by both kinds of prompts; it must agree with the model."""
-    if find_spec("lm_eval") is None:
-        return
-    items = [dict(context="the sea a grey", choices=["ship far", "xqzv"], label=0)] * 3 + [
-        dict(context="it was", choices=["zzzz", "cold and"], label=1)
+ITEMS = [
+    # as HellaSwag has them, and the prompt that the harness makes of them
+    (dict(activity_label="Sailing", ctx_a="The ship is grey.", ctx_b="men"), "Sailing: The ship is grey. Men"),
+    (dict(activity_label="Home", ctx_a="It was cold [step] and far.", ctx_b=""), "Home: It was cold and far."),
+    (dict(activity_label="Singing", ctx_a="He sings.", ctx_b="he"), "Singing: He sings. He"),
+    (dict(activity_label="Sleep", ctx_a="Two men sleep.", ctx_b="they"), "Sleep: Two men sleep. They"),
+]
+ENDINGS = ["sang away.", "sang for long", "ran 17 km", "went home."]
+
+
+@pytest.mark.parametrize("style", ["harness", "official"])
+def test_a_task_of_the_harness(style, tmp_path, capsys):
+    """Its HellaSwag on items of our own, through the command; it must choose as the model does."""
+    harness = pytest.importorskip("lm_eval", reason="the harness (extra 'eval') is not installed")
+    transformers = pytest.importorskip("transformers")
+    from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
+
+    folder, tasks = tmp_path / "model", tmp_path / "tasks"
+    model = HelmForCausalLM(HelmConfig.of("helm_mice_tiny", bos_token_id=1, eos_token_id=1, pad_token_id=0)).eval()
+    model.model.head.weight.data.mul_(8)  # it is sure of itself
+    model.save_pretrained(folder)
+    tokenizer = transformers.ByT5Tokenizer(extra_ids=0)
+    tokenizer.save_pretrained(folder)
+    turned, labels = [ENDINGS[i:] + ENDINGS[:i] for i in range(4)], [0, 3, 0, 0]
+    lines = [
+        json.dumps(item | dict(endings=endings, label=str(label)))
+        for (item, _), endings, label in zip(ITEMS, turned, labels)
     ]
-    (tmp_path / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
-    task = dict(
-        task="ours", dataset_path="json", dataset_kwargs=dict(data_files=dict(test=str(tmp_path / "items.jsonl"))),
-        test_split="test", output_type="multiple_choice", doc_to_text="{{context}}", doc_to_choice="{{choices}}",
-        doc_to_target="{{label}}", metric_list=[dict(metric="acc"), dict(metric="acc_norm")],
+    (tmp_path / "items.jsonl").write_text("\n".join(lines))
+    tasks.mkdir()
+    files = {split: str(tmp_path / "items.jsonl") for split in ("train", "validation")}
+    own = dict(
+        include=str(Path(harness.__file__).parent / "tasks/hellaswag/hellaswag.yaml"), task="our_hellaswag",
+        dataset_path="json", dataset_kwargs=dict(data_files=files),
     )  # fmt: skip
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks/ours.yaml").write_text(yaml.safe_dump(task))
-    model, tokenizer = load_folder(folder)
-
-    def preferred(context, choices, style):
-        """The choice of the model itself."""
-        context = f"{context}." if style == "official" else context
-        ahead = [*([1] if style == "official" else []), *tokenizer.encode(context, add_special_tokens=False)]
+    (tasks / "our_hellaswag.yaml").write_text(yaml.safe_dump(own))
+    right, right_by_length = 0, 0
+    for (_, prompt), endings, label in zip(ITEMS, turned, labels):
+        ahead = tokenizer.encode(f"{prompt}." if style == "official" else prompt, add_special_tokens=False)
+        ahead = [1, *ahead] if style == "official" else ahead
         scores = []
-        for choice in choices:
-            behind = tokenizer.encode(f" {choice}", add_special_tokens=False)
+        for ending in endings:
+            behind = tokenizer.encode(f" {ending}", add_special_tokens=False)
             logits = model(torch.tensor([ahead + behind])).logits[0].log_softmax(-1)
-            scores.append(sum(logits[len(ahead) + i - 1, token].item() for i, token in enumerate(behind)))
-        return scores.index(max(scores))
-
-    for style in ("harness", "official"):
-        capsys.readouterr()
-        command = ["lm-eval", str(folder), "--tasks", "ours", "--include", str(tmp_path / "tasks"), "--prompt-style"]
-        assert main([*command, style]) == 0
-        assert json.loads(capsys.readouterr().out.splitlines()[-1])["ours"]["acc,none"] == (
-            sum(preferred(item["context"], item["choices"], style) == item["label"] for item in items) / len(items)
-        )
+            scores.append(sum(logits[len(ahead) + k - 1, token].item() for k, token in enumerate(behind)))
+        right += scores.index(max(scores)) == label
+        by_length = [score / len(ending) for score, ending in zip(scores, endings)]
+        right_by_length += by_length.index(max(by_length)) == label
+    assert 0 < right < len(ITEMS)
+    command = ["lm-eval", str(folder), "--tasks", "our_hellaswag", "--include", str(tasks), "--prompt-style", style]
+    assert main(command) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["our_hellaswag"]
+    assert found["acc,none"] == right / len(ITEMS) and found["acc_norm,none"] == right_by_length / len(ITEMS)
 
 
 def test_points_learn_unless_they_are_frozen():
@@ -212,6 +229,20 @@ def test_mistakes_are_sentences(text, tmp_path):
     config.model.vocab_size = 100  # of another tokenizer
     with pytest.raises(HypvisionError, match="but the model knows 100, from 0. Take the tokenizer"):
         train(config, tmp_path / "run")
+
+
+def test_tokens_of_another_tokenizer_are_found_before_they_reach_a_device(tmp_path):
+    model = LanguageModel("helm_d_tiny", vocab_size=100)
+    batch = dict(input_ids=torch.tensor([[1, 100]]), sequence_id=torch.zeros(1, 2))
+    with pytest.raises(HypvisionError, match="from 1 to 100, but the model knows 100, from 0. Take the tokenizer"):
+        model.data_preprocessor(batch, True)
+    transformers = pytest.importorskip("transformers")
+    from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
+
+    HelmForCausalLM(HelmConfig.of(model.decoder.config)).save_pretrained(tmp_path)
+    transformers.ByT5Tokenizer(extra_ids=0).save_pretrained(tmp_path)
+    with pytest.raises(HypvisionError, match="has 259 tokens, but its model knows 100"):
+        load_folder(tmp_path)
 
 
 def test_metafile():

@@ -92,18 +92,23 @@ def write_section(path: Path, marks: tuple[str, str], text: str, introduction: s
 
 
 def timings(
-    calls: dict[str, Callable[[], object]], repeats: int, device: str, bar: tqdm | None = None, warm: bool = True
+    calls: dict[str, Callable[[], object]],
+    repeats: int,
+    device: str,
+    bar: tqdm | None = None,
+    warm: bool = True,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds of each call in every round, one after the other; a round to warm up, if wanted, does not count."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(0 if warm else 1, repeats + 1):
         for name, call in calls.items():
-            begin = time.perf_counter()
+            begin = clock()
             call()
             if device == "cuda":
                 torch.cuda.synchronize()
             if number:
-                times[name].append(time.perf_counter() - begin)
+                times[name].append(clock() - begin)
             if bar is not None:
                 bar.update()
     return times
