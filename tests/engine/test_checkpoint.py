@@ -407,7 +407,7 @@ def test_checkpoints_of_another_architecture_are_refused():
             check_compatible(model, {f"layers.{name}": v for name, v in good.items()}, "x.pth", exact)
     with pytest.raises(HypvisionError, match="1 missing in the file: 2.bias"):
         check_compatible(model, {name: value for name, value in good.items() if name != "2.bias"}, "x.pth")
-    assert compare({}, {}).share == 0
+    assert compare({}, {}).share == 1  # a model without weights, such as zero-shot CLIP, whose checkpoint has none
 
 
 class Toy(BaseModel):

@@ -22,7 +22,6 @@ def data(tmp_path_factory):
 
 def tool(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["hcformer_study.py", *map(str, arguments)])
-    monkeypatch.syspath_prepend(str(TOOLS))  # where Python itself finds the tool beside this one
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(TOOLS / "hcformer_study.py"), run_name="__main__")
     return end.value.code
