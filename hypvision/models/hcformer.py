@@ -506,7 +506,7 @@ default_cfgs = generate_default_cfgs(
             url="zoo:hcformer_nano.cifar10",
             num_classes=10,
             input_size=(3, 32, 32),
-            pool_size=(2, 2),
+            pool_size=(1, 1),
             crop_pct=1.0,
             interpolation="bilinear",
             mean=(0.4914, 0.4822, 0.4465),
@@ -531,7 +531,19 @@ default_cfgs = generate_default_cfgs(
 # Small images need another network than the published one; create_model("NAME.TAG") builds it.
 _TAG_ARGS: dict[str, dict[str, Any]] = {
     "hcformer_nano.cifar10": dict(
-        img_size=32, patch_size=2, fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), pad="minimal", layer_scale=0.1
+        img_size=32,
+        patch_size=4,
+        stem="conv",
+        local_conv=True,
+        center=True,
+        alpha=3.0,
+        window_alpha=4.0,
+        fold=(2, 1, 1, 1),
+        prop=(2, 2, 2, 1),
+        win=(2, 1, 1, 1),
+        mlp_ratios=(4, 4, 4, 4),
+        pad="minimal",
+        layer_scale=0.1,
     ),
     "hcformer_nano.shapes": dict(
         img_size=64,
@@ -556,6 +568,8 @@ def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwa
     kwargs = {**args, **own, **kwargs}
     if kwargs.get("features_only"):
         kwargs.setdefault("feature_norms", True)
+    if kwargs.get("stem") == "conv":  # where timm changes the input channels of weights
+        kwargs["pretrained_cfg_overlay"] = {"first_conv": "stem.0"} | (kwargs.get("pretrained_cfg_overlay") or {})
     stages = kwargs["layers"]
     levels = len(stages) if isinstance(stages, (tuple, list)) else 4  # the constructor says what is wrong with another
     model = build_model(

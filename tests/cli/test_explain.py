@@ -80,9 +80,9 @@ def test_nearly_uniform_assignments_are_told(caplog):
 def test_of_shipped_weights_the_nearly_uniform_maps_are_named(caplog):
     model, image = build_model("hcformer_nano.cifar10"), make_scene(0, size=32).image
     explain_image(model, image, 32, regions=0)
-    assert "in stages.0.blocks.1, window level (" in caplog.text and "stages.3" not in caplog.text
+    assert "in stages.2.blocks.5, patch level (" in caplog.text and "stages.1" not in caplog.text
     caplog.clear()
-    explain_image(model, image, 32, regions=0, stage=3)  # the others are not drawn
+    explain_image(model, image, 32, regions=0, stage=1)  # the others are not drawn
     assert not caplog.records
 
 
