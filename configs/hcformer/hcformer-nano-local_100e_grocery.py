@@ -1,31 +1,13 @@
-# HCFormer-nano on photos of 128 pixels, few a class: the options of hcformer-nano-local_25e_cifar10.py with patches of
-# 8, windows and centres for maps of 16, 8, 4 and 2 pixels.
+# HCFormer-nano on photos of 128 pixels, few a class, with the network for small data and Muon: patches of 8, windows
+# and centres for maps of 16, 8, 4 and 2 pixels.
 _base_ = [
+    "../_base_/models/hcformer_nano_local.py",
     "../_base_/datasets/grocery.py",
     "../_base_/schedules/cifar10_adamw.py",
     "../_base_/default_runtime.py",
 ]
 model = dict(
-    type="ImageClassifier",
-    backbone=dict(
-        model_name="hcformer_nano",
-        num_classes=81,
-        img_size=128,
-        patch_size=8,
-        stem="conv",
-        local_conv=True,
-        center=True,
-        alpha=3.0,
-        window_alpha=4.0,
-        fold=(4, 2, 1, 1),
-        prop=(2, 2, 4, 2),
-        win=(2, 1, 1, 1),
-        mlp_ratios=(4, 4, 4, 4),
-        pad="minimal",
-        layer_scale=0.1,
-        drop_path_rate=0.05,
-    ),
-    label_smoothing=0.1,
+    backbone=dict(num_classes=81, img_size=128, patch_size=8, fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), win=(2, 1, 1, 1))
 )
 train_cfg = dict(max_epochs=100, val_interval=10)
 auto_scale_lr = dict(enable=False)
