@@ -457,6 +457,8 @@ def leave_processes() -> None:
 def parse_options(items: list[str]) -> dict[str, Any]:
     """``KEY=VALUE`` words as a dict; values are numbers, booleans, lists or strings, as mmengine reads them.
 
+    mmengine drops all spaces; here those within a string stay, for paths and prompts have some.
+
     Raises:
         HypvisionError: a word without ``=``.
     """
@@ -468,4 +470,18 @@ def parse_options(items: list[str]) -> dict[str, Any]:
         raise HypvisionError(f"--cfg-options takes KEY=VALUE, got '{wrong[0]}'.")
     parser = ArgumentParser(add_help=False)
     parser.add_argument("--options", nargs="*", action=DictAction, default={})
-    return parser.parse_args(["--options", *items]).options if items else {}
+    pairs = (item.partition("=") for item in items)
+    values = ((key.strip(), re.sub(r"\s*([][(),])\s*", r"\1", text.strip())) for key, _, text in pairs)
+    items = [f"{key}={text.replace(' ', _SPACE)}" for key, text in values]
+    return _with_spaces(parser.parse_args(["--options", *items]).options) if items else {}
+
+
+_SPACE = "\ue000"  # stands for a space that is to stay: a character that nobody writes
+
+
+def _with_spaces(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace(_SPACE, " ")
+    if isinstance(value, dict):
+        return {key: _with_spaces(item) for key, item in value.items()}
+    return type(value)(_with_spaces(item) for item in value) if isinstance(value, (list, tuple)) else value

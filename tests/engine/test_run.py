@@ -140,6 +140,8 @@ def test_options():
     assert parse_options([]) == {}
     options = parse_options(["a.b=3", "c=[1,2]", "d=x=y", "e=False"])
     assert options == {"a.b": 3, "c": [1, 2], "d": "x=y", "e": False}
+    options = parse_options(["words=a photo of a", "list=[a b, 2, (c, d e)]", "pair=1, 2", "f= 4"])
+    assert options == {"words": "a photo of a", "list": ["a b", 2, ("c", "d e")], "pair": [1, 2], "f": 4}
 
 
 def segmentation_or_detection(metric: str, hook: str, **more) -> Config:
