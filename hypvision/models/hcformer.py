@@ -213,7 +213,7 @@ class HCFormer(StagedModel):
         stem: ``"patch"``, one convolution of kernel ``patch_size`` (as published), or ``"conv"``, two or more of kernel
             3 with GroupNorm and GELU between, whose strides come to ``patch_size`` (a power of two).
         local_conv: a depthwise 3x3 convolution, added to the map before each block (not in the paper).
-        curvature, pad, lift, mixer_norm, alpha, window_alpha, center: see :class:`~hypvision.nn.ClusterMixer`.
+        curvature, pad, lift, mixer_norm, alpha, window_alpha, center, locality: see :class:`~hypvision.nn.ClusterMixer`.
         layer_scale: initial value of the per-channel layer scales.
         drop_rate, proj_drop_rate, drop_path_rate: dropout before the head, in the MLPs, and stochastic depth.
         feature_norms: one GroupNorm after each stage, applied to the intermediate maps (dense mode of the paper; on by
@@ -248,6 +248,7 @@ class HCFormer(StagedModel):
         alpha: float = 1.0,
         window_alpha: float = 1.0,
         center: bool = False,
+        locality: float = 0.0,
         layer_scale: float = 1e-5,
         drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
@@ -283,7 +284,7 @@ class HCFormer(StagedModel):
             mixer = dict(
                 heads=heads[i], head_dim=head_dim, fold=fold[i], prop=prop[i], win=win[i], nominal_size=nominal,
                 window_level=window_level[i], curvature=curvature, pad=pad, lift=lift, norm=mixer_norm,
-                alpha=alpha, window_alpha=window_alpha, center=center,
+                alpha=alpha, window_alpha=window_alpha, center=center, locality=locality,
             )  # fmt: skip
             first = sum(layers[:i])
             blocks = [
@@ -319,7 +320,7 @@ class HCFormer(StagedModel):
 
     def no_weight_decay(self) -> set[str]:
         """Temperatures: zero is not their prior. Position biases are decayed, as published."""
-        names = ("alpha", "window_alpha")
+        names = ("alpha", "window_alpha", "locality")
         return {
             f"{prefix}.{name}"
             for prefix, module in self.named_modules()

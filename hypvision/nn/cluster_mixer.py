@@ -57,6 +57,17 @@ def _pool_matrix_2d(height: int, width: int, bins: int, like: Tensor) -> Tensor:
     return torch.einsum("ph,qw->hwpq", rows, columns).reshape(height * width, bins * bins)
 
 
+def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tensor:
+    """``(bins^2, rows * columns)``: from the middles of bins x bins cells to the pixels of a window, in cells."""
+    along = []
+    for size in (rows, columns):
+        pixels = (torch.arange(size, device=like.device, dtype=like.dtype) + 0.5) * (bins / size)
+        cells = torch.arange(bins, device=like.device, dtype=like.dtype) + 0.5
+        along.append((pixels - cells.unsqueeze(1)).square())
+    down, across = along
+    return (down.reshape(bins, 1, rows, 1) + across.reshape(1, bins, 1, columns)).reshape(bins * bins, rows * columns)
+
+
 def _unit(x: Tensor, dim: int, eps: float) -> Tensor:
     """Vectors along ``dim`` divided by max(length, eps); for inner dims several times faster than ``F.normalize``."""
     return x / safe_sqrt((x * x).sum(dim, keepdim=True)).clamp(min=eps)
@@ -85,6 +96,9 @@ class ClusterMixer(nn.Module):
             the features that would tell them apart.
         center: compare features without their mean: over the pixels of a window at patch level, over the windows at
             window level. What all have in common tells no centres apart, but makes all cosines alike.
+        locality: initial value of what multiplies, in each head, the squared distance between a pixel and the cell
+            that its centre was pooled from (in cells), which is then taken from their similarity, as superpixels
+            have it; 0, as published, for none and no such parameter.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -107,6 +121,7 @@ class ClusterMixer(nn.Module):
         alpha: float = 1.0,
         window_alpha: float = 1.0,
         center: bool = False,
+        locality: float = 0.0,
         device=None,
         dtype=None,
     ):
@@ -121,6 +136,8 @@ class ClusterMixer(nn.Module):
         for name, value in dict(alpha=alpha, window_alpha=window_alpha).items():
             if not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be a finite number > 0, got {value!r}.")
+        if not 0 <= locality < float("inf"):
+            raise ValueError(f"locality must be a finite number >= 0, got {locality!r}.")
         if pad not in ("always", "minimal"):
             raise ValueError(f"pad must be 'always' or 'minimal', got {pad!r}.")
         if lift not in ("ambient", "space"):
@@ -145,6 +162,7 @@ class ClusterMixer(nn.Module):
         self.feature = SharedLinear(dim, inner, **factory)
         self.value = SharedLinear(dim, inner, **factory)
         self.alpha = nn.Parameter(torch.full((1,), float(alpha), **factory))
+        self.locality = nn.Parameter(torch.full((heads,), float(locality), **factory)) if locality > 0 else None
         self.bias = nn.Parameter(torch.zeros(heads, prop * prop, nominal_size, nominal_size, **factory))
         if window_level:
             self.window_alpha = nn.Parameter(torch.full((1,), float(window_alpha), **factory))
@@ -261,6 +279,10 @@ class ClusterMixer(nn.Module):
         # (e, M, F, F) -> (fold^2 * e, M, N), in the order of the windows
         bias = F.interpolate(self.bias, size=(padded.shape[1], padded.shape[2]), mode="bilinear", align_corners=True)
         bias = bias.reshape(self.heads, centers, fold, rows, fold, columns).permute(2, 4, 0, 1, 3, 5)
+        if self.locality is not None:
+            bias = bias - self.locality.reshape(-1, 1, 1, 1) * _squared_distances(rows, columns, self.prop, bias).reshape(
+                centers, rows, columns
+            )
         bias = bias.reshape(1, fold * fold * self.heads, centers, pixels)
 
         centers_unit, unit = _unit(feature_centers, 1, self.eps), _unit(feature, 1, self.eps)
