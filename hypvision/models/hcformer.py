@@ -213,7 +213,8 @@ class HCFormer(StagedModel):
         stem: ``"patch"``, one convolution of kernel ``patch_size`` (as published), or ``"conv"``, two or more of kernel
             3 with GroupNorm and GELU between, whose strides come to ``patch_size`` (a power of two).
         local_conv: a depthwise 3x3 convolution, added to the map before each block (not in the paper).
-        curvature, pad, lift, mixer_norm, alpha, window_alpha, center, locality: see :class:`~hypvision.nn.ClusterMixer`.
+        curvature, pad, lift, mixer_norm, alpha, window_alpha, center, locality: see
+            :class:`~hypvision.nn.ClusterMixer`.
         layer_scale: initial value of the per-channel layer scales.
         drop_rate, proj_drop_rate, drop_path_rate: dropout before the head, in the MLPs, and stochastic depth.
         feature_norms: one GroupNorm after each stage, applied to the intermediate maps (dense mode of the paper; on by

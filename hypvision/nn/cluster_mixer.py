@@ -280,9 +280,8 @@ class ClusterMixer(nn.Module):
         bias = F.interpolate(self.bias, size=(padded.shape[1], padded.shape[2]), mode="bilinear", align_corners=True)
         bias = bias.reshape(self.heads, centers, fold, rows, fold, columns).permute(2, 4, 0, 1, 3, 5)
         if self.locality is not None:
-            bias = bias - self.locality.reshape(-1, 1, 1, 1) * _squared_distances(rows, columns, self.prop, bias).reshape(
-                centers, rows, columns
-            )
+            squared = _squared_distances(rows, columns, self.prop, bias)
+            bias = bias - self.locality.reshape(-1, 1, 1, 1) * squared.reshape(centers, rows, columns)
         bias = bias.reshape(1, fold * fold * self.heads, centers, pixels)
 
         centers_unit, unit = _unit(feature_centers, 1, self.eps), _unit(feature, 1, self.eps)

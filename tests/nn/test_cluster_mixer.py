@@ -23,6 +23,7 @@ def randomised(**kwargs):
     [
         ("curvature", 0.0), ("curvature", -1.0), ("fold", 0), ("prop", -2), ("win", 1.5), ("heads", 0),
         ("pad", "some"), ("lift", "klein"), ("nominal_size", 0), ("alpha", 0.0), ("window_alpha", float("inf")),
+        ("locality", -1.0), ("locality", float("nan")),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(argument, value):
@@ -265,3 +266,30 @@ def test_round_off_in_a_window_of_one_colour_does_not_choose_its_centres():
         mixer.bias.zero_()
     x = torch.ones(1, 9, 9, 12) + 1e-7 * torch.randn(1, 9, 9, 12)
     assert (mixer.assignments(x).patch - 0.25).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(("size", "fold", "prop"), [((12, 18), 3, 2), ((8, 6), 1, 3), ((10, 10), 5, 1)])
+def test_locality_takes_squared_distances_from_the_similarity(size, fold, prop):
+    """Pixel by pixel: the logits differ by the distance to the middle of each centre's cell, in cells of its window."""
+    options = dict(fold=fold, prop=prop, pad="minimal")
+    local, x = randomised(**options, locality=1.0).double(), torch.randn(1, *size, 12, dtype=torch.float64)
+    plain = ClusterMixer(**{**SMALL, **options}).double()
+    plain.load_state_dict({name: value for name, value in local.state_dict().items() if name != "locality"})
+    found, base = local.assignments(x).patch[0], plain.assignments(x).patch[0]
+    rows, columns = size[0] // fold, size[1] // fold
+    for head in range(2):
+        for y, z in [(0, 0), (1, 3), (size[0] - 1, size[1] - 2), (size[0] // 2, size[1] // 2)]:
+            inside = (y % rows + 0.5) / rows * prop, (z % columns + 0.5) / columns * prop
+            logits = base[head, :, y, z].log()
+            for centre in range(prop * prop):
+                middle = centre // prop + 0.5, centre % prop + 0.5
+                squared = (inside[0] - middle[0]) ** 2 + (inside[1] - middle[1]) ** 2
+                logits[centre] -= local.locality[head] * squared
+            torch.testing.assert_close(found[head, :, y, z], logits.softmax(0))
+
+
+def test_much_locality_is_a_grid():
+    mixer = ClusterMixer(**{**SMALL, "fold": 1, "prop": 3}, pad="minimal", locality=1e4)
+    labels = mixer.assignments(torch.randn(1, 9, 12, 12)).patch.argmax(2)
+    assert (labels == torch.arange(3).repeat_interleave(3)[:, None] * 3 + torch.arange(3).repeat_interleave(4)).all()
+    assert ClusterMixer(**SMALL).locality is None and "locality" not in ClusterMixer(**SMALL).state_dict()
