@@ -52,6 +52,7 @@ COARSE = network(patch_size=4, fold=(2, 1, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 
 LONGER = {"train_cfg.max_epochs": 7, "train_cfg.val_interval": 7, "param_scheduler.1.end": 7}
 SHARP = network(center=True, alpha=3.0, window_alpha=4.0)
 LOCAL = network(stem="conv", local_conv=True)
+NEAR = network(stem="conv", locality=1.0)  # the mixers themselves see to what is near
 
 BIASES = [
     f"backbone.stages.{stage}.blocks.{block}.mixer.{name}"
@@ -75,6 +76,7 @@ STUDY: dict[str, tuple[str, dict[str, Any]]] = {
     "alpha 8": (HCFORMER, network(alpha=8.0)),
     "center": (HCFORMER, network(center=True)),
     "center, alpha 3, window alpha 4": (HCFORMER, SHARP),
+    "locality 1": (HCFORMER, network(locality=1.0)),
     "no window level": (HCFORMER, network(window_level=(False, False, False, False))),
     "stem=conv": (HCFORMER, network(stem="conv")),
     "local_conv": (HCFORMER, network(local_conv=True)),
@@ -88,6 +90,11 @@ STUDY: dict[str, tuple[str, dict[str, Any]]] = {
     "stem, local_conv, sharp, Muon": (HCFORMER, LOCAL | SHARP | MUON),
     "stem, local_conv, sharp, Muon, patches of 4, 7 epochs": (HCFORMER, LOCAL | SHARP | MUON | COARSE | LONGER),
     "stem, local_conv, Muon, patches of 4, 7 epochs": (HCFORMER, LOCAL | MUON | COARSE | LONGER),
+    "stem, locality, sharp, Muon, patches of 4, 7 epochs": (HCFORMER, NEAR | SHARP | MUON | COARSE | LONGER),
+    "stem, locality, sharp, Muon, patches of 4, one window, 7 epochs": (
+        HCFORMER,
+        NEAR | SHARP | MUON | COARSE | LONGER | network(fold=(1, 1, 1, 1), prop=(4, 2, 2, 1), win=(1, 1, 1, 1)),
+    ),
     "ResNet-10-T": (RESNET, {}),
     "ResNet-10-T, Muon": (RESNET, MUON),
     "ViT": (VIT, {}),
