@@ -29,6 +29,7 @@ __all__ = [
     "encode_packed",
     "encode_text",
     "find_towers",
+    "fixed_size",
     "patch_size",
     "set_prompts",
     "vision_tower",
@@ -130,6 +131,17 @@ def patch_size(model: nn.Module) -> tuple[int, int]:
     if tower.family == "timm":
         return tuple(tower.trunk.patch_embed.patch_size)
     return tuple(model.visual.conv1.kernel_size)
+
+
+def fixed_size(model: nn.Module) -> tuple[int, int] | None:
+    """Height and width of the images that the tower has learned positions for; None: it takes any."""
+    visual = getattr(model, "visual", None)
+    trunk = getattr(visual, "trunk", None)  # of timm
+    flexible = getattr(trunk, "dynamic_img_size", False) or getattr(trunk, "pos_embed", None) is None
+    size = getattr(visual, "image_size", None)
+    if size is None or (flexible and not hasattr(visual, "positional_embedding") and not hasattr(visual, "attnpool")):
+        return None
+    return (size, size) if isinstance(size, int) else tuple(size)
 
 
 # Learned tokens -------------------------------------------------------------------------------------------------------

@@ -92,7 +92,12 @@ class FewShotCLIP(BaseModel):
         if adapter is not None:
             if adapter.get("type") != "lathadapter":
                 raise HypvisionError(f"A few-shot method takes the adapter 'lathadapter', not {adapter.get('type')!r}.")
-            adapters.inject(self.host.clip, {"dim": feature_size(self.host), **adapter})
+            size = feature_size(self.host)
+            if adapter.get("dim", 0) not in (0, size):
+                raise HypvisionError(
+                    f"LatHAdapter: dim is {adapter['dim']!r}, the method's features have {size}. Leave it out."
+                )
+            adapters.inject(self.host.clip, {**adapter, "dim": size})
 
     @property
     def hierarchy(self) -> LatentHierarchy | None:

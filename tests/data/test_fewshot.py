@@ -49,6 +49,11 @@ def test_imagenet_and_its_variants(tmp_path):
         assert class_names(split.test) == ["bird", "cup", "dice"] and {i.label for i in split.test} == {0, 1, 2}
     drawn = draw_shots(load_split("imagenet", tmp_path), 1, 1, layout_of("imagenet", tmp_path).val_is_drawn)
     assert len(drawn.train) == 5 and len(drawn.val) == 10
+    gone = next((tmp_path / "imagenet/images/val").iterdir())
+    gone.rename(tmp_path / gone.name)
+    with pytest.raises(HypvisionError, match=rf"val' has no images of '{gone.name}' .*, the other part has some"):
+        load_split("imagenet", tmp_path)
+    (tmp_path / gone.name).rename(gone)
     (tmp_path / "imagenet/classnames.txt").unlink()
     told = pytest.warns(UserWarning, match=r"no '.*classnames.txt', the benchmark's list of class names")
     with told, pytest.raises(HypvisionError, match="class names have no 'n00000001'"):

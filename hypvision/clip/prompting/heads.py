@@ -62,10 +62,10 @@ class CLIPAdapter(Host):
     def __init__(self, clip: CLIPBundle, ratio: float = 0.2, reduction: int = 4):
         super().__init__(clip)
         dim = embedding_size(clip.model)
+        hidden = max(1, dim // reduction)
         self.ratio = ratio
         self.learner = nn.Sequential(
-            nn.Linear(dim, dim // reduction, bias=False), nn.ReLU(), nn.Linear(dim // reduction, dim, bias=False),
-            nn.ReLU(),
+            nn.Linear(dim, hidden, bias=False), nn.ReLU(), nn.Linear(hidden, dim, bias=False), nn.ReLU(),
         )  # fmt: skip
 
     def features(self, images: Tensor) -> Tensor:

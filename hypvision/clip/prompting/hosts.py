@@ -11,6 +11,8 @@ cosines. What it learns is in :attr:`Host.learner`, the frozen CLIP beside it. A
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +32,7 @@ from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.learners import CoCoOpLearner, MaPLeLearner, PromptLearner
 from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.prompting.templates import SELECTED
-from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, encode_text
+from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, encode_text, fixed_size
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.geometry.numerics import exact
 
@@ -222,7 +224,17 @@ class Host(nn.Module):
             return encode_image(self.clip, self.normalised(images)).float()
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Pixels as this CLIP was trained on them."""
+        """Pixels as this CLIP was trained on them.
+
+        Raises:
+            HypvisionError: images of another size than the tower has positions for.
+        """
+        if (size := fixed_size(self.clip)) is not None and tuple(images.shape[-2:]) != size:
+            given, wanted = ("x".join(map(str, pair)) for pair in (images.shape[-2:], size))
+            raise HypvisionError(
+                f"The images have {given} pixels, and this CLIP takes {wanted}. Set the data's size={size[0]} "
+                f"(hypvision fewshot: --size {size[0]})."
+            )
         return (images.float() - self.mean) / self.std
 
     def features(self, images: Tensor) -> Tensor:
@@ -368,10 +380,27 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
         raise HypvisionError(
             f"There is no few-shot method '{name}'.{did_you_mean(name, HOSTS)} There are: {', '.join(sorted(HOSTS))}."
         )
+    for key, given in inspect.signature(HOSTS[name]).parameters.items():
+        if key in options and options[key] != given.default:
+            _check_option(name, key, str(given.annotation), options[key])
     try:
         return HOSTS[name](clip, **options)
     except TypeError as error:
         raise HypvisionError(f"The few-shot method '{name}' does not take these options: {error}.") from error
+
+
+def _check_option(method: str, key: str, kind: str, value: Any) -> None:
+    """``kind`` is the annotation of the argument."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    least = 0 if key in ("text", "vision") else 1  # tokens of one tower alone
+    wanted, fits = {
+        "int": (f"a whole number of at least {least}", number and isinstance(value, int) and value >= least),
+        "float": ("a finite number", number),
+        "bool": ("True or False", isinstance(value, bool)),
+        "str": ("a text", isinstance(value, str)),
+    }.get(kind.removesuffix(" | None"), ("", True))
+    if not fits:
+        raise HypvisionError(f"{key} of the few-shot method '{method}' must be {wanted}, got {value!r}.")
 
 
 # Zero-shot and prompts ------------------------------------------------------------------------------------------------

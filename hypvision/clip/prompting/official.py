@@ -62,7 +62,7 @@ _CONVOLUTION = ("projector.0.weight", "projector.3.weight")  # 1 x 1 kernels in 
 
 def _kind(names: Mapping[str, Any]) -> str | None:
     """Which method official names are of."""
-    if any(".compound_prompts_text." in name for name in names):
+    if any(".compound_prompts_text." in name or name.startswith("prompt_learner.proj.") for name in names):
         return "maple"
     if any(name.startswith("VPT_image_trans.") for name in names):
         return "promptkd"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypvision.errors import require
+from hypvision.errors import HypvisionError, require
 
 __all__ = ["SELECTED", "imagenet_templates"]
 
@@ -19,6 +19,12 @@ SELECTED = (
 
 
 def imagenet_templates(count: int = 60) -> tuple[str, ...]:
-    """The first of CLIP's 80 templates; PromptSRC takes 60."""
+    """The first of CLIP's 80 templates; PromptSRC takes 60.
+
+    Raises:
+        HypvisionError: there are not so many.
+    """
     known = require("open_clip", "clip").OPENAI_IMAGENET_TEMPLATES
+    if not 1 <= count <= len(known):
+        raise HypvisionError(f"CLIP has 1 to {len(known)} templates; got {count}.")
     return tuple(template("{}") for template in known[:count])

@@ -72,7 +72,16 @@ def _imagenet_names(folder: Path) -> dict[str, str]:
 def _imagenet(layout: Layout, folder: Path) -> Split:
     """``classnames.txt`` gives order and names; the test images are the validation images, files are sorted."""
     names = _imagenet_names(folder)
-    train, test = (_by_wnid(folder / layout.images / part, names) for part in ("train", "val"))
+    folders = [folder / layout.images / part for part in ("train", "val")]
+    train, test = (_by_wnid(part, names) for part in folders)
+    # Labels number the folders that are there: of other folders they would mean other classes.
+    classes = [{Path(item.path).parent.name for item in part} for part in (train, test)]
+    for here, there, place in ((*classes, folders[1]), (*classes[::-1], folders[0])):
+        if missing := sorted(here - there):
+            raise HypvisionError(
+                f"'{place}' has no images of '{missing[0]}' ({names[missing[0]]}), the other part has some. "
+                "Training and validation images must be of the same classes."
+            )
     return Split(train, test, test)
 
 

@@ -240,6 +240,9 @@ def test_mistakes_are_explained():
 
 def test_attributes_may_be_auto_and_words_are_told():
     assert LatHAdapterConfig(attributes="auto", classes=47).count == attributes_for(47)
-    for name in ("attributes", "beta", "draws"):
-        with pytest.raises(HypvisionError, match=f"{name} must be a number.*'many'"):
-            LatHAdapterConfig(**{name: "many"})
+    for name, value in (("attributes", "many"), ("attributes", 2.5), ("draws", 1.5), ("neighbours", 3.5)):
+        with pytest.raises(HypvisionError, match=f"{name} must be a whole number.*{value}"):
+            LatHAdapterConfig(**{name: value})
+    for value in ("many", float("nan"), float("inf")):
+        with pytest.raises(HypvisionError, match=f"beta must be a finite number.*{value}"):
+            LatHAdapterConfig(beta=value)

@@ -487,7 +487,20 @@ def test_mistakes_are_explained():
     fails("6 text tokens cannot start from the 4 words", build_host, bundle(), "ivlp", text=6, depth=1)
     fails("'end', in the 'middle'", build_host, bundle(), "coop", position="back")
     fails("needs their number", build_host, bundle(), "coop", per_class=True)
-    fails("text_chunk must be at least 1", build_host, bundle(), "coop", text_chunk=0)
+    fails("text_chunk of .* must be a whole number of at least 1", build_host, bundle(), "coop", text_chunk=0)
+    for name, options, match in [
+        ("maple", dict(tokens=0), "tokens of the few-shot method 'maple' must be a whole number of at least 1, got 0"),
+        ("coop", dict(tokens=2.0), "must be a whole number"),
+        ("coop", dict(words=3), "words of .* must be a text, got 3"),
+        ("clip-adapter", dict(reduction=0), "reduction of .* at least 1, got 0"),
+        ("clip-adapter", dict(ratio=float("nan")), "ratio of .* a finite number"),
+        ("ivlp", dict(emulate_half="yes"), "True or False"),
+    ]:
+        fails(match, build_host, bundle(), name, **options)
+    host = make("promptsrc", templates=100)
+    fails("1 to 80 templates; got 100", host.frozen_texts)
+    for name in ("zeroshot", "maple"):
+        fails(r"have 40x64 pixels, and this CLIP takes 64x64. .*--size 64", make(name), torch.zeros(1, 3, 40, 64))
     host = build_host(bundle(), "zeroshot")
     fails("There are no classes", host.texts)
     fails("class list is empty", host.set_classes, [])

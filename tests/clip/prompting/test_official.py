@@ -120,6 +120,18 @@ def test_converted_checkpoints_give_the_official_logits(method, tmp_path):
         convert_file(other, tmp_path / "model.pth.tar-5", tmp_path / "x.safetensors")
 
 
+def test_maple_of_one_layer_goes_both_ways(tmp_path):
+    """Without deep prompts it is told by its projection."""
+    host = shaken(build_host(bundle(), "maple", depth=1))
+    torch.save({f"host.{name}": value for name, value in host.state_dict().items()}, tmp_path / "ours.pth")
+    back = convert_file("maple", tmp_path / "ours.pth", tmp_path / "official.pth", to_official=True)
+    assert "prompt_learner.proj.weight" in torch.load(back.path)["state_dict"]
+    found = convert_file("maple", back.path, tmp_path / "again.safetensors")
+    again = build_host(bundle(), "maple", **found.arguments)
+    load_learned(again, found.path)
+    assert all(torch.equal(value, host.state_dict()[name]) for name, value in again.state_dict().items())
+
+
 def test_towers_of_other_depths(tmp_path):
     """The official configs have a depth of each tower; more tokens than words begin at random."""
     clip = bundle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hypvision.clip.adapters.base import AdapterConfig
@@ -102,9 +103,13 @@ class LatHAdapterConfig(AdapterConfig):
             value = getattr(self, name)
             if kind == "bool" and not isinstance(value, bool):
                 raise HypvisionError(f"LatHAdapter: {name} must be True or False, got {value!r}.")
-            if kind.startswith(("int", "float")) and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            numbers = int if kind.startswith("int") else (int, float)
+            if kind.startswith(("int", "float")) and (
+                isinstance(value, bool) or not (isinstance(value, numbers) and math.isfinite(value))
+            ):
+                wanted = "a whole number" if numbers is int else "a finite number"
                 hint = " or 'auto'" if name == "attributes" else ""
-                raise HypvisionError(f"LatHAdapter: {name} must be a number{hint}, got {value!r}.")
+                raise HypvisionError(f"LatHAdapter: {name} must be {wanted}{hint}, got {value!r}.")
         for name in ("c", "tau", "clip_radius"):
             if not getattr(self, name) > 0:
                 raise HypvisionError(f"LatHAdapter: {name} must be above 0, got {getattr(self, name)}.")
