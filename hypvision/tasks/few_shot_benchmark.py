@@ -188,6 +188,8 @@ def check_settings(results: str | Path, settings: Settings) -> None:
 def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[str, float]:
     """Train and test one cell, and write its result.
 
+    Further targets are added to a result that is there.
+
     Returns:
         Accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the names of data sets.
 
@@ -195,11 +197,16 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         HypvisionError: a mistake in data or settings.
     """
     folder, begin = Path(results, spec.key), time.perf_counter()
+    before = _result(folder, settings)
+    spec = spec._replace(targets=tuple(dict.fromkeys((*before["cell"]["targets"], *spec.targets))))
     config = cell_config(spec, settings)
     name, lath = split_method(spec.method)
     learns = lath or name not in ("zeroshot", "tip-adapter")
     epochs = config.train_cfg.max_epochs if learns else 0
-    if learns or name == "tip-adapter":  # which fills its cache there
+    trains = learns or name == "tip-adapter"  # which fills its cache there
+    if trains and not (folder / f"epoch_{config.train_cfg.max_epochs}.pth").is_file():
+        before = _NOTHING  # of weights that are gone
+    if trains:
         runner = train(config, folder, resume="auto")
         model, steps = runner.model, runner.iter if learns else 0
         model = getattr(model, "module", model)
@@ -208,14 +215,14 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     else:
         model, steps = MODELS.build(config.model).to(get_device()), 0
     trained = time.perf_counter() - begin
-    found = _measure(model, spec, settings)
+    found = {**before["accuracy"], **_measure(model, spec, settings, before["accuracy"])}
     report = dict(
         cell=spec._asdict(),
         accuracy=found,
         steps=steps,
         epochs=epochs,
-        train_seconds=round(trained, 1),
-        seconds=round(time.perf_counter() - begin, 1),
+        train_seconds=round(before["train_seconds"] + trained, 1),
+        seconds=round(before["seconds"] + time.perf_counter() - begin, 1),
         parameters=sum(value.numel() for _, value in model.learned()),
         precision=settings.amp if settings.amp and torch.cuda.is_available() else "fp32",
         training_images=_training_images(config, spec) if learns else "",
@@ -227,6 +234,18 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     )
     write_json(folder / "result.json", report)
     return found
+
+
+_NOTHING: Mapping[str, Any] = dict(cell=dict(targets=()), accuracy={}, train_seconds=0.0, seconds=0.0)
+
+
+def _result(folder: Path, settings: Settings) -> Mapping[str, Any]:
+    """What is there of a cell, with these settings."""
+    try:
+        found = read_json(folder / "result.json")
+        return {name: found[name] for name in _NOTHING} if found["settings"] == settings.shared() else _NOTHING
+    except (OSError, ValueError, KeyError, TypeError):
+        return _NOTHING
 
 
 def _training_images(config: Config, spec: CellSpec) -> str:
@@ -278,7 +297,10 @@ def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any]:
     return found
 
 
-def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings) -> dict[str, float]:
+def _measure(
+    model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapping[str, float]
+) -> dict[str, float]:
+    """Accuracies that are not known."""
     shared = dict(size=settings.size, skip_broken=settings.skip_broken, seed=spec.seed)
     cache = FeatureCache(settings.cache)
     tests: Mapping[str, tuple[str, str]] = {"all": (spec.dataset, "all")}
@@ -288,6 +310,8 @@ def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings) -> dict[str
         tests = {name: (name, "all") for name in (spec.dataset, *spec.targets)}
     found = {}
     for key, (name, subset) in tests.items():
+        if key in known:
+            continue
         data = FewShotDataset(settings.root, name, "test", subset=subset, **shared)
         features = None
         if settings.cache is not None and model.host.feature_inputs:

@@ -20,7 +20,7 @@ from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.config import load_config, parse_options
 from hypvision.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
-from hypvision.tasks.few_shot_benchmark import check_settings, plan
+from hypvision.tasks.few_shot_benchmark import check_settings, is_finished, plan
 from hypvision.tasks.few_shot_figures import load_cell_model, places
 from hypvision.tasks.few_shot_tables import harmonic, read_results, tables
 
@@ -143,6 +143,33 @@ def test_other_data_sets(tmp_path):
     assert {row.dataset for row in found["dg"]} == {"average", "imagenet (source)", "imagenetv2", "imagenet_a"}
     assert {row.dataset for row in found["cross"]} == {"imagenet (source)", "caltech101"}
     assert run("dg", "--datasets", "imagenetv2", "imagenet_a", "imagenet_r", *shared) == 2  # another target: not there
+
+
+def test_further_targets_are_added_to_a_finished_cell(tmp_path):
+    for name in ("one", "two", "three"):
+        coop(tmp_path, name, classes=3, train=2, val=1, test=1)
+    out = tmp_path / "results"
+    command = ["cross", "--method", "coop", "--source", "one", "--seeds", 1, "--shots", 1, "--root", tmp_path]
+    command += ["--out", out, "--host", "tokens=2", *SMALL, "--datasets"]
+    assert run(*command, "two") == 0
+    cell = out / "cross/coop/one/1shots-seed1"
+    known = json.loads((cell / "result.json").read_text())
+    known["accuracy"]["two"] = 12.5  # to tell whether it is measured again
+    (cell / "result.json").write_text(json.dumps(known))
+    written = (cell / "epoch_2.pth").stat().st_mtime_ns
+    assert run(*command, "three") == 0
+    found = json.loads((cell / "result.json").read_text())
+    assert list(found["accuracy"]) == ["one", "two", "three"] and found["accuracy"]["two"] == 12.5
+    assert found["cell"]["targets"] == ["two", "three"] and found["steps"] == 2
+    assert (cell / "epoch_2.pth").stat().st_mtime_ns == written  # not trained again
+    (spec,) = plan("cross", ["coop"], ["two", "three"], [1], [1], "one")
+    assert is_finished(out, spec)
+    (cell / "epoch_2.pth").unlink()  # other weights: nothing of the former ones stays
+    assert run(*command, "one", "three", "two") == 0  # finished
+    coop(tmp_path, "four", classes=3, train=2, val=1, test=1)
+    assert run(*command, "four") == 0
+    again = json.loads((cell / "result.json").read_text())["accuracy"]
+    assert set(again) == {"one", "two", "three", "four"} and again["two"] != 12.5
 
 
 @pytest.mark.slow
