@@ -371,6 +371,27 @@ def test_so_many_images_an_epoch():
     assert (found.epochs, length, found.batch) == (20, 20, 4)
 
 
+def test_steps_are_kept():
+    def of(method, steps, protocol="base2new", epochs=None, shots=16):
+        found, length = with_steps(recipe(method, protocol, "dtd", shots, 24, 384), steps, epochs)
+        assert found.epochs * length == steps * found.batch
+        return found.epochs, found.average
+
+    assert of("promptsrc", 120, "shots") == (40, (36, 4))  # of 50 epochs, averaged about the 45th
+    assert of("promptsrc", 21) == (7, pytest.approx((5.25, 0.35))) and of("coop", 101) == (101, None)
+    assert of("promptsrc", 3)[0] == 3 and of("maple", 1)[0] == 1
+    assert of("promptsrc", 12, epochs=4) == (4, pytest.approx((3, 0.2)))
+    for method in ("maple", "promptsrc", "promptkd", "coop", "cocoop", "clip-adapter", "tip-adapter-f", "linear-probe"):
+        for protocol in ("base2new", "shots", "cross"):
+            for shots in (1, 4, 16):
+                own = recipe(method, protocol, "dtd", shots, 24, 384)
+                assert of(method, 200, protocol, shots=shots) == (own.epochs, own.average)
+    with pytest.raises(HypvisionError, match="101 steps cannot be divided into 2 to 20 epochs.* --steps 100 or 120"):
+        of("promptsrc", 101)
+    with pytest.raises(HypvisionError, match="10 steps cannot be divided into 20 epochs of one length. Give --steps 20"):
+        of("promptsrc", 10, epochs=20)
+
+
 def test_recipes_are_the_published_ones():
     def of(method, protocol="base2new", dataset="dtd", shots=16):
         return recipe(method, protocol, dataset, shots, 24, 384)
