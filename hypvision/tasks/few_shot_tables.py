@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypvision.data.fewshot.layouts import SETS
+from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.errors import HypvisionError, require
 from hypvision.files import csv_text, read_json, replacing, write_text
 from hypvision.tasks import few_shot_published as published
@@ -89,7 +89,10 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
             for key, own in groups.items()
         ]
         lines.sort(key=lambda row: (row.method, _place(row.dataset)))
-        found[protocol] = [*_averages(protocol, lines), *lines]
+        sources = ((row.method, row.dataset) for row in lines if row.dataset.endswith("(source)"))
+        foreign = {method for method, dataset in sources if dataset != "imagenet (source)"}  # published is ImageNet's
+        lines = [row._replace(known={}) if row.method in foreign else row for row in lines]
+        found[protocol] = [*_averages(protocol, lines, foreign), *lines]
     return found
 
 
@@ -213,7 +216,7 @@ def _known(protocol: str, method: str, dataset: str) -> dict[str, float]:
     return {} if value is None else dict(accuracy=value)
 
 
-def _averages(protocol: str, rows: Sequence[Row]) -> list[Row]:
+def _averages(protocol: str, rows: Sequence[Row], foreign: Container[str]) -> list[Row]:
     found = []
     for method in dict.fromkeys(row.method for row in rows):
         own = [row for row in rows if row.method == method and not row.dataset.endswith("(source)")]
@@ -223,12 +226,9 @@ def _averages(protocol: str, rows: Sequence[Row]) -> list[Row]:
         mean = {column: statistics.fmean(row.mean[column] for row in own) for column in columns}
         if "HM" in mean:
             mean["HM"] = harmonic(mean["base"], mean["new"])
-        # Published averages are over all data sets of the benchmark: beside fewer they would mislead.
-        names = {row.dataset for row in own}
-        whole = names >= set(SETS if protocol in ("base2new", "shots") else ())
-        known = _known(protocol, method, "average") if whole and protocol in ("base2new", "shots") else {}
-        if protocol in ("cross", "dg") and len(own) == {"cross": 10, "dg": 4}[protocol]:
-            known = _known(protocol, method, "average")
+        # Published averages are over the data sets of the benchmark: beside others they would mislead.
+        whole = {row.dataset for row in own} == set({"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
+        known = _known(protocol, method, "average") if whole and method not in foreign else {}
         steps = tuple(sorted({count for row in own for count in row.steps}))
         seeds = {seed: _average_of(seed, own, columns) for seed in own[0].of_seeds}
         same = all(row.of_seeds.keys() == seeds.keys() for row in own)

@@ -17,6 +17,7 @@ from hypvision.cli import main, parser_of
 from hypvision.cli.fewshot import settings_of
 from hypvision.clip.adapters.lathadapter import LatHAdapterConfig
 from hypvision.data.fewshot import FewShotDataset
+from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.engine.config import load_config, parse_options
 from hypvision.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
@@ -331,6 +332,22 @@ def test_averages_deviate_over_seeds():
     assert average.std["HM"] == pytest.approx(3**0.5 * 2 / 3)  # of 2 b (b / 2) / (b + b / 2)
     other = tables([*cells[:-1], dict(cells[-1], seed=7)])["base2new"][0]
     assert other.std == {} and other.mean == average.mean
+
+
+def test_published_averages_stand_beside_the_same_data_alone():
+    def known(protocol, targets, source="imagenet"):
+        cell = dict(protocol=protocol, method="maple", dataset=source, shots=16, seed=1)
+        rows = tables([dict(cell, accuracy=dict.fromkeys([source, *targets], 50.0))])[protocol]
+        assert source == "imagenet" or not any(row.known for row in rows)
+        return rows[0].known
+
+    assert known("cross", CROSS) == {"accuracy": 66.30} and known("dg", DOMAINS) == {"accuracy": 60.27}
+    others = [f"own{i}" for i in range(10)]
+    assert known("cross", others) == known("dg", others[:4]) == known("dg", CROSS[:4]) == {}
+    assert known("cross", CROSS, "own") == known("dg", DOMAINS, "own") == {}
+    cells = [result(dataset=name) for name in SETS]
+    assert tables(cells)["base2new"][0].known["base"] == 82.28
+    assert tables([*cells, result(dataset="own")])["base2new"][0].known == {}
 
 
 def test_mistakes_are_explained(tmp_path, capsys):
