@@ -194,6 +194,7 @@ def _told(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     own = any(s.get("teacher") and s["teacher"].get("clip") == s.get("clip") for s in settings)
     transductive = any(cell.get("transductive") for cell in cells)
     notes = [text for holds, text in ((transductive, "transductive"), (transductive and own, "own teacher")) if holds]
+    notes += ["chosen on test images"] if any(cell.get("selection") == "best_val" for cell in cells) else []
     notes += sorted({cell["training_images"] for cell in cells if cell.get("training_images")})
     steps = {int(cell["steps"]) for cell in cells if "steps" in cell}
     return dict(steps=tuple(sorted(steps)), note=", ".join(notes))

@@ -322,6 +322,16 @@ def test_cells_of_other_settings_are_no_seeds():
         tables([result(), result(base=61.0)])
 
 
+def test_what_was_chosen_on_test_images_is_marked():
+    best, last = result("promptkd", best_val=True), result("promptkd", best_val=False)
+    for cell, selection in ((best, "best_val"), (last, "last")):
+        cell["about"] |= dict(transductive=True, selection=selection)
+    notes = {row.method: row.note for row in tables([best, last])["base2new"]}
+    assert notes == {
+        "promptkd best_val=True": "transductive, chosen on test images", "promptkd best_val=False": "transductive"
+    }  # fmt: skip
+
+
 def test_averages_deviate_over_seeds():
     """Seeds that are right on one data set where they are wrong on the other make no deviation of the average."""
     found = {"dtd": (50.0, 60.0, 70.0), "eurosat": (70.0, 60.0, 44.0)}
