@@ -130,7 +130,7 @@ def plan(
         source: of ``cross`` and ``dg``.
 
     Raises:
-        HypvisionError: an unknown method, or one that cannot do the protocol.
+        HypvisionError: an unknown method, one that cannot do the protocol, or training on a data set of test images.
     """
     cross_dataset = protocol in ("cross", "dg")
     datasets = tuple(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
@@ -149,6 +149,12 @@ def plan(
                     cells.append(CellSpec(protocol, method, source, count, seed, datasets))
                 else:  # PromptKD is distilled on each target
                     cells += [CellSpec(protocol, method, dataset, count, seed) for dataset in datasets]
+    for cell in cells:
+        if cell.dataset in DOMAINS and cell.method != "zeroshot":
+            raise HypvisionError(
+                f"{cell.method} would train on '{cell.dataset}', all of whose images are test images. Leave it out of "
+                "this run, or give --datasets (of cross and dg: --source) with training images."
+            )
     return cells
 
 

@@ -264,9 +264,15 @@ def test_plans():
     (cell,) = plan("cross", ["maple"], seeds=(1,))
     assert cell.dataset == "imagenet" and len(cell.targets) == 10
     assert cell.key == "cross/maple/imagenet/16shots-seed1"
-    assert [c.dataset for c in plan("dg", ["promptkd"], seeds=(1,))] == list(plan("dg", ["maple"])[0].targets)
+    assert [c.dataset for c in plan("cross", ["promptkd"], seeds=(1,))] == list(cell.targets)
+    assert len(plan("dg", ["promptkd"], ["own1", "own2"], seeds=(1,))) == 2 and plan("dg", ["zeroshot", "maple"])
     with pytest.raises(HypvisionError, match="has no cells in 'base2new'"):
         plan("base2new", ["linear-probe"])
+    for protocol, method, datasets in (
+        ("dg", "promptkd+lath", None), ("cross", "promptkd", ["dtd", "imagenet_a"]), ("shots", "maple", ["imagenetv2"])
+    ):  # fmt: skip
+        with pytest.raises(HypvisionError, match="would train on 'imagenet.*', all of whose images are test images"):
+            plan(protocol, [method], datasets)
 
 
 def test_the_harmonic_mean_of_averages_is_the_published_one():
