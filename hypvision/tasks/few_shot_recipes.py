@@ -254,7 +254,7 @@ def few_shot_config(
         custom_hooks=hooks,
         default_hooks=dict(
             logger=dict(type="LoggerHook", interval=50),
-            checkpoint=dict(type="CheckpointHook", interval=max(1, total // 10), max_keep_ckpts=1),
+            checkpoint=dict(type="CheckpointHook", interval=1, max_keep_ckpts=1),
         ),
         randomness=dict(seed=seed),
         experiment_name=f"{protocol}-{method}-{dataset}-{shots}-{seed}",
