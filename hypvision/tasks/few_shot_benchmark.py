@@ -26,13 +26,23 @@ from hypvision.data.fewshot.dataset import intact, load_cell
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.data.fewshot.splits import class_names
 from hypvision.engine.checkpoint import load
+from hypvision.engine.hooks import last_checkpoint
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json, write_json
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, recipe, split_method
 
-__all__ = ["CellSpec", "Settings", "cell_config", "check_settings", "is_finished", "plan", "run_cell"]
+__all__ = [
+    "CellSpec",
+    "Settings",
+    "cell_config",
+    "check_settings",
+    "is_finished",
+    "measured_checkpoint",
+    "plan",
+    "run_cell",
+]
 
 _SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")  # tell the classes that they were trained on alone
 _PASSED_ON = (
@@ -216,8 +226,8 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         runner = train(config, folder, resume="auto")
         model, steps = runner.model, runner.iter if learns else 0
         model = getattr(model, "module", model)
-        if settings.best_val and (best := sorted(folder.glob("best_top1_*.pth"))):
-            model.load_state_dict(load(best[-1])["state_dict"])
+        if settings.best_val:
+            model.load_state_dict(load(measured_checkpoint(folder, True))["state_dict"])
     else:
         model, steps = MODELS.build(config.model).to(get_device()), 0
     trained = time.perf_counter() - begin
@@ -240,6 +250,12 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     )
     write_json(folder / "result.json", report)
     return found
+
+
+def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
+    """The checkpoint of a cell that its accuracies are of; None if it has gone."""
+    best = Path(folder).glob("best_top1_epoch_*.pth") if best_val else ()
+    return max(best, key=lambda path: int(path.stem.rpartition("_")[2]), default=last_checkpoint(folder))
 
 
 _NOTHING: Mapping[str, Any] = dict(cell=dict(targets=()), accuracy={}, train_seconds=0.0, seconds=0.0)

@@ -206,6 +206,18 @@ def test_images_of_a_cell(tmp_path):
     model, *_ = load_cell_model(cell, tmp_path)
     found = places(model, FewShotDataset(str(tmp_path), "caltech101", "test", size=64))
     assert found.attributes.shape == (3, 64) and found.classes.shape == (5, 64) and len(found.images) == 10
+    data = FewShotDataset(str(tmp_path), "caltech101", "test", size=64)
+    data.items.sort(key=lambda item: item.label)
+    few = places(model, data, most=5)  # of all classes
+    assert few.labels.tolist() == [0, 1, 2, 3, 4] == [data.items[i].label for i in few.numbers] and len(few.images) == 5
+    # What is drawn is the checkpoint that was measured.
+    saved, result = torch.load(cell / "epoch_2.pth", weights_only=False), json.loads((cell / "result.json").read_text())
+    saved["state_dict"]["host.clip.lathadapter.attributes"] += 1
+    torch.save(saved, cell / "best_top1_epoch_1.pth")
+    result["settings"]["best_val"] = True
+    (cell / "result.json").write_text(json.dumps(result))
+    best, *_ = load_cell_model(cell, tmp_path)
+    assert torch.equal(best.hierarchy.attributes, model.hierarchy.attributes + 1)
     assert run("explain", out, "--root", tmp_path) == 2  # no cell
     assert run("explain", out / "shots/coop/caltech101/2shots-seed1", "--root", tmp_path) == 2  # no adapter
 
