@@ -143,17 +143,17 @@ def plan(
         HypvisionError: an unknown method, one that cannot do the protocol, or training on a data set of test images.
     """
     cross_dataset = protocol in ("cross", "dg")
-    datasets = tuple(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
-    shots = tuple(shots or ((1, 2, 4, 8, 16) if protocol == "shots" else (16,)))
+    datasets = _once(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
+    shots = _once(shots or ((1, 2, 4, 8, 16) if protocol == "shots" else (16,)))
     cells = []
-    for method in methods:
+    for method in _once(methods):
         name, _ = split_method(method)
         if name in _SEEN_ONLY and protocol != "shots":
             raise HypvisionError(
                 f"{method} tells the classes that it was trained on alone, so it has no cells in '{protocol}'. Run "
                 "hypvision fewshot shots."
             )
-        for seed in seeds:
+        for seed in _once(seeds):
             for count in shots:
                 if cross_dataset and name != "promptkd":
                     cells.append(CellSpec(protocol, method, source, count, seed, datasets))
@@ -166,6 +166,10 @@ def plan(
                 "this run, or give --datasets (of cross and dg: --source) with training images."
             )
     return cells
+
+
+def _once(values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(values))
 
 
 def is_finished(results: str | Path, spec: CellSpec) -> bool:
@@ -311,11 +315,18 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
 def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any]:
     if settings.teacher is None:
         raise HypvisionError(
-            "PromptKD needs --teacher CHECKPOINT, of a PromptSRC training on the same classes; {dataset} and {seed} in "
-            "the path are filled in."
+            "PromptKD needs --teacher CHECKPOINT, of a PromptSRC training on the same classes; {dataset}, {shots} and "
+            "{seed} in the path are filled in."
         )
     found = json.loads(json.dumps(settings.teacher))
-    found["checkpoint"] = found["checkpoint"].format(dataset=spec.dataset, seed=spec.seed, shots=spec.shots)
+    fields = {name: getattr(spec, name) for name in ("dataset", "shots", "seed")}
+    try:
+        found["checkpoint"] = found["checkpoint"].format(**fields)
+    except (LookupError, ValueError, AttributeError) as error:
+        raise HypvisionError(
+            f"--teacher '{found['checkpoint']}' cannot be filled in ({error}). What may stand in braces is: "
+            f"{', '.join(fields)}."
+        ) from error
     return found
 
 

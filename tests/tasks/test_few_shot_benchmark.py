@@ -21,7 +21,7 @@ from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.engine.config import load_config, parse_options
 from hypvision.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
-from hypvision.tasks.few_shot_benchmark import check_settings, is_finished, plan
+from hypvision.tasks.few_shot_benchmark import Settings, cell_config, check_settings, is_finished, plan
 from hypvision.tasks.few_shot_figures import load_cell_model, places
 from hypvision.tasks.few_shot_tables import harmonic, read_results, tables
 
@@ -273,6 +273,8 @@ def test_commands_of_the_configs_train_and_test_one_data_set():
 def test_plans():
     assert len(plan("base2new", ["maple", "promptsrc+lath"])) == 2 * 11 * 3
     assert len(plan("shots", ["maple"], ["dtd"])) == 5 * 3
+    assert len(plan("shots", ["coop", "coop"], ["dtd", "dtd"], [1, 1], [4, 4])) == 1  # said twice, run once
+    assert plan("cross", ["maple"], ["dtd", "dtd"])[0].targets == ("dtd",)
     (cell,) = plan("cross", ["maple"], seeds=(1,))
     assert cell.dataset == "imagenet" and len(cell.targets) == 10
     assert cell.key == "cross/maple/imagenet/16shots-seed1"
@@ -376,6 +378,15 @@ def test_published_averages_stand_beside_the_same_data_alone():
     cells = [result(dataset=name) for name in SETS]
     assert tables(cells)["base2new"][0].known["base"] == 82.28
     assert tables([*cells, result(dataset="own")])["base2new"][0].known == {}
+
+
+@pytest.mark.parametrize("path", ["/t/{method}/x.pth", "/t/{}/x.pth", "/t/{seed/x.pth", "/t/{seed.x}.pth"])
+def test_teachers_of_unknown_fields_are_explained(path, tmp_path):
+    coop(tmp_path, "dtd")
+    (cell,) = plan("base2new", ["promptkd"], ["dtd"], [1])
+    teacher = dict(clip={}, host={}, checkpoint=path)
+    with pytest.raises(HypvisionError, match="cannot be filled in .*: dataset, shots, seed"):
+        cell_config(cell, Settings({}, root=str(tmp_path), teacher=teacher))
 
 
 def test_mistakes_are_explained(tmp_path, capsys):
