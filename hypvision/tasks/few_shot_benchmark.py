@@ -330,9 +330,7 @@ def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any]:
     return found
 
 
-def _measure(
-    model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapping[str, float]
-) -> dict[str, float]:
+def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapping[str, float]) -> dict[str, float]:
     """Accuracies that are not known."""
     shared = dict(size=settings.size, skip_broken=settings.skip_broken, seed=spec.seed)
     cache = FeatureCache(settings.cache)

@@ -66,7 +66,8 @@ def read_results(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
-    """Tables by protocol, in the order of the benchmark; a row ``average`` where a method has several data sets.
+    """Tables by protocol, in the order of the benchmark; a row ``average`` where a method has several data sets with a
+    column in common.
 
     Cells are of one row if they differ in the seed alone.
 
@@ -224,6 +225,8 @@ def _averages(protocol: str, rows: Sequence[Row], foreign: Container[str]) -> li
         if len(own) < 2:
             continue
         columns = [column for column in own[0].mean if all(column in row.mean for row in own)]
+        if not columns:
+            continue
         mean = {column: statistics.fmean(row.mean[column] for row in own) for column in columns}
         if "HM" in mean:
             mean["HM"] = harmonic(mean["base"], mean["new"])
@@ -286,18 +289,22 @@ def comma_separated(rows: Sequence[Row]) -> str:
 
 
 def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
-    """The curve of accuracy over shots, a line a method; published averages dotted."""
+    """The curve of accuracy over shots, a line a method; published averages dotted.
+
+    Of methods without an average, their lines on each data set.
+    """
     plt = require("matplotlib.pyplot", "viz")
-    averages = [row for row in rows if row.dataset == "average"] or list(rows)
+    averaged = {row.method for row in rows if row.dataset == "average"}
+    rows = [row for row in rows if row.dataset == "average" or row.method not in averaged]
     figure, axes = plt.subplots(figsize=(6, 4))
-    for row in averages:
+    for row in rows:
         shots = sorted(int(column.split()[0]) for column in row.mean)
         name = row.method if row.dataset == "average" else f"{row.method}, {row.dataset}"
         (line,) = axes.plot(shots, [row.mean[f"{k} shots"] for k in shots], marker="o", label=name)
         if known := {int(column.split()[0]): value for column, value in row.known.items()}:
             axes.plot(list(known), list(known.values()), ":", color=line.get_color(), label=f"{name}, published")
     axes.set_xscale("log", base=2)
-    ticks = sorted({int(column.split()[0]) for row in averages for column in row.mean})
+    ticks = sorted({int(column.split()[0]) for row in rows for column in row.mean})
     axes.set_xticks(ticks, [str(k) for k in ticks])
     axes.set_xlabel("images of a class")
     axes.set_ylabel("accuracy / %")

@@ -23,7 +23,7 @@ from hypvision.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
 from hypvision.tasks.few_shot_benchmark import Settings, cell_config, check_settings, is_finished, plan
 from hypvision.tasks.few_shot_figures import load_cell_model, places
-from hypvision.tasks.few_shot_tables import harmonic, read_results, tables
+from hypvision.tasks.few_shot_tables import draw_shots, harmonic, read_results, tables
 
 SMALL = ["--clip", "tiny", "--pretrained", "none", "--size", "64", "--steps", "2"]
 
@@ -387,6 +387,22 @@ def test_teachers_of_unknown_fields_are_explained(path, tmp_path):
     teacher = dict(clip={}, host={}, checkpoint=path)
     with pytest.raises(HypvisionError, match="cannot be filled in .*: dataset, shots, seed"):
         cell_config(cell, Settings({}, root=str(tmp_path), teacher=teacher))
+
+
+def test_the_curve_of_data_sets_without_common_shots(tmp_path, monkeypatch):
+    axes, drawn = pytest.importorskip("matplotlib.axes").Axes, []
+    plot = axes.plot
+    monkeypatch.setattr(axes, "plot", lambda *args, **options: drawn.append(options["label"]) or plot(*args, **options))
+    runs = dict(maple=[("dtd", 1), ("eurosat", 4)], coop=[("dtd", 2)], ivlp=[("dtd", 1), ("eurosat", 1)])
+    cells = [
+        dict(protocol="shots", method=method, dataset=dataset, shots=shots, seed=1, accuracy=dict(all=50.0))
+        for method, own in runs.items()
+        for dataset, shots in own
+    ]
+    rows = tables(cells)["shots"]
+    assert [row.method for row in rows if row.dataset == "average"] == ["ivlp"]  # the others have none
+    draw_shots(rows, tmp_path / "shots.png")
+    assert drawn == ["ivlp", "coop, dtd", "maple, dtd", "maple, eurosat"]
 
 
 def test_mistakes_are_explained(tmp_path, capsys):
