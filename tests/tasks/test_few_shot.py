@@ -13,6 +13,7 @@ from mmengine.config import Config
 from references.fewshot import refine, unit
 
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
+from hypvision.clip.prompting.features import FeatureCache
 from hypvision.clip.prompting.heads import TipAdapter
 from hypvision.clip.prompting.promptsrc import GaussianAverage
 from hypvision.data.fewshot import FewShotDataset
@@ -308,6 +309,16 @@ def test_features_that_are_kept_are_those_of_the_images(tmp_path):
         config = config_of(tmp_path, "maple")
         config.custom_hooks.append(dict(type="FeatureCacheHook"))
         train(config, tmp_path / "wrong")
+
+
+@pytest.mark.parametrize("folder", [None, "cache"])
+def test_a_missing_image_is_told_with_and_without_a_cache(folder, tmp_path):
+    coop(tmp_path)
+    data = FewShotDataset(str(tmp_path), "caltech101", "test", size=64)
+    Path(data.paths[3]).unlink()
+    model = FewShotCLIP({}, dict(name="zeroshot"))
+    with pytest.raises(HypvisionError, match="dice/test0.png' does not exist.* With --skip-broken"):
+        FeatureCache(folder and tmp_path / folder).features(model.host, data)
 
 
 @pytest.mark.parametrize("method", ["coop", "linear-probe", "clip-adapter"])
