@@ -273,9 +273,14 @@ def test_without_views_tip_adapter_f_trains_on_new_views_of_each_epoch(tmp_path,
 def test_methods_without_a_training_are_configs_too(method, tmp_path, monkeypatch):
     """They pass the engine from config to result; the Tip-Adapter's alpha and beta are in the checkpoint."""
     coop(tmp_path)
-    searched = []
+    searched, given = [], []
     search = TipAdapter.search
-    monkeypatch.setattr(TipAdapter, "search", lambda self, *data: searched.append(search(self, *data)))
+
+    def record(self, *data, plain=None):
+        searched.append(search(self, *data, plain=plain))
+        given.append(plain)
+
+    monkeypatch.setattr(TipAdapter, "search", record)
     config = config_of(tmp_path, method, epochs=None, steps=2)
     runner = train(config, tmp_path / "run")
     trained = runner.model.eval()
@@ -288,11 +293,16 @@ def test_methods_without_a_training_are_configs_too(method, tmp_path, monkeypatc
     assert metrics["top1"] == pytest.approx(accuracy(trained, test))
     state = torch.load(path, weights_only=False)["state_dict"]
     assert ("host.clip.lathadapter.attributes" in state) == ("+lath" in method)
-    if method == "tip-adapter":
+    if method.startswith("tip-adapter"):  # chosen on the logits that are measured
         val = FewShotDataset(**dict(data, part="val", shots=2))
-        model = FewShotCLIP({}, dict(name="tip-adapter", keys=6, classes=3))
+        model = FewShotCLIP({}, dict(name="tip-adapter", keys=6, classes=3), config.model.adapter)
         model.load_state_dict(state)
         assert state["host.learner.alpha"] != 1.0 and accuracy(model, val) == pytest.approx(searched[0])
+    if method == "tip-adapter+lath":
+        images = torch.stack([sample["inputs"] for sample in val])
+        with torch.no_grad():
+            cached = model.host.cache_logits(unit(model.host.features(images)))
+            assert (given[0] + cached - model(images)).abs().max() < 1e-4
 
 
 def test_features_that_are_kept_are_those_of_the_images(tmp_path):
