@@ -2,8 +2,11 @@
 
 import csv
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -255,6 +258,44 @@ def test_commands_of_the_page_share_folders_of_results(tmp_path):
     teacher = runs[-1].teacher.format(dataset="dtd", shots=16, seed=1)
     (cell,) = plan(runs[-2].what, runs[-2].method, runs[-2].datasets, seeds=[1])
     assert teacher == f"{runs[-2].out}/{cell.key}/epoch_20.pth"
+
+
+FAKE = """#!/bin/sh
+{ for word in "$@"; do printf '%s\\n' "$word"; done; echo; } >> "$RECORD"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the script is one of bash")
+def test_the_script_on_emoji_asks_for_cells_that_exist(tmp_path):
+    """Every command of it is planned, in a folder of its settings, with data and teachers that are there."""
+    data, results = tmp_path / "data", tmp_path / "results"
+    coop(data, "grocery", classes=2, train=1, val=1, test=1, size=8)
+    for style in ("noto", "noto-v1", "twemoji", "openmoji", "fluent", "fluent-flat", "fluent-mono", "fxemoji"):
+        split = data / f"emoji/splits/coop/split_{style}.json"
+        split.parent.mkdir(parents=True, exist_ok=True)
+        split.write_text((data / "grocery/split.json").read_text())
+    shutil.copytree(data / "grocery/images", data / "emoji/images")
+    fake = tmp_path / "bin/hypvision"
+    fake.parent.mkdir()
+    fake.write_text(FAKE)
+    fake.chmod(0o755)
+    path = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
+    command = ["bash", str(ROOT / "fewshot/on_emoji.sh"), str(data), str(results)]
+    subprocess.run(command, check=True, env={**os.environ, "PATH": path, "RECORD": str(tmp_path / "record")})
+    cells, trained = 0, set()
+    for words in (tmp_path / "record").read_text().removesuffix("\n\n").split("\n\n"):
+        what, *words = words.split("\n")
+        args = parser_of(what).parse_args(words)
+        settings = settings_of(args)
+        check_settings(args.out, settings)
+        specs = plan(args.what, args.method, args.datasets, args.seeds, args.shots, args.source)
+        cells += len(specs)
+        for spec in specs:
+            config = cell_config(spec, settings)
+            trained.add(f"{args.out}/{spec.key}/epoch_{config.train_cfg.max_epochs}.pth")
+            assert not spec.method.startswith("promptkd") or config.model.host.teacher.checkpoint in trained
+            assert {split.parent.name for split in data.glob("*/split.json")} >= {spec.dataset, *spec.targets}
+    assert cells > 100 and {path.name for path in results.iterdir()} >= {"prompts", "heads", "self-distillation"}
 
 
 def test_commands_of_the_configs_train_and_test_one_data_set():
