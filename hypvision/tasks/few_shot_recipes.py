@@ -212,6 +212,8 @@ def few_shot_config(
     if length is not None:
         sampler = dict(type="FixedLengthSampler", length=length)
     total = max(found.epochs, 1)
+    # A checkpoint an epoch; of shorter epochs than ten steps one in ten steps: it takes the time of one.
+    kept_every = max(1, min(total // 10, 10 // max(1, (length or images) // found.batch)))
     optimizer = dict(type="SGD", lr=found.lr, momentum=0.9, weight_decay=5e-4)
     if found.optimizer.get("type", "SGD") != "SGD":
         optimizer = dict(lr=found.lr)
@@ -254,7 +256,7 @@ def few_shot_config(
         custom_hooks=hooks,
         default_hooks=dict(
             logger=dict(type="LoggerHook", interval=50),
-            checkpoint=dict(type="CheckpointHook", interval=1, max_keep_ckpts=1),
+            checkpoint=dict(type="CheckpointHook", interval=kept_every, max_keep_ckpts=1),
         ),
         randomness=dict(seed=seed),
         experiment_name=f"{protocol}-{method}-{dataset}-{shots}-{seed}",

@@ -413,6 +413,17 @@ def test_steps_are_kept():
         of("promptsrc", 10, epochs=20)
 
 
+def test_checkpoints_are_an_epoch_or_ten_steps_apart():
+    def interval(method, **options):
+        return few_shot_config(method, **options)["default_hooks"]["checkpoint"]["interval"]
+
+    assert interval("promptsrc", images=384) == interval("coop", images=1600) == interval("maple") == 1
+    assert interval("promptsrc", steps=200) == 1  # 20 epochs of 10 steps
+    assert interval("promptsrc", protocol="shots", dataset="dtd", steps=200) == 2  # 50 of 4
+    assert interval("coop", protocol="shots", steps=200) == interval("coop", images=20) == 10  # 200 of one
+    assert interval("promptsrc", epochs=4, images=6) == 1
+
+
 def test_recipes_are_the_published_ones():
     def of(method, protocol="base2new", dataset="dtd", shots=16):
         return recipe(method, protocol, dataset, shots, 24, 384)

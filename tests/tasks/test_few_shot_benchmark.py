@@ -74,7 +74,7 @@ def test_a_cell_that_was_cut_goes_on(tmp_path, monkeypatch):
     coop(tmp_path)
     out = tmp_path / "results"
     command = ["base2new", "--method", "promptsrc+lath", "--datasets", "caltech101", "--seeds", 1, "--shots", 2]
-    command += ["--root", tmp_path, "--out", out, "--host", "depth=2", "templates=2", *SMALL[:-2], "--epochs", 20]
+    command += ["--root", tmp_path, "--out", out, "--host", "depth=2", "templates=2", *SMALL[:-2], "--epochs", 2]
     read, calls = FewShotDataset.__getitem__, []
 
     def cut(self, index):
@@ -89,7 +89,7 @@ def test_a_cell_that_was_cut_goes_on(tmp_path, monkeypatch):
     cell = out / "base2new/promptsrc+lath/caltech101/2shots-seed1"
     assert (cell / "epoch_1.pth").is_file() and not (cell / "result.json").exists()
     assert run(*command) == 0
-    assert json.loads((cell / "result.json").read_text())["epochs"] == 20
+    assert json.loads((cell / "result.json").read_text())["epochs"] == 2
 
 
 @pytest.mark.slow
