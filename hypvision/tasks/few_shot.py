@@ -331,8 +331,11 @@ class TipAdapterHook(Hook):
             return
         model = _plain(runner)
         device = next(model.parameters()).device
-        features = self.cache.features(model.host, val)[0].to(device)
-        model.host.search(features, torch.tensor(val.labels, device=device))
+        features, host, plain = self.cache.features(model.host, val)[0].to(device), model.host, None
+        if model.hierarchy is not None:
+            with torch.no_grad():
+                plain = model._logits(host.output(host.features(features), host.class_features()))
+        host.search(features, torch.tensor(val.labels, device=device), plain=plain)
 
 
 @PARAM_SCHEDULERS.register_module()

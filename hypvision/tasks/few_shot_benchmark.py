@@ -26,13 +26,23 @@ from hypvision.data.fewshot.dataset import intact, load_cell
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.data.fewshot.splits import class_names
 from hypvision.engine.checkpoint import load
+from hypvision.engine.hooks import last_checkpoint
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json, write_json
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, recipe, split_method
 
-__all__ = ["CellSpec", "Settings", "cell_config", "check_settings", "is_finished", "plan", "run_cell"]
+__all__ = [
+    "CellSpec",
+    "Settings",
+    "cell_config",
+    "check_settings",
+    "is_finished",
+    "measured_checkpoint",
+    "plan",
+    "run_cell",
+]
 
 _SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")  # tell the classes that they were trained on alone
 _PASSED_ON = (
@@ -130,26 +140,36 @@ def plan(
         source: of ``cross`` and ``dg``.
 
     Raises:
-        HypvisionError: an unknown method, or one that cannot do the protocol.
+        HypvisionError: an unknown method, one that cannot do the protocol, or training on a data set of test images.
     """
     cross_dataset = protocol in ("cross", "dg")
-    datasets = tuple(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
-    shots = tuple(shots or ((1, 2, 4, 8, 16) if protocol == "shots" else (16,)))
+    datasets = _once(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
+    shots = _once(shots or ((1, 2, 4, 8, 16) if protocol == "shots" else (16,)))
     cells = []
-    for method in methods:
+    for method in _once(methods):
         name, _ = split_method(method)
         if name in _SEEN_ONLY and protocol != "shots":
             raise HypvisionError(
                 f"{method} tells the classes that it was trained on alone, so it has no cells in '{protocol}'. Run "
                 "hypvision fewshot shots."
             )
-        for seed in seeds:
+        for seed in _once(seeds):
             for count in shots:
                 if cross_dataset and name != "promptkd":
                     cells.append(CellSpec(protocol, method, source, count, seed, datasets))
                 else:  # PromptKD is distilled on each target
                     cells += [CellSpec(protocol, method, dataset, count, seed) for dataset in datasets]
+    for cell in cells:
+        if cell.dataset in DOMAINS and cell.method != "zeroshot":
+            raise HypvisionError(
+                f"{cell.method} would train on '{cell.dataset}', all of whose images are test images. Leave it out of "
+                "this run, or give --datasets (of cross and dg: --source) with training images."
+            )
     return cells
+
+
+def _once(values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(values))
 
 
 def is_finished(results: str | Path, spec: CellSpec) -> bool:
@@ -188,6 +208,8 @@ def check_settings(results: str | Path, settings: Settings) -> None:
 def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[str, float]:
     """Train and test one cell, and write its result.
 
+    Further targets are added to a result that is there.
+
     Returns:
         Accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the names of data sets.
 
@@ -195,27 +217,32 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         HypvisionError: a mistake in data or settings.
     """
     folder, begin = Path(results, spec.key), time.perf_counter()
+    before = _result(folder, settings)
+    spec = spec._replace(targets=tuple(dict.fromkeys((*before["cell"]["targets"], *spec.targets))))
     config = cell_config(spec, settings)
     name, lath = split_method(spec.method)
     learns = lath or name not in ("zeroshot", "tip-adapter")
     epochs = config.train_cfg.max_epochs if learns else 0
-    if learns or name == "tip-adapter":  # which fills its cache there
+    trains = learns or name == "tip-adapter"  # which fills its cache there
+    if trains and not (folder / f"epoch_{config.train_cfg.max_epochs}.pth").is_file():
+        before = _NOTHING  # of weights that are gone
+    if trains:
         runner = train(config, folder, resume="auto")
         model, steps = runner.model, runner.iter if learns else 0
         model = getattr(model, "module", model)
-        if settings.best_val and (best := sorted(folder.glob("best_top1_*.pth"))):
-            model.load_state_dict(load(best[-1])["state_dict"])
+        if settings.best_val:
+            model.load_state_dict(load(measured_checkpoint(folder, True))["state_dict"])
     else:
         model, steps = MODELS.build(config.model).to(get_device()), 0
     trained = time.perf_counter() - begin
-    found = _measure(model, spec, settings)
+    found = {**before["accuracy"], **_measure(model, spec, settings, before["accuracy"])}
     report = dict(
         cell=spec._asdict(),
         accuracy=found,
         steps=steps,
         epochs=epochs,
-        train_seconds=round(trained, 1),
-        seconds=round(time.perf_counter() - begin, 1),
+        train_seconds=round(before["train_seconds"] + trained, 1),
+        seconds=round(before["seconds"] + time.perf_counter() - begin, 1),
         parameters=sum(value.numel() for _, value in model.learned()),
         precision=settings.amp if settings.amp and torch.cuda.is_available() else "fp32",
         training_images=_training_images(config, spec) if learns else "",
@@ -227,6 +254,24 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     )
     write_json(folder / "result.json", report)
     return found
+
+
+def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
+    """The checkpoint of a cell that its accuracies are of; None if it has gone."""
+    best = Path(folder).glob("best_top1_epoch_*.pth") if best_val else ()
+    return max(best, key=lambda path: int(path.stem.rpartition("_")[2]), default=last_checkpoint(folder))
+
+
+_NOTHING: Mapping[str, Any] = dict(cell=dict(targets=()), accuracy={}, train_seconds=0.0, seconds=0.0)
+
+
+def _result(folder: Path, settings: Settings) -> Mapping[str, Any]:
+    """What is there of a cell, with these settings."""
+    try:
+        found = read_json(folder / "result.json")
+        return {name: found[name] for name in _NOTHING} if found["settings"] == settings.shared() else _NOTHING
+    except (OSError, ValueError, KeyError, TypeError):
+        return _NOTHING
 
 
 def _training_images(config: Config, spec: CellSpec) -> str:
@@ -270,15 +315,23 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
 def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any]:
     if settings.teacher is None:
         raise HypvisionError(
-            "PromptKD needs --teacher CHECKPOINT, of a PromptSRC training on the same classes; {dataset} and {seed} in "
-            "the path are filled in."
+            "PromptKD needs --teacher CHECKPOINT, of a PromptSRC training on the same classes; {dataset}, {shots} and "
+            "{seed} in the path are filled in."
         )
     found = json.loads(json.dumps(settings.teacher))
-    found["checkpoint"] = found["checkpoint"].format(dataset=spec.dataset, seed=spec.seed, shots=spec.shots)
+    fields = {name: getattr(spec, name) for name in ("dataset", "shots", "seed")}
+    try:
+        found["checkpoint"] = found["checkpoint"].format(**fields)
+    except (LookupError, ValueError, AttributeError) as error:
+        raise HypvisionError(
+            f"--teacher '{found['checkpoint']}' cannot be filled in ({error}). What may stand in braces is: "
+            f"{', '.join(fields)}."
+        ) from error
     return found
 
 
-def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings) -> dict[str, float]:
+def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapping[str, float]) -> dict[str, float]:
+    """Accuracies that are not known."""
     shared = dict(size=settings.size, skip_broken=settings.skip_broken, seed=spec.seed)
     cache = FeatureCache(settings.cache)
     tests: Mapping[str, tuple[str, str]] = {"all": (spec.dataset, "all")}
@@ -288,6 +341,8 @@ def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings) -> dict[str
         tests = {name: (name, "all") for name in (spec.dataset, *spec.targets)}
     found = {}
     for key, (name, subset) in tests.items():
+        if key in known:
+            continue
         data = FewShotDataset(settings.root, name, "test", subset=subset, **shared)
         features = None
         if settings.cache is not None and model.host.feature_inputs:

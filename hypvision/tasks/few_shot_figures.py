@@ -10,18 +10,17 @@ import torch
 from mmengine.registry import MODELS
 from PIL import Image, ImageDraw
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from hypvision.checkpoints.match import load_trained
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.checkpoint import load
-from hypvision.engine.hooks import last_checkpoint
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json, replacing
 from hypvision.images import open_image
 from hypvision.tasks.few_shot import FewShotCLIP
-from hypvision.tasks.few_shot_benchmark import CellSpec, Settings, cell_config
+from hypvision.tasks.few_shot_benchmark import CellSpec, Settings, cell_config, measured_checkpoint
 from hypvision.viz.disk import poincare_disk, to_disk
 from hypvision.viz.sheet import contact_sheet, save_image
 
@@ -29,12 +28,14 @@ __all__ = ["Places", "attribute_sheet", "draw_places", "explain_cell", "load_cel
 
 
 class Places(NamedTuple):
-    """Points of the ball: attributes (N, d), refined classes (C, d) and images (B, d), with labels and names."""
+    """Points of the ball: attributes (N, d), refined classes (C, d) and images (B, d), with labels, the images' numbers
+    in the data set, and names of the classes."""
 
     attributes: Tensor
     classes: Tensor
     images: Tensor
     labels: Tensor
+    numbers: Tensor
     names: tuple[str, ...]
 
 
@@ -53,7 +54,7 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
         raise HypvisionError(
             f"'{folder}' is no finished few-shot cell ({error}). Give the folder of one, RESULTS/base2new/METHOD/..."
         ) from error
-    path = last_checkpoint(folder)
+    path = measured_checkpoint(folder, settings.best_val)
     if path is None:
         raise HypvisionError(f"There is no checkpoint in '{folder}', so there is nothing to draw.")
     model = MODELS.build(cell_config(spec, settings).model)
@@ -63,7 +64,7 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
 
 @torch.no_grad()
 def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Places:
-    """Where attributes, classes and the first images of a data set are.
+    """Where attributes, classes and images are, at most so many, evenly spaced over the data set (sorted by classes).
 
     Raises:
         HypvisionError: the model has no LatHAdapter with a hierarchy.
@@ -74,17 +75,16 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
     device = next(model.parameters()).device
     model.set_classes(dataset.metainfo["classes"], dataset.metainfo["template"])
     images, labels, text = [], [], None
-    for sample in DataLoader(dataset, 50):
+    numbers = torch.linspace(0, len(dataset) - 1, min(most, len(dataset))).round().long()
+    for sample in DataLoader(Subset(dataset, numbers.tolist()), 50):
         out = model.host(sample["inputs"].to(device))
         image, text = model.adapter_features(out)
         images.append(hierarchy.lift(image))
         labels.append(sample["label"])
         text = text if text.dim() == 2 else text[0]
-        if sum(map(len, labels)) >= most:
-            break
     _, classes = hierarchy.classes(text)
     attributes, seen = hierarchy.lift(hierarchy.nodes()), torch.cat(images)
-    return Places(attributes.cpu(), classes.cpu(), seen.cpu(), torch.cat(labels), model.host.names)
+    return Places(attributes.cpu(), classes.cpu(), seen.cpu(), torch.cat(labels), numbers, model.host.names)
 
 
 def attribute_sheet(
@@ -151,6 +151,7 @@ def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = 
     )
     placed, out = places(model, data), Path(out or folder)
     drawn = [out / "attributes.png", out / "disk.png"]
-    save_image(attribute_sheet(placed, model.hierarchy, data.paths[: len(placed.images)]), drawn[0])
+    paths = [data.paths[number] for number in placed.numbers.tolist()]
+    save_image(attribute_sheet(placed, model.hierarchy, paths), drawn[0])
     draw_places(placed, model.hierarchy, drawn[1], f"{spec.method} on {spec.dataset}, {spec.shots} shots")
     return drawn

@@ -117,7 +117,13 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
 
 
 def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[Recipe, int | None]:
-    """The recipe with other epochs, and images of an epoch such that all epochs together have so many steps."""
+    """The recipe with other epochs, and images of an epoch such that all epochs together have so many steps.
+
+    Of steps alone there are as many epochs as divide them, at most the recipe's.
+
+    Raises:
+        HypvisionError: no epochs, or not the given ones, divide the steps.
+    """
     if epochs is not None and recipe.epochs:
         share, average = epochs / recipe.epochs, recipe.average
         if average is not None:  # at the same share of the training
@@ -125,9 +131,17 @@ def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[R
         recipe = replace(recipe, epochs=epochs, average=average)
     if steps is None or not recipe.epochs:
         return recipe, None
-    if steps < recipe.epochs:
-        recipe, _ = with_steps(recipe, None, steps)
-    return recipe, max(1, round(steps / recipe.epochs)) * recipe.batch
+    most = recipe.epochs
+    count = next(number for number in range(min(steps, most), 0, -1) if steps % number == 0)
+    if count < most:
+        if epochs is not None or count == 1 < steps:  # the schedules begin with an epoch of a rate of almost zero
+            below = steps - steps % most
+            raise HypvisionError(
+                f"{steps} steps cannot be divided into {f'2 to {most}' if epochs is None else most} epochs of one "
+                f"length. Give --steps {f'{below} or ' if below else ''}{below + most}."
+            )
+        recipe, _ = with_steps(recipe, None, count)
+    return recipe, steps // count * recipe.batch
 
 
 def few_shot_config(
@@ -170,7 +184,7 @@ def few_shot_config(
         adapter, host: further options of LatHAdapter and of the host.
         amp: ``"bf16"``, ``"fp16"`` or None.
         workers: of the data loaders.
-        steps: of the whole training, instead of the recipe's number.
+        steps: of the whole training, instead of the recipe's number; see :func:`with_steps`.
         epochs, batch: instead of the recipe's.
         views: augmented views that are kept as features, 0 for the centre crop; None: images are augmented anew.
         cache: folder of kept features: of images for methods behind the towers, PromptSRC's of texts.
@@ -198,6 +212,8 @@ def few_shot_config(
     if length is not None:
         sampler = dict(type="FixedLengthSampler", length=length)
     total = max(found.epochs, 1)
+    # A checkpoint an epoch; of shorter epochs than ten steps one in ten steps: it takes the time of one.
+    kept_every = max(1, min(total // 10, 10 // max(1, (length or images) // found.batch)))
     optimizer = dict(type="SGD", lr=found.lr, momentum=0.9, weight_decay=5e-4)
     if found.optimizer.get("type", "SGD") != "SGD":
         optimizer = dict(lr=found.lr)
@@ -240,7 +256,7 @@ def few_shot_config(
         custom_hooks=hooks,
         default_hooks=dict(
             logger=dict(type="LoggerHook", interval=50),
-            checkpoint=dict(type="CheckpointHook", interval=max(1, total // 10), max_keep_ckpts=1),
+            checkpoint=dict(type="CheckpointHook", interval=kept_every, max_keep_ckpts=1),
         ),
         randomness=dict(seed=seed),
         experiment_name=f"{protocol}-{method}-{dataset}-{shots}-{seed}",

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypvision.data.fewshot.layouts import SETS
+from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.errors import HypvisionError, require
 from hypvision.files import csv_text, read_json, replacing, write_text
 from hypvision.tasks import few_shot_published as published
@@ -66,7 +66,8 @@ def read_results(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
-    """Tables by protocol, in the order of the benchmark; a row ``average`` where a method has several data sets.
+    """Tables by protocol, in the order of the benchmark; a row ``average`` where a method has several data sets with a
+    column in common.
 
     Cells are of one row if they differ in the seed alone.
 
@@ -89,7 +90,10 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
             for key, own in groups.items()
         ]
         lines.sort(key=lambda row: (row.method, _place(row.dataset)))
-        found[protocol] = [*_averages(protocol, lines), *lines]
+        sources = ((row.method, row.dataset) for row in lines if row.dataset.endswith("(source)"))
+        foreign = {method for method, dataset in sources if dataset != "imagenet (source)"}  # published is ImageNet's
+        lines = [row._replace(known={}) if row.method in foreign else row for row in lines]
+        found[protocol] = [*_averages(protocol, lines, foreign), *lines]
     return found
 
 
@@ -191,6 +195,7 @@ def _told(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     own = any(s.get("teacher") and s["teacher"].get("clip") == s.get("clip") for s in settings)
     transductive = any(cell.get("transductive") for cell in cells)
     notes = [text for holds, text in ((transductive, "transductive"), (transductive and own, "own teacher")) if holds]
+    notes += ["chosen on test images"] if any(cell.get("selection") == "best_val" for cell in cells) else []
     notes += sorted({cell["training_images"] for cell in cells if cell.get("training_images")})
     steps = {int(cell["steps"]) for cell in cells if "steps" in cell}
     return dict(steps=tuple(sorted(steps)), note=", ".join(notes))
@@ -213,22 +218,21 @@ def _known(protocol: str, method: str, dataset: str) -> dict[str, float]:
     return {} if value is None else dict(accuracy=value)
 
 
-def _averages(protocol: str, rows: Sequence[Row]) -> list[Row]:
+def _averages(protocol: str, rows: Sequence[Row], foreign: Container[str]) -> list[Row]:
     found = []
     for method in dict.fromkeys(row.method for row in rows):
         own = [row for row in rows if row.method == method and not row.dataset.endswith("(source)")]
         if len(own) < 2:
             continue
         columns = [column for column in own[0].mean if all(column in row.mean for row in own)]
+        if not columns:
+            continue
         mean = {column: statistics.fmean(row.mean[column] for row in own) for column in columns}
         if "HM" in mean:
             mean["HM"] = harmonic(mean["base"], mean["new"])
-        # Published averages are over all data sets of the benchmark: beside fewer they would mislead.
-        names = {row.dataset for row in own}
-        whole = names >= set(SETS if protocol in ("base2new", "shots") else ())
-        known = _known(protocol, method, "average") if whole and protocol in ("base2new", "shots") else {}
-        if protocol in ("cross", "dg") and len(own) == {"cross": 10, "dg": 4}[protocol]:
-            known = _known(protocol, method, "average")
+        # Published averages are over the data sets of the benchmark: beside others they would mislead.
+        whole = {row.dataset for row in own} == set({"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
+        known = _known(protocol, method, "average") if whole and method not in foreign else {}
         steps = tuple(sorted({count for row in own for count in row.steps}))
         seeds = {seed: _average_of(seed, own, columns) for seed in own[0].of_seeds}
         same = all(row.of_seeds.keys() == seeds.keys() for row in own)
@@ -285,18 +289,22 @@ def comma_separated(rows: Sequence[Row]) -> str:
 
 
 def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
-    """The curve of accuracy over shots, a line a method; published averages dotted."""
+    """The curve of accuracy over shots, a line a method; published averages dotted.
+
+    Of methods without an average, their lines on each data set.
+    """
     plt = require("matplotlib.pyplot", "viz")
-    averages = [row for row in rows if row.dataset == "average"] or list(rows)
+    averaged = {row.method for row in rows if row.dataset == "average"}
+    rows = [row for row in rows if row.dataset == "average" or row.method not in averaged]
     figure, axes = plt.subplots(figsize=(6, 4))
-    for row in averages:
+    for row in rows:
         shots = sorted(int(column.split()[0]) for column in row.mean)
         name = row.method if row.dataset == "average" else f"{row.method}, {row.dataset}"
         (line,) = axes.plot(shots, [row.mean[f"{k} shots"] for k in shots], marker="o", label=name)
         if known := {int(column.split()[0]): value for column, value in row.known.items()}:
             axes.plot(list(known), list(known.values()), ":", color=line.get_color(), label=f"{name}, published")
     axes.set_xscale("log", base=2)
-    ticks = sorted({int(column.split()[0]) for row in averages for column in row.mean})
+    ticks = sorted({int(column.split()[0]) for row in rows for column in row.mean})
     axes.set_xticks(ticks, [str(k) for k in ticks])
     axes.set_xlabel("images of a class")
     axes.set_ylabel("accuracy / %")

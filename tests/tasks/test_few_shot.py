@@ -13,6 +13,7 @@ from mmengine.config import Config
 from references.fewshot import refine, unit
 
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
+from hypvision.clip.prompting.features import FeatureCache
 from hypvision.clip.prompting.heads import TipAdapter
 from hypvision.clip.prompting.promptsrc import GaussianAverage
 from hypvision.data.fewshot import FewShotDataset
@@ -272,9 +273,14 @@ def test_without_views_tip_adapter_f_trains_on_new_views_of_each_epoch(tmp_path,
 def test_methods_without_a_training_are_configs_too(method, tmp_path, monkeypatch):
     """They pass the engine from config to result; the Tip-Adapter's alpha and beta are in the checkpoint."""
     coop(tmp_path)
-    searched = []
+    searched, given = [], []
     search = TipAdapter.search
-    monkeypatch.setattr(TipAdapter, "search", lambda self, *data: searched.append(search(self, *data)))
+
+    def record(self, *data, plain=None):
+        searched.append(search(self, *data, plain=plain))
+        given.append(plain)
+
+    monkeypatch.setattr(TipAdapter, "search", record)
     config = config_of(tmp_path, method, epochs=None, steps=2)
     runner = train(config, tmp_path / "run")
     trained = runner.model.eval()
@@ -287,11 +293,16 @@ def test_methods_without_a_training_are_configs_too(method, tmp_path, monkeypatc
     assert metrics["top1"] == pytest.approx(accuracy(trained, test))
     state = torch.load(path, weights_only=False)["state_dict"]
     assert ("host.clip.lathadapter.attributes" in state) == ("+lath" in method)
-    if method == "tip-adapter":
+    if method.startswith("tip-adapter"):  # chosen on the logits that are measured
         val = FewShotDataset(**dict(data, part="val", shots=2))
-        model = FewShotCLIP({}, dict(name="tip-adapter", keys=6, classes=3))
+        model = FewShotCLIP({}, dict(name="tip-adapter", keys=6, classes=3), config.model.adapter)
         model.load_state_dict(state)
         assert state["host.learner.alpha"] != 1.0 and accuracy(model, val) == pytest.approx(searched[0])
+    if method == "tip-adapter+lath":
+        images = torch.stack([sample["inputs"] for sample in val])
+        with torch.no_grad():
+            cached = model.host.cache_logits(unit(model.host.features(images)))
+            assert (given[0] + cached - model(images)).abs().max() < 1e-4
 
 
 def test_features_that_are_kept_are_those_of_the_images(tmp_path):
@@ -308,6 +319,16 @@ def test_features_that_are_kept_are_those_of_the_images(tmp_path):
         config = config_of(tmp_path, "maple")
         config.custom_hooks.append(dict(type="FeatureCacheHook"))
         train(config, tmp_path / "wrong")
+
+
+@pytest.mark.parametrize("folder", [None, "cache"])
+def test_a_missing_image_is_told_with_and_without_a_cache(folder, tmp_path):
+    coop(tmp_path)
+    data = FewShotDataset(str(tmp_path), "caltech101", "test", size=64)
+    Path(data.paths[3]).unlink()
+    model = FewShotCLIP({}, dict(name="zeroshot"))
+    with pytest.raises(HypvisionError, match="dice/test0.png' does not exist.* With --skip-broken"):
+        FeatureCache(folder and tmp_path / folder).features(model.host, data)
 
 
 @pytest.mark.parametrize("method", ["coop", "linear-probe", "clip-adapter"])
@@ -369,6 +390,38 @@ def test_so_many_images_an_epoch():
     assert list(sampler) != order
     found, length = with_steps(recipe("promptsrc", "base2new", "dtd", 16, 24, 384), 100, None)
     assert (found.epochs, length, found.batch) == (20, 20, 4)
+
+
+def test_steps_are_kept():
+    def of(method, steps, protocol="base2new", epochs=None, shots=16):
+        found, length = with_steps(recipe(method, protocol, "dtd", shots, 24, 384), steps, epochs)
+        assert found.epochs * length == steps * found.batch
+        return found.epochs, found.average
+
+    assert of("promptsrc", 120, "shots") == (40, (36, 4))  # of 50 epochs, averaged about the 45th
+    assert of("promptsrc", 21) == (7, pytest.approx((5.25, 0.35))) and of("coop", 101) == (101, None)
+    assert of("promptsrc", 3)[0] == 3 and of("maple", 1)[0] == 1
+    assert of("promptsrc", 12, epochs=4) == (4, pytest.approx((3, 0.2)))
+    for method in ("maple", "promptsrc", "promptkd", "coop", "cocoop", "clip-adapter", "tip-adapter-f", "linear-probe"):
+        for protocol in ("base2new", "shots", "cross"):
+            for shots in (1, 4, 16):
+                own = recipe(method, protocol, "dtd", shots, 24, 384)
+                assert of(method, 200, protocol, shots=shots) == (own.epochs, own.average)
+    with pytest.raises(HypvisionError, match="101 steps cannot be divided into 2 to 20 epochs.* --steps 100 or 120"):
+        of("promptsrc", 101)
+    with pytest.raises(HypvisionError, match="10 steps cannot be divided into 20 epochs of one length.* 20"):
+        of("promptsrc", 10, epochs=20)
+
+
+def test_checkpoints_are_an_epoch_or_ten_steps_apart():
+    def interval(method, **options):
+        return few_shot_config(method, **options)["default_hooks"]["checkpoint"]["interval"]
+
+    assert interval("promptsrc", images=384) == interval("coop", images=1600) == interval("maple") == 1
+    assert interval("promptsrc", steps=200) == 1  # 20 epochs of 10 steps
+    assert interval("promptsrc", protocol="shots", dataset="dtd", steps=200) == 2  # 50 of 4
+    assert interval("coop", protocol="shots", steps=200) == interval("coop", images=20) == 10  # 200 of one
+    assert interval("promptsrc", epochs=4, images=6) == 1
 
 
 def test_recipes_are_the_published_ones():

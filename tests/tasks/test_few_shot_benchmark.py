@@ -2,8 +2,11 @@
 
 import csv
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,12 +20,13 @@ from hypvision.cli import main, parser_of
 from hypvision.cli.fewshot import settings_of
 from hypvision.clip.adapters.lathadapter import LatHAdapterConfig
 from hypvision.data.fewshot import FewShotDataset
+from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.engine.config import load_config, parse_options
 from hypvision.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
-from hypvision.tasks.few_shot_benchmark import check_settings, plan
+from hypvision.tasks.few_shot_benchmark import Settings, cell_config, check_settings, is_finished, plan
 from hypvision.tasks.few_shot_figures import load_cell_model, places
-from hypvision.tasks.few_shot_tables import harmonic, read_results, tables
+from hypvision.tasks.few_shot_tables import draw_shots, harmonic, read_results, tables
 
 SMALL = ["--clip", "tiny", "--pretrained", "none", "--size", "64", "--steps", "2"]
 
@@ -145,6 +149,33 @@ def test_other_data_sets(tmp_path):
     assert run("dg", "--datasets", "imagenetv2", "imagenet_a", "imagenet_r", *shared) == 2  # another target: not there
 
 
+def test_further_targets_are_added_to_a_finished_cell(tmp_path):
+    for name in ("one", "two", "three"):
+        coop(tmp_path, name, classes=3, train=2, val=1, test=1)
+    out = tmp_path / "results"
+    command = ["cross", "--method", "coop", "--source", "one", "--seeds", 1, "--shots", 1, "--root", tmp_path]
+    command += ["--out", out, "--host", "tokens=2", *SMALL, "--datasets"]
+    assert run(*command, "two") == 0
+    cell = out / "cross/coop/one/1shots-seed1"
+    known = json.loads((cell / "result.json").read_text())
+    known["accuracy"]["two"] = 12.5  # to tell whether it is measured again
+    (cell / "result.json").write_text(json.dumps(known))
+    written = (cell / "epoch_2.pth").stat().st_mtime_ns
+    assert run(*command, "three") == 0
+    found = json.loads((cell / "result.json").read_text())
+    assert list(found["accuracy"]) == ["one", "two", "three"] and found["accuracy"]["two"] == 12.5
+    assert found["cell"]["targets"] == ["two", "three"] and found["steps"] == 2
+    assert (cell / "epoch_2.pth").stat().st_mtime_ns == written  # not trained again
+    (spec,) = plan("cross", ["coop"], ["two", "three"], [1], [1], "one")
+    assert is_finished(out, spec)
+    (cell / "epoch_2.pth").unlink()  # other weights: nothing of the former ones stays
+    assert run(*command, "one", "three", "two") == 0  # finished
+    coop(tmp_path, "four", classes=3, train=2, val=1, test=1)
+    assert run(*command, "four") == 0
+    again = json.loads((cell / "result.json").read_text())["accuracy"]
+    assert set(again) == {"one", "two", "three", "four"} and again["two"] != 12.5
+
+
 @pytest.mark.slow
 def test_promptkd_takes_the_teacher_of_its_cell(tmp_path, capsys):
     coop(tmp_path)
@@ -178,6 +209,18 @@ def test_images_of_a_cell(tmp_path):
     model, *_ = load_cell_model(cell, tmp_path)
     found = places(model, FewShotDataset(str(tmp_path), "caltech101", "test", size=64))
     assert found.attributes.shape == (3, 64) and found.classes.shape == (5, 64) and len(found.images) == 10
+    data = FewShotDataset(str(tmp_path), "caltech101", "test", size=64)
+    data.items.sort(key=lambda item: item.label)
+    few = places(model, data, most=5)  # of all classes
+    assert few.labels.tolist() == [0, 1, 2, 3, 4] == [data.items[i].label for i in few.numbers] and len(few.images) == 5
+    # What is drawn is the checkpoint that was measured.
+    saved, result = torch.load(cell / "epoch_2.pth", weights_only=False), json.loads((cell / "result.json").read_text())
+    saved["state_dict"]["host.clip.lathadapter.attributes"] += 1
+    torch.save(saved, cell / "best_top1_epoch_1.pth")
+    result["settings"]["best_val"] = True
+    (cell / "result.json").write_text(json.dumps(result))
+    best, *_ = load_cell_model(cell, tmp_path)
+    assert torch.equal(best.hierarchy.attributes, model.hierarchy.attributes + 1)
     assert run("explain", out, "--root", tmp_path) == 2  # no cell
     assert run("explain", out / "shots/coop/caltech101/2shots-seed1", "--root", tmp_path) == 2  # no adapter
 
@@ -217,6 +260,44 @@ def test_commands_of_the_page_share_folders_of_results(tmp_path):
     assert teacher == f"{runs[-2].out}/{cell.key}/epoch_20.pth"
 
 
+FAKE = """#!/bin/sh
+{ for word in "$@"; do printf '%s\\n' "$word"; done; echo; } >> "$RECORD"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the script is one of bash")
+def test_the_script_on_emoji_asks_for_cells_that_exist(tmp_path):
+    """Every command of it is planned, in a folder of its settings, with data and teachers that are there."""
+    data, results = tmp_path / "data", tmp_path / "results"
+    coop(data, "grocery", classes=2, train=1, val=1, test=1, size=8)
+    for style in ("noto", "noto-v1", "twemoji", "openmoji", "fluent", "fluent-flat", "fluent-mono", "fxemoji"):
+        split = data / f"emoji/splits/coop/split_{style}.json"
+        split.parent.mkdir(parents=True, exist_ok=True)
+        split.write_text((data / "grocery/split.json").read_text())
+    shutil.copytree(data / "grocery/images", data / "emoji/images")
+    fake = tmp_path / "bin/hypvision"
+    fake.parent.mkdir()
+    fake.write_text(FAKE)
+    fake.chmod(0o755)
+    path = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
+    command = ["bash", str(ROOT / "fewshot/on_emoji.sh"), str(data), str(results)]
+    subprocess.run(command, check=True, env={**os.environ, "PATH": path, "RECORD": str(tmp_path / "record")})
+    cells, trained = 0, set()
+    for words in (tmp_path / "record").read_text().removesuffix("\n\n").split("\n\n"):
+        what, *words = words.split("\n")
+        args = parser_of(what).parse_args(words)
+        settings = settings_of(args)
+        check_settings(args.out, settings)
+        specs = plan(args.what, args.method, args.datasets, args.seeds, args.shots, args.source)
+        cells += len(specs)
+        for spec in specs:
+            config = cell_config(spec, settings)
+            trained.add(f"{args.out}/{spec.key}/epoch_{config.train_cfg.max_epochs}.pth")
+            assert not spec.method.startswith("promptkd") or config.model.host.teacher.checkpoint in trained
+            assert {split.parent.name for split in data.glob("*/split.json")} >= {spec.dataset, *spec.targets}
+    assert cells > 100 and {path.name for path in results.iterdir()} >= {"prompts", "heads", "self-distillation"}
+
+
 def test_commands_of_the_configs_train_and_test_one_data_set():
     (trained,), (tested,) = (commands("configs/fewshot/README.md", name) for name in ("train", "test"))
     options = parse_options(trained.cfg_options), parse_options(tested.cfg_options)
@@ -233,12 +314,20 @@ def test_commands_of_the_configs_train_and_test_one_data_set():
 def test_plans():
     assert len(plan("base2new", ["maple", "promptsrc+lath"])) == 2 * 11 * 3
     assert len(plan("shots", ["maple"], ["dtd"])) == 5 * 3
+    assert len(plan("shots", ["coop", "coop"], ["dtd", "dtd"], [1, 1], [4, 4])) == 1  # said twice, run once
+    assert plan("cross", ["maple"], ["dtd", "dtd"])[0].targets == ("dtd",)
     (cell,) = plan("cross", ["maple"], seeds=(1,))
     assert cell.dataset == "imagenet" and len(cell.targets) == 10
     assert cell.key == "cross/maple/imagenet/16shots-seed1"
-    assert [c.dataset for c in plan("dg", ["promptkd"], seeds=(1,))] == list(plan("dg", ["maple"])[0].targets)
+    assert [c.dataset for c in plan("cross", ["promptkd"], seeds=(1,))] == list(cell.targets)
+    assert len(plan("dg", ["promptkd"], ["own1", "own2"], seeds=(1,))) == 2 and plan("dg", ["zeroshot", "maple"])
     with pytest.raises(HypvisionError, match="has no cells in 'base2new'"):
         plan("base2new", ["linear-probe"])
+    for protocol, method, datasets in (
+        ("dg", "promptkd+lath", None), ("cross", "promptkd", ["dtd", "imagenet_a"]), ("shots", "maple", ["imagenetv2"])
+    ):  # fmt: skip
+        with pytest.raises(HypvisionError, match="would train on 'imagenet.*', all of whose images are test images"):
+            plan(protocol, [method], datasets)
 
 
 def test_the_harmonic_mean_of_averages_is_the_published_one():
@@ -294,6 +383,16 @@ def test_cells_of_other_settings_are_no_seeds():
         tables([result(), result(base=61.0)])
 
 
+def test_what_was_chosen_on_test_images_is_marked():
+    best, last = result("promptkd", best_val=True), result("promptkd", best_val=False)
+    for cell, selection in ((best, "best_val"), (last, "last")):
+        cell["about"] |= dict(transductive=True, selection=selection)
+    notes = {row.method: row.note for row in tables([best, last])["base2new"]}
+    assert notes == {
+        "promptkd best_val=True": "transductive, chosen on test images", "promptkd best_val=False": "transductive"
+    }  # fmt: skip
+
+
 def test_averages_deviate_over_seeds():
     """Seeds that are right on one data set where they are wrong on the other make no deviation of the average."""
     found = {"dtd": (50.0, 60.0, 70.0), "eurosat": (70.0, 60.0, 44.0)}
@@ -304,6 +403,47 @@ def test_averages_deviate_over_seeds():
     assert average.std["HM"] == pytest.approx(3**0.5 * 2 / 3)  # of 2 b (b / 2) / (b + b / 2)
     other = tables([*cells[:-1], dict(cells[-1], seed=7)])["base2new"][0]
     assert other.std == {} and other.mean == average.mean
+
+
+def test_published_averages_stand_beside_the_same_data_alone():
+    def known(protocol, targets, source="imagenet"):
+        cell = dict(protocol=protocol, method="maple", dataset=source, shots=16, seed=1)
+        rows = tables([dict(cell, accuracy=dict.fromkeys([source, *targets], 50.0))])[protocol]
+        assert source == "imagenet" or not any(row.known for row in rows)
+        return rows[0].known
+
+    assert known("cross", CROSS) == {"accuracy": 66.30} and known("dg", DOMAINS) == {"accuracy": 60.27}
+    others = [f"own{i}" for i in range(10)]
+    assert known("cross", others) == known("dg", others[:4]) == known("dg", CROSS[:4]) == {}
+    assert known("cross", CROSS, "own") == known("dg", DOMAINS, "own") == {}
+    cells = [result(dataset=name) for name in SETS]
+    assert tables(cells)["base2new"][0].known["base"] == 82.28
+    assert tables([*cells, result(dataset="own")])["base2new"][0].known == {}
+
+
+@pytest.mark.parametrize("path", ["/t/{method}/x.pth", "/t/{}/x.pth", "/t/{seed/x.pth", "/t/{seed.x}.pth"])
+def test_teachers_of_unknown_fields_are_explained(path, tmp_path):
+    coop(tmp_path, "dtd")
+    (cell,) = plan("base2new", ["promptkd"], ["dtd"], [1])
+    teacher = dict(clip={}, host={}, checkpoint=path)
+    with pytest.raises(HypvisionError, match="cannot be filled in .*: dataset, shots, seed"):
+        cell_config(cell, Settings({}, root=str(tmp_path), teacher=teacher))
+
+
+def test_the_curve_of_data_sets_without_common_shots(tmp_path, monkeypatch):
+    axes, drawn = pytest.importorskip("matplotlib.axes").Axes, []
+    plot = axes.plot
+    monkeypatch.setattr(axes, "plot", lambda *args, **options: drawn.append(options["label"]) or plot(*args, **options))
+    runs = dict(maple=[("dtd", 1), ("eurosat", 4)], coop=[("dtd", 2)], ivlp=[("dtd", 1), ("eurosat", 1)])
+    cells = [
+        dict(protocol="shots", method=method, dataset=dataset, shots=shots, seed=1, accuracy=dict(all=50.0))
+        for method, own in runs.items()
+        for dataset, shots in own
+    ]
+    rows = tables(cells)["shots"]
+    assert [row.method for row in rows if row.dataset == "average"] == ["ivlp"]  # the others have none
+    draw_shots(rows, tmp_path / "shots.png")
+    assert drawn == ["ivlp", "coop, dtd", "maple, dtd", "maple, eurosat"]
 
 
 def test_mistakes_are_explained(tmp_path, capsys):

@@ -98,8 +98,13 @@ class FeatureCache:
     def _key(host: Host, dataset: Any, views: int) -> str:
         """A sum over the images' bytes, how they are viewed, and the image tower."""
         digest = hashlib.sha256(f"{views} {dataset.viewed(augment=views > 0).description}".encode())
-        for path in dataset.paths:
-            digest.update(hashlib.sha256(Path(path).read_bytes()).digest())
+        for number, path in enumerate(dataset.paths):
+            try:
+                content = Path(path).read_bytes()
+            except OSError:
+                dataset.viewed(augment=False)[number]  # tells what is wrong with the image, and what helps
+                raise
+            digest.update(hashlib.sha256(content).digest())
         _add_architecture(digest, [("visual", host.clip.visual)])
         _add_weights(digest, host.clip.visual.state_dict().items())
         for value in (host.mean, host.std):

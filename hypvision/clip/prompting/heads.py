@@ -131,19 +131,23 @@ class TipAdapter(Host):
             return self.learner.alpha * torch.exp(-self.learner.beta * (1 - affinity)) @ self.learner.values
 
     @torch.no_grad()
-    def search(self, features: Tensor, labels: Tensor, alphas: int = 20, betas: int = 200) -> float:
+    def search(
+        self, features: Tensor, labels: Tensor, alphas: int = 20, betas: int = 200, plain: Tensor | None = None
+    ) -> float:
         """Choose alpha in (0.1, 3) and beta in (0.1, 7) on validation features; on equal accuracy the first.
 
         Args:
             features: (N, d), not normalised.
             labels: (N,)
             alphas, betas: steps of the grid.
+            plain: logits (N, C) that those of the cache come to; default: CLIP's.
 
         Returns:
             The accuracy there, in percent.
         """
         image, best = F.normalize(features.float(), dim=-1), -1.0
-        plain, affinity = self.scale * image @ self.texts().T, image @ self.learner.keys.T
+        plain = self.scale * image @ self.texts().T if plain is None else plain
+        affinity = image @ self.learner.keys.T
         for b in range(betas):
             beta = 0.1 + b * (7 - 0.1) / betas
             cached = torch.exp(-beta * (1 - affinity)) @ self.learner.values
