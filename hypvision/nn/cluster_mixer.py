@@ -59,13 +59,11 @@ def _pool_matrix_2d(height: int, width: int, bins: int, like: Tensor) -> Tensor:
 
 def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tensor:
     """``(bins^2, rows * columns)``: from the middles of bins x bins cells to the pixels of a window, in cells."""
-    along = []
-    for size in (rows, columns):
-        pixels = (torch.arange(size, device=like.device, dtype=like.dtype) + 0.5) * (bins / size)
-        cells = torch.arange(bins, device=like.device, dtype=like.dtype) + 0.5
-        along.append((pixels - cells.unsqueeze(1)).square())
-    down, across = along
-    return (down.reshape(bins, 1, rows, 1) + across.reshape(1, bins, 1, columns)).reshape(bins * bins, rows * columns)
+    cells = torch.arange(bins, device=like.device, dtype=like.dtype).unsqueeze(1) + 0.5
+    down = (torch.arange(rows, device=like.device, dtype=like.dtype) + 0.5) * (bins / rows) - cells
+    across = (torch.arange(columns, device=like.device, dtype=like.dtype) + 0.5) * (bins / columns) - cells
+    squared = down.square().reshape(bins, 1, rows, 1) + across.square().reshape(1, bins, 1, columns)
+    return squared.reshape(bins * bins, rows * columns)
 
 
 def _unit(x: Tensor, dim: int, eps: float) -> Tensor:
