@@ -289,7 +289,7 @@ def comma_separated(rows: Sequence[Row]) -> str:
 
 
 def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
-    """The curve of accuracy over shots, a line a method; published averages dotted.
+    """The curve of accuracy over shots, a line a method, that of zero-shot level; published averages dotted.
 
     Of methods without an average, their lines on each data set.
     """
@@ -300,6 +300,9 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
     for row in rows:
         shots = sorted(int(column.split()[0]) for column in row.mean)
         name = row.method if row.dataset == "average" else f"{row.method}, {row.dataset}"
+        if row.method.startswith("zeroshot"):  # sees no images, however many there are
+            axes.axhline(row.mean[f"{shots[0]} shots"], color="0.4", ls="--", label=name)
+            continue
         (line,) = axes.plot(shots, [row.mean[f"{k} shots"] for k in shots], marker="o", label=name)
         if known := {int(column.split()[0]): value for column, value in row.known.items()}:
             axes.plot(list(known), list(known.values()), ":", color=line.get_color(), label=f"{name}, published")
@@ -309,7 +312,7 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
     axes.set_xlabel("images of a class")
     axes.set_ylabel("accuracy / %")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=150, bbox_inches="tight")
     plt.close(figure)
