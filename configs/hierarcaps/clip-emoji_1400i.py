@@ -57,5 +57,5 @@ param_scheduler = [
     dict(type="LinearLR", start_factor=0.02, begin=0, end=100, by_epoch=False),
     dict(type="LinearLR", start_factor=1.0, end_factor=0.01, begin=1280, end=1400, by_epoch=False),
 ]
-default_hooks = dict(checkpoint=dict(by_epoch=False, interval=200, max_keep_ckpts=1), logger=dict(interval=20))
+default_hooks = dict(checkpoint=dict(by_epoch=False, interval=200, max_keep_ckpts=2), logger=dict(interval=20))
 log_processor = dict(by_epoch=False)

@@ -30,5 +30,5 @@ param_scheduler = [
     dict(type="LinearLR", start_factor=0.02, begin=0, end=80, by_epoch=False),
     dict(type="CosineAnnealingLR", T_max=1020, eta_min=4e-5, begin=80, end=1100, by_epoch=False),
 ]
-default_hooks = dict(checkpoint=dict(by_epoch=False, interval=275, max_keep_ckpts=1), logger=dict(interval=20))
+default_hooks = dict(checkpoint=dict(by_epoch=False, interval=275, max_keep_ckpts=2), logger=dict(interval=20))
 log_processor = dict(by_epoch=False)

@@ -256,7 +256,7 @@ def few_shot_config(
         custom_hooks=hooks,
         default_hooks=dict(
             logger=dict(type="LoggerHook", interval=50),
-            checkpoint=dict(type="CheckpointHook", interval=kept_every, max_keep_ckpts=1),
+            checkpoint=dict(type="CheckpointHook", interval=kept_every, max_keep_ckpts=2),
         ),
         randomness=dict(seed=seed),
         experiment_name=f"{protocol}-{method}-{dataset}-{shots}-{seed}",
