@@ -18,6 +18,7 @@ from hypvision.clip.prompting.heads import TipAdapter
 from hypvision.clip.prompting.promptsrc import GaussianAverage
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.config import load_config
+from hypvision.engine.hooks import last_checkpoint
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
@@ -285,7 +286,7 @@ def test_methods_without_a_training_are_configs_too(method, tmp_path, monkeypatc
     runner = train(config, tmp_path / "run")
     trained = runner.model.eval()
     assert len(searched) == method.startswith("tip")
-    (path,) = (tmp_path / "run").glob("epoch_*.pth")
+    path = last_checkpoint(tmp_path / "run")
     metrics = run_test(config_of(tmp_path, method, epochs=None, steps=2), path, tmp_path / "test")
     data = config.test_dataloader.dataset.to_dict()
     data.pop("type")
@@ -451,6 +452,7 @@ import torch
 from helpers.fewshot import bundle
 from mmengine.config import Config
 
+from hypvision.engine.hooks import last_checkpoint
 from hypvision.engine.run import train
 from hypvision.tasks.few_shot_recipes import few_shot_config
 
