@@ -52,7 +52,7 @@ COARSE = network(patch_size=4, fold=(2, 1, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 
 LONGER = {"train_cfg.max_epochs": 7, "train_cfg.val_interval": 7, "param_scheduler.1.end": 7}
 SHARP = network(center=True, alpha=3.0, window_alpha=4.0)
 LOCAL = network(stem="conv", local_conv=True)
-NEAR = network(stem="conv", locality=1.0)  # the mixers themselves see to what is near
+NEAR = network(stem="conv", locality=2.0)  # the mixers themselves see to what is near
 
 BIASES = [
     f"backbone.stages.{stage}.blocks.{block}.mixer.{name}"
@@ -76,7 +76,7 @@ STUDY: dict[str, tuple[str, dict[str, Any]]] = {
     "alpha 8": (HCFORMER, network(alpha=8.0)),
     "center": (HCFORMER, network(center=True)),
     "center, alpha 3, window alpha 4": (HCFORMER, SHARP),
-    "locality 1": (HCFORMER, network(locality=1.0)),
+    "locality 2": (HCFORMER, network(locality=2.0)),
     "no window level": (HCFORMER, network(window_level=(False, False, False, False))),
     "stem=conv": (HCFORMER, network(stem="conv")),
     "local_conv": (HCFORMER, network(local_conv=True)),
