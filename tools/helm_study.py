@@ -1,11 +1,12 @@
 #!/usr/bin/env python
 """Trainings of configs/helm side by side, and what a model has learned.
 
-    python tools/helm_study.py runs work_dirs/helm-d-s0 work_dirs/llama-s0 ... --figure curves.png
+    python tools/helm_study.py runs work_dirs/helm-d-s0 work_dirs/llama-s0 ... --figure curves.png --keep runs.json
     python tools/helm_study.py model FOLDER --text test.txt --items blimp.jsonl --figure decay.png
 
-``runs`` reads the logs of trainings, whose folders are called NAME-sSEED: held-out bits a byte after each validation,
-mean and spread over the seeds, tokens a second, curvatures at the end. ``model`` takes what ``hypvision lm-save`` has
+``runs`` reads the logs of trainings, whose folders are called NAME-sSEED: held-out bits a byte after validations, mean
+and spread over the seeds, tokens a second, minutes, curvatures at the end. It keeps what it has read in a file, which
+it takes instead of the folders. ``model`` takes what ``hypvision lm-save`` has
 written: the curvatures of experts; how far out the points of words lie behind the last layer, by how often the text
 has the word; how the rotary code makes logits fall with the distance; the accuracy on a jsonl of ``{context, choices,
 label}``, by the likelihood of a choice and by that of a character of it.
@@ -35,32 +36,58 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Of a training its ``curve`` (bits a byte by the step), the seconds of its fastest step, and its curvatures."""
+    """Of a training its ``curve`` (bits a byte by the step), the ``seconds`` of its fastest step and the ``minutes`` of
+    all, as far as logs tell, and its ``curvatures``."""
     lines = [line for path in sorted(folder.glob("*/vis_data/scalars.json")) for line in path.read_text().splitlines()]
     records = [json.loads(line) for line in lines]
     curve = {record["step"]: record["bits_per_byte"] for record in records if "bits_per_byte" in record}
     if not curve:
         raise HypvisionError(f"'{folder}' has no log of a language model with a validation. Give its work_dir.")
-    last = next(record for record in reversed(records) if "loss" in record)
+    steps = {
+        record["step"]: record for record in records if "time" in record and "loss" in record
+    }  # a resumed one anew
+    ends = sorted(steps)
     return dict(
+        run=folder.name,
         curve=curve,
-        seconds=min(record["time"] for record in records if "time" in record and "loss" in record),
-        curvatures={name.rpartition("/")[2]: value for name, value in last.items() if "expert_c" in name},
+        seconds=min(record["time"] for record in steps.values()),
+        minutes=sum(steps[end]["time"] * (end - begin) for begin, end in zip([0, *ends], ends)) / 60,
+        curvatures={name.rpartition("/")[2]: value for name, value in steps[ends[-1]].items() if "expert_c" in name},
     )
+
+
+def read_runs(path: Path) -> list[dict[str, Any]]:
+    """Runs of a work_dir, or those that a file keeps."""
+    if path.is_dir():
+        return [read_run(path)]
+    try:
+        return [
+            run | dict(curve={int(step): bits for step, bits in run["curve"].items()})
+            for run in json.loads(path.read_text())
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HypvisionError(f"'{path}' is no work_dir, and no file that --keep has written ({error}).") from None
 
 
 def runs(args: Namespace) -> None:
     """The table of trainings, and their curves."""
+    read = [run for path in args.folders for run in read_runs(path)]
+    if args.keep:
+        with replacing(args.keep) as temporary:
+            rows = (json.dumps(_rounded(run)) for run in read)
+            temporary.write_text("[\n" + ",\n".join(rows) + "\n]\n")
     found = defaultdict(list)
-    for folder in args.folders:
-        found[re.sub(r"-s\d+$", "", folder.name)].append(read_run(folder))
-    steps = sorted({step for group in found.values() for run in group for step in run["curve"]})
-    print("| config | seeds | " + " | ".join(map(str, steps)) + " | tokens a second |")
-    print("|---|--:|" + "--:|" * (len(steps) + 1))
+    for run in read:
+        found[re.sub(r"-s\d+$", "", run["run"])].append(run)
+    steps = args.steps or sorted({step for run in read for step in run["curve"]})
+    print("| config | seeds | " + " | ".join(map(str, steps)) + " | tokens a second | minutes a run |")
+    print("|---|--:|" + "--:|" * (len(steps) + 2))
     for name, group in found.items():
         cells = [_spread([run["curve"][step] for run in group if step in run["curve"]]) for step in steps]
         rate = args.tokens / min(run["seconds"] for run in group)
-        print(f"| `{name}` | {len(group)} | " + " | ".join(cells) + f" | {rate:,.0f} |")
+        minutes = statistics.mean(run["minutes"] for run in group)
+        print(f"| `{name}` | {len(group)} | " + " | ".join(cells) + f" | {rate:,.0f} | {minutes:.0f} |")
+    print(f"core-hours: {sum(run['minutes'] for run in read) / 60:.1f}")
     for name, group in found.items():
         for run in group:
             if run["curvatures"]:
@@ -82,6 +109,12 @@ def _spread(values: list[float]) -> str:
         return ""
     mean = f"{statistics.mean(values):.3f}"
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items()}
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def _write(figure, path: Path) -> None:
@@ -205,7 +238,9 @@ def main() -> int:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
     of_runs = commands.add_parser("runs", help="trainings side by side")
-    of_runs.add_argument("folders", nargs="+", type=Path, metavar="WORK_DIR", help="called NAME-sSEED")
+    of_runs.add_argument("folders", nargs="+", type=Path, metavar="WORK_DIR", help="called NAME-sSEED; or a file kept")
+    of_runs.add_argument("--keep", type=Path, metavar="FILE", help="write there what was read")
+    of_runs.add_argument("--steps", type=int, nargs="+", metavar="N", help="columns of the table (default: all)")
     of_runs.add_argument("--tokens", type=int, default=1024, metavar="N", help="of a step (default: 1024)")
     of_model = commands.add_parser("model", help="what a model has learned")
     of_model.add_argument("folder", metavar="FOLDER", help="as hypvision lm-save writes it")

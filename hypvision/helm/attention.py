@@ -156,7 +156,7 @@ class _Attention(nn.Module):
         return factor, 2 / rows.upcast(self.scale)
 
     def _by_hand(self, x: Tensor) -> bool:
-        return rows._by_hand(self.config.fused, x)
+        return rows.by_hand(self.config.fused, x)
 
     def core(self, q: Tensor, k: Tensor, v: Tensor, context: Context, scale: float, last: int) -> Tensor:
         """Points ``(B, L, H, d)`` to joined rows ``(B, L, width)``; the time of a value is in slot ``last``."""

@@ -168,6 +168,8 @@ class Architecture:
             raise HypvisionError(
                 f"{self.n_limited_groups} groups of {e // groups} experts are fewer than the {k} that a token uses."
             )
+        if not self.route_scale > 0:
+            raise HypvisionError(f"route_scale must be above 0, got {self.route_scale}.")
         given = self.expert_c_init
         values = list(given) if isinstance(given, Sequence) else [given]
         if len(values) not in (1, e) or not all(isinstance(v, (int, float)) and v > 0 for v in values):

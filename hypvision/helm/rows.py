@@ -12,6 +12,8 @@ Euclidean: all space, no time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from hypvision.geometry.numerics import plain
 
-__all__ = ["centroid", "combine", "lift", "norm", "residual_norm", "swiglu", "turn"]
+__all__ = ["by_hand", "centroid", "combine", "lift", "norm", "residual_norm", "swiglu", "turn"]
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -30,7 +32,8 @@ def upcast(x: Tensor) -> Tensor:
     return x.float() if x.dtype in HALF else x
 
 
-def _by_hand(fused: bool, x: Tensor) -> bool:
+def by_hand(fused: bool, x: Tensor) -> bool:
+    """Whether a function takes its backward by hand, rather than plain operations."""
     return fused and not plain(x)
 
 
@@ -83,7 +86,7 @@ def lift(rows: Tensor, n: int | None, c: float | Tensor = 1.0, fused: bool = Tru
     rows = upcast(rows)
     if n is None:
         return rows
-    return _Lift.apply(rows, n, c) if _by_hand(fused, rows) else _with_time(rows, n, c)
+    return _Lift.apply(rows, n, c) if by_hand(fused, rows) else _with_time(rows, n, c)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -218,12 +221,12 @@ def residual_norm(
     u = upcast(u)
     x, gain = x.to(u.dtype), None if gain is None else gain.to(u.dtype)
     if n is None:
-        if gain is not None and _by_hand(fused, x):
+        if gain is not None and by_hand(fused, x):
             return _FlatResidual.apply(x, u, gain, size, eps)
         x = x + u
         return x, None if gain is None else norm(x, gain, None, size, eps)
     weight = weight.to(u.dtype)
-    if _by_hand(fused, x):
+    if by_hand(fused, x):
         return _Residual.apply(x, u, weight, gain, n, scale, eps, safe)
     a = x + weight * _with_time(u, n)
     time, space = a[..., n : n + 1], _timeless(a, n)
@@ -269,7 +272,7 @@ class _SwiGLU(Function):
 def swiglu(z: Tensor, n: int | None, c: float | Tensor = 1.0, fused: bool = True) -> Tensor:
     """``silu(gate) * up`` of rows ``[gate | up]`` without time, lifted: ``(..., 2 width)`` to ``(..., width)``."""
     z = upcast(z)
-    if _by_hand(fused, z):
+    if by_hand(fused, z):
         return _SwiGLU.apply(z, n, c)
     gate, up = z.chunk(2, -1)
     h = F.silu(gate) * up
@@ -337,7 +340,7 @@ def centroid(heads: Tensor, size: int, width: int, safe: bool = True, fused: boo
         Rows ``(B, L, width)``.
     """
     heads, floor = upcast(heads), 1.0 if safe else 1e-6
-    if _by_hand(fused, heads):
+    if by_hand(fused, heads):
         return _Centroid.apply(heads, size, width, floor)
     a = heads[..., :size]
     time, space = a[..., -1:], torch.sqrt(a[..., :-1].square().sum(-1, keepdim=True))
@@ -355,48 +358,48 @@ def join(heads: Tensor, width: int) -> Tensor:
 # Experts
 
 
-class _Dots(Function):
-    """The inner products of rows, ``(N, pairs)``, for pairs of a list of tensors."""
+class _Gram(Function):
+    """The inner products of R tensors of rows ``(N, width)``: ``(R, R, N)``."""
 
     @staticmethod
-    def forward(ctx, pairs, *rows):
+    def forward(ctx, *rows):
         ctx.save_for_backward(*rows)
-        ctx.pairs = pairs
-        found = [_length(rows[i]).square_() if i == j else (rows[i] * rows[j]).sum(-1, keepdim=True) for i, j in pairs]
-        return torch.cat(found, -1)
+        return _gram(rows, lambda x: _length(x).square_()[:, 0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        rows = ctx.saved_tensors
-        found: list = [None] * len(rows)
-        for k, (i, j) in enumerate(ctx.pairs):
-            g = grad[:, k : k + 1]
-            for target, source in ((i, j), (j, i)) if i != j else ((i, i),):
-                g = 2 * g if i == j else g
-                if found[target] is None:
-                    found[target] = rows[source] * g
-                else:
-                    found[target].addcmul_(rows[source], g)
-        return None, *found
+        rows, found = ctx.saved_tensors, []
+        grad = (grad + grad.transpose(0, 1))[..., None]
+        for factors in grad:
+            found.append(rows[0] * factors[0])
+            for x, factor in zip(rows[1:], factors[1:]):
+                found[-1].addcmul_(x, factor)
+        return tuple(found)
+
+
+def _gram(rows: Sequence[Tensor], square: Callable[[Tensor], Tensor]) -> Tensor:
+    r = range(len(rows))
+    dots = {(i, j): square(rows[i]) if i == j else (rows[i] * rows[j]).sum(-1) for i in r for j in r if i <= j}
+    return torch.stack([dots[min(i, j), max(i, j)] for i in r for j in r]).unflatten(0, (len(rows), -1))
 
 
 class _Mix(Function):
-    """``sum_i f_i x_i`` of rows ``(N, width)`` with factors ``(N, count)``."""
+    """``sum_i f_i x_i`` of rows ``(N, width)`` with factors ``(count, N)``."""
 
     @staticmethod
     def forward(ctx, factors, *rows):
         ctx.save_for_backward(factors, *rows)
-        out = rows[0] * factors[:, :1]
-        for i, x in enumerate(rows[1:], 1):
-            out.addcmul_(x, factors[:, i : i + 1])
+        out = rows[0] * factors[0, :, None]
+        for x, factor in zip(rows[1:], factors[1:, :, None]):
+            out.addcmul_(x, factor)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         factors, *rows = ctx.saved_tensors
-        return torch.stack([(grad * x).sum(-1) for x in rows], -1), *(grad * f for f in factors.split(1, -1))
+        return torch.stack([(grad * x).sum(-1) for x in rows]), *(grad * f for f in factors[..., None])
 
 
 def combine(
@@ -417,7 +420,7 @@ def combine(
     Args:
         shared: rows ``(N, width)`` without time; one at most if released.
         experts: for each of the k experts of a token its row without time, in ascending order of the expert.
-        weights: ``(N, k)``, of the experts.
+        weights: ``(N, k)``, of the experts, none below 0.
         w_y, scale: of the connection with the shared one, scalars.
         released: the connections one after the other, each scaled by 2, and the shared one by ``exp(scale)``; or the
             paper's centroid of all, in which shared ones weigh 1.
@@ -426,44 +429,30 @@ def combine(
     Returns:
         Rows ``(N, width)`` without time.
     """
-    rows = [*shared, *experts]
-    first, k = len(shared), len(experts)
-    pairs = [(i, j) for i in range(len(rows)) for j in range(i, len(rows))]
-    if _by_hand(fused, rows[0]):
-        dots = _Dots.apply(pairs, *rows)
-    else:
-        dots = torch.stack([(rows[i] * rows[j]).sum(-1) for i, j in pairs], -1)
-    dot = {pair: dots[:, i] for i, pair in enumerate(pairs)}
-    dot |= {(j, i): value for (i, j), value in dot.items()}
-    times = [torch.sqrt(dot[i, i] + 1) for i in range(len(rows))]
-
-    def square(factors: dict[int, Tensor]) -> Tensor:
-        """Squared norm of the combination with these factors."""
-        return sum(f * g * dot[i, j] for i, f in factors.items() for j, g in factors.items())
-
-    def cut(m: Tensor, weight: Tensor) -> Tensor:
-        return torch.where(weight >= 0, m, m.abs()).clamp(min=floor_of(weight, safe))
-
+    rows = [*experts, *shared]
+    handmade, k = by_hand(fused, rows[0]), len(experts)
+    gram = _Gram.apply(*rows) if handmade else _gram(rows, lambda x: x.square().sum(-1))
+    times = torch.sqrt(torch.diagonal(gram).T + 1)
+    weights = weights.T
     if released:
-        factors: dict[int, Tensor] = {}
-        time = torch.ones_like(times[0])  # of the origin, where it begins
-        for i in range(k):
-            w, row = weights[:, i], first + i
-            inner = time * times[row] - sum((f * dot[j, row] for j, f in factors.items()), torch.zeros_like(time))
-            r = 2 * torch.rsqrt(cut(1 + w * w + 2 * w * inner, w))  # -<y, y> = -<e, e> = 1
-            factors = {j: f * r for j, f in factors.items()} | {row: w * r}
-            time = torch.sqrt(square(factors) + 1)
+        factors, time = weights[:0], torch.ones_like(times[0])  # the origin, where it begins, is all time
+        for i, w in enumerate(weights):
+            inner = time * times[i]
+            if i:
+                inner = inner - (factors * gram[i, :i]).sum(0)
+            # of y + w e with <y, y> = <e, e> = -1
+            m = torch.addcmul(1 + w * w, w, inner, value=2).clamp(min=1.0 if safe else 1e-4)
+            r = 2 * torch.rsqrt(m)
+            factors = torch.cat([factors * r, (w * r)[None]])
+            # the space part of the result has twice the length that makes <y, y> = -1
+            time = torch.sqrt((r * torch.addcmul(time, w, times[i])).square() - 3)
         if shared:
-            inner = times[0] * time - sum(f * dot[j, 0] for j, f in factors.items())
-            r = torch.exp(scale) * torch.rsqrt(cut(1 + w_y * w_y + 2 * w_y * inner, w_y))
-            factors = {j: f * w_y * r for j, f in factors.items()} | {0: r}
+            inner = times[k] * time - (factors * gram[k, :k]).sum(0)
+            m = 1 + w_y * w_y + 2 * w_y * inner
+            r = torch.exp(scale) * torch.rsqrt(torch.where(w_y >= 0, m, m.abs()).clamp(min=floor_of(w_y, safe)))
+            factors = torch.cat([factors * (w_y * r), r[None]])
     else:
-        factors = {first + i: weights[:, i] for i in range(k)}
-        factors |= {i: torch.ones_like(times[0]) for i in range(first)}
-        time = sum(f * times[i] for i, f in factors.items())
-        r = torch.rsqrt((time * time - square(factors)).clamp(min=1e-6))
-        factors = {i: f * r for i, f in factors.items()}
-    stacked = torch.stack([factors[i] for i in range(len(rows))], -1)
-    if _by_hand(fused, rows[0]):
-        return _Mix.apply(stacked, *rows)
-    return sum(x * f for x, f in zip(rows, stacked.split(1, -1)))
+        factors = torch.cat([weights, torch.ones_like(times[k:])])
+        time, square = (factors * times).sum(0), (factors * (factors * gram).sum(1)).sum(0)
+        factors = factors * torch.rsqrt((time * time - square).clamp(min=1e-6))
+    return _Mix.apply(factors, *rows) if handmade else sum(x * f for x, f in zip(rows, factors[..., None]))

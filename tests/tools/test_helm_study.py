@@ -1,9 +1,13 @@
 """What the study of a language model measures."""
 
+import json
+from argparse import Namespace
+
 import helm_study as study
 import pytest
 import torch
 
+from hypvision.errors import HypvisionError
 from hypvision.helm import preset
 from hypvision.helm.attention import Context
 
@@ -52,3 +56,43 @@ def test_rows_are_no_longer_than_asked():
     text = "".join(tokenizer.decode(ids) for ids, _ in rows)
     assert TEXT.startswith(text)
     assert [word for _, ends in rows for word, _ in ends] == study._WORD.findall(text.lower())
+
+
+def log(folder, *records):
+    (folder / "vis_data").mkdir(parents=True)
+    (folder / "vis_data/scalars.json").write_text("\n".join(map(json.dumps, records)))
+
+
+def test_runs_are_kept_and_read_again(tmp_path, capsys):
+    step = dict(loss=2.0, data_time=0.0)
+    log(
+        tmp_path / "a-s0/1",
+        step | dict(time=60.0, step=2),
+        step | dict(time=99.0, step=4),
+        dict(bits_per_byte=3.0, step=4),
+    )
+    # cut and gone on: steps 3 and 4 anew
+    ended = dict(time=30.0, step=4, **{"expert_c/0.1": 1.5})
+    log(tmp_path / "a-s0/2", step | ended, dict(bits_per_byte=2.0, step=4))
+    log(
+        tmp_path / "a-s1/1",
+        step | dict(time=60.0, step=4),
+        dict(bits_per_byte=1.0, step=2),
+        dict(bits_per_byte=1.5, step=4),
+    )
+    args = Namespace(
+        folders=[tmp_path / "a-s0", tmp_path / "a-s1"], keep=tmp_path / "kept.json", steps=None, tokens=60, figure=None
+    )
+    study.runs(args)
+    first = capsys.readouterr().out
+    assert "| `a` | 2 | 1.000 | 1.750 ± 0.354 | 2 | 4 |" in first  # 60 tokens in 30 s; 3 and 4 minutes
+    assert "core-hours: 0.1" in first and "a: c = {'0.1': 1.5}" in first
+    study.runs(Namespace(**vars(args) | dict(folders=[tmp_path / "kept.json"], keep=None)))
+    assert capsys.readouterr().out == first
+    args.steps = [4]
+    study.runs(args)
+    assert "| config | seeds | 4 | tokens a second |" in capsys.readouterr().out
+    for text in ("{}x", '[{"run": "a-s0"}]', "[1]"):
+        (tmp_path / "kept.json").write_text(text)
+        with pytest.raises(HypvisionError, match="no file that --keep has written"):
+            study.read_runs(tmp_path / "kept.json")

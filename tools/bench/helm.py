@@ -101,17 +101,26 @@ def step_row(what: str, seconds: dict[str, float], target: str, unit: float = 1e
     return row(what, *values, " / ".join(f"{r:.2f}x" for r in against), f"<= {TARGETS[target]}")
 
 
+@torch.no_grad()
+def even(gate: nn.Module, x: Tensor, steps: int = 1500) -> None:
+    """Shift the bias of a gate until the experts have as many of these tokens each: how fast they are depends on it."""
+    for i in range(steps):
+        share = torch.bincount(gate(x)[1].flatten(), minlength=len(gate.bias)) / (
+            len(x) * gate.config.n_activated_experts
+        )
+        gate.bias += 0.05 * 0.996**i * (share.mean() - share)
+
+
 def mixed(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
-    """One layer with latent attention and experts; tokens spread over the experts."""
+    """One layer with latent attention and experts, which have as many tokens each."""
     for length in args.lengths:
         models = variants("helm_mice_120m", args.device, vocab_size=512, n_layers=2, n_dense_layers=0)
         calls, inside = {}, {}
         for name, model in models.items():
             block = model.layers[0]
-            with torch.no_grad():
-                block.ffn.gate.weight.mul_(20)
             hidden = model.points(torch.randint(0, 512, (1, length), device=args.device)).detach()
             normed = model.first_norm(hidden).detach()
+            even(block.ffn.gate, normed.flatten(0, -2))
 
             def layer(block=block, x=hidden, h=normed) -> None:
                 block.zero_grad()
