@@ -1,3 +1,0 @@
-# As helm-mice-tiny_books.py, with all curvatures fixed at -1.
-_base_ = ["./helm-mice-tiny_books.py"]
-model = dict(train_curv=False)
