@@ -205,6 +205,8 @@ class Helm(nn.Module):
                     "sequence_id must have the shape of the tokens, and goes without a filled cache; got "
                     f"{tuple(sequence_id.shape)} for {tuple(input_ids.shape)} and {start} tokens in the cache."
                 )
+            if attention_mask is not None:
+                sequence_id = sequence_id.masked_fill(~attention_mask.bool(), -1)
             return Context(0, None, document_lengths(sequence_id), cache)
         mask = None
         if attention_mask is not None and not bool(attention_mask.all()):

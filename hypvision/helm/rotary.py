@@ -30,10 +30,15 @@ def yarn(theta: Tensor, base: float, original: int, factor: float, beta_fast: fl
     return theta / factor * ramp + theta * (1 - ramp)
 
 
+def extended(config: Architecture) -> bool:
+    """Whether YaRN stretches the code: that of HELM-MiCE beyond its original context. HELM-D's never is."""
+    return config.mixed and config.max_seq_len > config.original_seq_len
+
+
 def angles(config: Architecture, d: int, device: torch.device | None = None) -> Tensor:
     """Frequencies of the pairs of ``d`` space coordinates, ``(d/2,)`` float32."""
     theta = config.rope_theta ** (-torch.arange(0, d, 2, device=device, dtype=torch.float32) / d)
-    if config.max_seq_len > config.original_seq_len:
+    if extended(config):
         theta = yarn(
             theta, config.rope_theta, config.original_seq_len, config.rope_factor, config.beta_fast, config.beta_slow
         )
@@ -51,7 +56,7 @@ class Rotary:
     def attention_factor(self) -> float:
         """YaRN's factor of the logits."""
         config = self.config
-        if config.max_seq_len <= config.original_seq_len or config.rope_factor <= 1:
+        if not extended(config) or config.rope_factor <= 1:
             return 1.0
         return (0.1 * config.mscale * math.log(config.rope_factor) + 1.0) ** 2
 

@@ -453,6 +453,9 @@ def combine(
             factors = torch.cat([factors * (w_y * r), r[None]])
     else:
         factors = torch.cat([weights, torch.ones_like(times[k:])])
-        time, square = (factors * times).sum(0), (factors * (factors * gram).sum(1)).sum(0)
-        factors = factors * torch.rsqrt((time * time - square).clamp(min=1e-6))
+        # -<a, a> of the sum, in which -<x, x> = 1 of each is not a difference of squares
+        own = torch.eye(len(rows), dtype=torch.bool, device=gram.device)[..., None]
+        inner = torch.where(own, 1.0, times[:, None] * times - gram)
+        m = (factors * (factors * inner).sum(1)).sum(0)
+        factors = factors * torch.rsqrt(m.clamp(min=factors.sum(0).square() if safe else torch.full_like(m, 1e-6)))
     return _Mix.apply(factors, *rows) if handmade else sum(x * f for x, f in zip(rows, factors[..., None]))

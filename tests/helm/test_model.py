@@ -10,7 +10,7 @@ from hypvision.errors import HypvisionError
 from hypvision.helm import Helm, LatentCache, preset, rows
 from hypvision.helm.attention import Context
 from hypvision.helm.layers import PointEmbedding
-from hypvision.helm.rotary import angles
+from hypvision.helm.rotary import Rotary, angles
 
 MODELS = {
     "D": ("helm_d_tiny", {}),
@@ -78,6 +78,8 @@ def test_documents_see_themselves_alone():
         blocked = sequence[:, :, None] != sequence[:, None]
         found = ours(ids, sequence_id=sequence).logits
         assert (found - published_logits(official, ids, blocked)).abs().max() < 2e-5
+        masked = ours(ids, sequence_id=sequence.clamp(min=0), attention_mask=(sequence >= 0).long()).logits
+        assert torch.equal(masked, found)
         alone = ours(ids[:1, 9:23]).logits
         assert (found[:1, 9:23] - alone).abs().max() < 2e-5
         loss = ours(ids, labels=ids, sequence_id=sequence).cross_entropy
@@ -136,7 +138,7 @@ def test_parameter_counts_of_the_large(name, count):
     assert model.num_parameters() + sum(b.numel() for n, b in model.named_buffers() if n.endswith("bias")) == count - 3
 
 
-def test_yarn():
+def test_yarn(monkeypatch):
     """Slow pairs turn 40 times slower, fast ones as ever; the published class cannot be built with it."""
     config = preset("helm_mice_tiny", max_seq_len=512, original_seq_len=256, qk_rope_head_dim=33, qk_nope_head_dim=8)
     table = frequencies(32, 512, yarn=dict(original=256, fast=32, slow=1, factor=40.0))
@@ -148,6 +150,20 @@ def test_yarn():
     factor = model.layers[0].attn.rotary.attention_factor
     assert factor == pytest.approx((0.1 * torch.log(torch.tensor(40.0)).item() + 1) ** 2)  # multiplies, as DeepSeek's
     assert model(tokens(1, 300)).logits.isfinite().all()
+    # a factor of the logits is as a scale that is divided by it
+    found = model(tokens(1, 40)).logits
+    with torch.no_grad():
+        for block in model.layers:
+            block.attn.scale /= factor
+    monkeypatch.setattr(Rotary, "attention_factor", 1.0)
+    torch.testing.assert_close(model(tokens(1, 40)).logits, found, rtol=1e-4, atol=1e-4)
+
+
+def test_long_contexts_of_the_dense_model_are_not_stretched():
+    """The published one has no YaRN, whatever its context."""
+    official, ours = pair("helm_d_tiny", max_seq_len=2304)
+    ids = tokens(1, 64)
+    assert (ours(ids).logits - published_logits(official, ids)).abs().max() < 2e-5
 
 
 def test_what_the_published_code_crashes_on():
