@@ -285,6 +285,8 @@ def _tokenized(
                 out.write(np.asarray(ids, dtype=dtype).tobytes())
                 sizes.append(len(ids))
                 count += len(text.encode())
+            if not sizes:
+                raise HypvisionError(f"The text at '{source}' is empty. Give some.")
         write_json(facts, dict(sizes=sizes, bytes=count), indent=None)
     found = read_json(facts)
     with flat.open("rb") as file:

@@ -38,7 +38,7 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
 
     import hypvision.tasks.language  # noqa: F401 - registers the model
     from hypvision.checkpoints.match import load_trained
-    from hypvision.checkpoints.sources import offline
+    from hypvision.data.language import load_tokenizer
     from hypvision.engine.checkpoint import load
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import load_config
@@ -55,15 +55,13 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
         trained = MODELS.build(config.model)
     load_trained(trained, load(weights), weights)
     name = config.train_dataloader.dataset.get("tokenizer", "byte")
+    read = load_tokenizer(name)  # documents begin as they did in the training
     if name == "byte":
         tokenizer = transformers.ByT5Tokenizer(extra_ids=0)
         tokenizer.model_max_length = trained.decoder.config.max_seq_len
-        begin = tokenizer.eos_token_id
     else:
-        options = dict(trust_remote_code=False, local_files_only=offline())
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
-        begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-    ends = dict(bos_token_id=begin, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+        tokenizer = read.inner
+    ends = dict(bos_token_id=read.bos_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=read.pad_id)
     model = HelmForCausalLM(HelmConfig.of(trained.decoder.config, **ends))
     model.model.load_state_dict(trained.decoder.state_dict())
     with replacing_folder(Path(folder)) as temporary:

@@ -121,6 +121,10 @@ def test_mistakes_are_sentences(tmp_path):
         PackedText(tmp_path / "a.txt", tail="cut", cache=tmp_path)
     with pytest.raises(HypvisionError, match="2 tokens at least"):
         PackedText(tmp_path / "a.txt", length=1, cache=tmp_path)
+    (tmp_path / "blank.txt").write_text(" \n\n")
+    for _ in range(2):  # nothing of it is kept
+        with pytest.raises(HypvisionError, match="blank.txt' is empty"):
+            PackedText(tmp_path / "blank.txt", cache=tmp_path)
     pytest.importorskip("transformers")
     with pytest.raises(HypvisionError, match="cannot be loaded"):
         load_tokenizer(str(tmp_path / "nowhere"))

@@ -245,6 +245,29 @@ def test_tokens_of_another_tokenizer_are_found_before_they_reach_a_device(tmp_pa
         load_folder(tmp_path)
 
 
+def test_tokenizers_that_mark_no_beginning(text, tmp_path, capsys):
+    """BERT's have a class token in its place: with it documents begin in training, and prompts."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: i for i, word in enumerate(["[UNK]", "[CLS]", "[SEP]", "the", "sea", "is"])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    names = dict(unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **names).save_pretrained(tmp_path / "words")
+    config = small("helm-d-tiny_books.py", text, tmp_path)
+    config.train_dataloader.dataset.tokenizer = str(tmp_path / "words")
+    config.model.vocab_size = 6
+    config.dump(tmp_path / "config.py")
+    torch.save(
+        dict(state_dict=LanguageModel(**{k: v for k, v in config.model.items() if k != "type"}).state_dict()),
+        tmp_path / "a.pth",
+    )
+    assert main(["lm-save", str(tmp_path / "config.py"), str(tmp_path / "a.pth"), str(tmp_path / "saved")]) == 0
+    assert load_folder(tmp_path / "saved")[0].config.bos_token_id == 1
+    assert main(["lm-generate", str(tmp_path / "saved"), "the sea", "--tokens", "3"]) == 0
+    assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("the sea")
+
+
 def test_metafile():
     meta = yaml.safe_load(Path(ROOT / "configs/helm/metafile.yml").read_text())
     assert {Path(model["Config"]).name for model in meta["Models"]} == set(CONFIGS)
