@@ -96,8 +96,10 @@ STUDY: dict[str, tuple[str, dict[str, Any]]] = {
         NEAR | SHARP | MUON | COARSE | LONGER | network(fold=(1, 1, 1, 1), prop=(4, 2, 2, 1), win=(1, 1, 1, 1)),
     ),
     "ResNet-10-T": (RESNET, {}),
+    "ResNet-10-T, AdamW, rate 3e-3": (RESNET, optimizer(lr=3e-3)),
     "ResNet-10-T, Muon": (RESNET, MUON),
     "ViT": (VIT, {}),
+    "ViT, AdamW, rate 3e-3": (VIT, optimizer(lr=3e-3)),
     "ViT, Muon": (VIT, MUON),
 }
 

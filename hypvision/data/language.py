@@ -10,12 +10,14 @@ import glob
 import hashlib
 import json
 import mmap
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm import tqdm
@@ -270,28 +272,47 @@ class PackedText(Dataset):
 def _tokenized(
     source: Any, name: str, tokenizer: Tokenizer, field: str, separator: str | None, folder: Path
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """All tokens, the sizes of the documents, and the bytes of their text; made once, then read from the disk."""
+    """All tokens, the sizes of the documents, and the bytes of their text; made once, then read from the disk.
+
+    Of the processes of a training the first of each machine makes them, and the others wait.
+    """
     key = json.dumps([str(source), name, tokenizer.vocab_size, field, separator, _stamp(source)])
     base = folder.expanduser() / hashlib.sha256(key.encode()).hexdigest()[:16]
     flat, facts = base.with_suffix(".bin"), base.with_suffix(".json")
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+    many = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    if not many or os.environ.get("LOCAL_RANK", str(dist.get_rank())) == "0":
+        try:
+            if not facts.is_file():
+                _write_tokens(flat, facts, source, documents(source, field, separator), tokenizer, dtype)
+        finally:
+            if many:
+                dist.barrier()
+    else:
+        dist.barrier()
     if not facts.is_file():
-        folder.expanduser().mkdir(parents=True, exist_ok=True)
-        sizes, count = [], 0
-        with replacing(flat) as temporary, Path(temporary).open("wb") as out:
-            texts = documents(source, field, separator)
-            for text in tqdm(texts, desc="tokens", unit="document", leave=False, disable=None):
-                ids = [tokenizer.bos_id, *tokenizer.encode(text)]
-                out.write(np.asarray(ids, dtype=dtype).tobytes())
-                sizes.append(len(ids))
-                count += len(text.encode())
-            if not sizes:
-                raise HypvisionError(f"The text at '{source}' is empty. Give some.")
-        write_json(facts, dict(sizes=sizes, bytes=count), indent=None)
+        raise HypvisionError(f"The first process of this machine could not read the text at '{source}'; it says why.")
     found = read_json(facts)
     with flat.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return np.frombuffer(content, dtype=dtype), np.asarray(found["sizes"]), found["bytes"]
+
+
+def _write_tokens(
+    flat: Path, facts: Path, source: Any, texts: Iterable[str], tokenizer: Tokenizer, dtype: type
+) -> None:
+    """The flat file of tokens, and the sizes of the documents in it."""
+    flat.parent.mkdir(parents=True, exist_ok=True)
+    sizes, count = [], 0
+    with replacing(flat) as temporary, Path(temporary).open("wb") as out:
+        for text in tqdm(texts, desc="tokens", unit="document", leave=False, disable=None):
+            ids = [tokenizer.bos_id, *tokenizer.encode(text)]
+            out.write(np.asarray(ids, dtype=dtype).tobytes())
+            sizes.append(len(ids))
+            count += len(text.encode())
+        if not sizes:
+            raise HypvisionError(f"The text at '{source}' is empty. Give some.")
+    write_json(facts, dict(sizes=sizes, bytes=count), indent=None)
 
 
 def _stamp(source: Any) -> list:

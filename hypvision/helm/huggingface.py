@@ -70,9 +70,9 @@ class HelmConfig(PretrainedConfig):
         for name, default in _FIELDS.items():
             setattr(self, name, options.pop(name, default))
         self.use_cache = options.pop("use_cache", True)
-        options.setdefault("tie_word_embeddings", False)
+        unset = dict(tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=None)
         self.architecture()
-        super().__init__(**options)
+        super().__init__(**unset | options)
 
     def architecture(self) -> Architecture:
         """The sizes and options of the network."""

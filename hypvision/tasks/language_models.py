@@ -144,7 +144,14 @@ def generate(
         found = model.generate(
             ids, attention_mask=mask, max_new_tokens=tokens, num_beams=beams, pad_token_id=fill, **how
         )
-    return tokenizer.batch_decode(found[:, longest:], skip_special_tokens=True)
+    return [_continuation(tokenizer, row, list(new)) for row, new in zip(rows, found[:, longest:].tolist())]
+
+
+def _continuation(tokenizer, prompt: list[int], new: list[int]) -> str:
+    """The text that new tokens add to a prompt's: some tokenizers write no blank before the first word of a text, so
+    that the new tokens alone would lose the one between prompt and continuation."""
+    before, whole = (tokenizer.decode(ids, skip_special_tokens=True) for ids in (prompt, prompt + new))
+    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(new, skip_special_tokens=True)
 
 
 @contextmanager
@@ -186,7 +193,8 @@ def evaluate(
         The harness's results by task.
 
     Raises:
-        HypvisionError: the harness is not installed, there is no such task, or what :func:`load_folder` says.
+        HypvisionError: the harness is not installed, there is no such task, its items cannot be read, or what
+            :func:`load_folder` says.
     """
     if prompt_style not in PROMPT_STYLES:
         raise HypvisionError(f"prompt_style must be {' or '.join(PROMPT_STYLES)}, got {prompt_style!r}.")
@@ -207,10 +215,16 @@ def evaluate(
     for task in tasks:
         groups.setdefault(TASKS.get(task) if shots is None else shots, []).append(task)
     for count, names in groups.items():
-        found = harness.simple_evaluate(
-            wrapped, tasks=names, num_fewshot=count, limit=limit, task_manager=manager, log_samples=False,
-            bootstrap_iters=0,
-        )  # fmt: skip
+        try:
+            found = harness.simple_evaluate(
+                wrapped, tasks=names, num_fewshot=count, limit=limit, task_manager=manager, log_samples=False,
+                bootstrap_iters=0,
+            )  # fmt: skip
+        except OSError as error:  # files, and all that the network says
+            raise HypvisionError(
+                f"The harness could not read the items of {', '.join(names)}: {str(error).splitlines()[0]}. It loads "
+                "them from the hub; without a network give tasks of local files with --include."
+            ) from error
         results |= found["results"]
     return results
 

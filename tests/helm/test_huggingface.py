@@ -7,7 +7,7 @@ from helpers.helm import tokens
 from hypvision.checkpoints import sources
 from hypvision.errors import HypvisionError
 from hypvision.helm import Helm, LatentCache, preset
-from hypvision.optim import RiemannianAdam
+from hypvision.optim import RiemannianAdam, RiemannianAdamW, param_groups
 
 transformers = pytest.importorskip("transformers")
 from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM  # noqa: E402
@@ -197,6 +197,28 @@ def test_lora(kind, targets):
     found = adapted.generate(input_ids=ids, do_sample=False, **OPTIONS)
     assert torch.equal(found, adapted.generate(input_ids=ids, do_sample=False, use_cache=False, **OPTIONS))
     assert torch.equal(found, adapted.merge_and_unload().generate(ids, do_sample=False, **OPTIONS))
+
+
+def test_trainer(tmp_path):
+    """Of transformers, as docs/helm.md shows it: the points of the embedding stay on their hyperboloid."""
+    pytest.importorskip("accelerate")
+    model = model_of("MiCE")
+    model.model.head.weight.data.div_(8)
+    before = model.model.embed.weight.detach().clone()
+    rows = [dict(input_ids=row, labels=row) for row in tokens(8, 12)]
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), max_steps=12, per_device_train_batch_size=4, use_cpu=True, report_to=[], save_strategy="no",
+        logging_steps=1, disable_tqdm=True,
+    )  # fmt: skip
+    optimizer = RiemannianAdamW(param_groups(model, lr=1e-2, weight_decay=0.1))
+    trainer = transformers.Trainer(model, arguments, train_dataset=rows, optimizers=(optimizer, None))
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0] - 0.5
+    points = model.model.embed.weight.detach().double()
+    assert (points - before).abs().amax() > 0.01
+    space, time = points[:, 1:], points[:, 0]
+    torch.testing.assert_close(time, (1 + space.square().sum(1)).sqrt(), rtol=1e-5, atol=0)
 
 
 def test_mistakes_are_sentences():

@@ -19,7 +19,7 @@ from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.tasks.language import LanguageModel
-from hypvision.tasks.language_models import _few_threads, load_folder
+from hypvision.tasks.language_models import _continuation, _few_threads, generate, load_folder
 
 CONFIGS = sorted(path.name for path in (ROOT / "configs/helm").glob("*.py"))
 
@@ -245,6 +245,62 @@ def test_tokens_of_another_tokenizer_are_found_before_they_reach_a_device(tmp_pa
         load_folder(tmp_path)
 
 
+def test_the_harness_on_the_items_of_hellaswag(tmp_path, capsys):
+    """A hundred of the data set, as they lie in data/lm_eval: the command finds what scoring by hand finds."""
+    pytest.importorskip("lm_eval", reason="the harness (extra 'eval') is not installed")
+    transformers = pytest.importorskip("transformers")
+    from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
+
+    source = ROOT / "data/lm_eval/hellaswag_val_1000.jsonl"
+    if not source.is_file():
+        pytest.skip(f"there is no {source}")
+    folder = tmp_path / "model"
+    torch.manual_seed(0)
+    model = HelmForCausalLM(HelmConfig.of("helm_d_tiny", bos_token_id=1, eos_token_id=1, pad_token_id=0)).eval()
+    model.model.head.weight.data.mul_(8)
+    model.save_pretrained(folder)
+    tokenizer = transformers.ByT5Tokenizer(extra_ids=0)
+    tokenizer.save_pretrained(folder)
+    items = [json.loads(line) for line in source.read_text().splitlines()]
+    items = [item for item in items if len(item["context"].encode()) + max(map(len, item["choices"])) < 200][:100]
+    (tmp_path / "items.jsonl").write_text("\n".join(map(json.dumps, items)))
+    task = dict(
+        task="hellaswag_items", dataset_path="json", dataset_kwargs=dict(data_files=str(tmp_path / "items.jsonl")),
+        test_split="train", output_type="multiple_choice", doc_to_text="{{context}}", doc_to_choice="{{choices}}",
+        doc_to_target="{{label}}", metric_list=[dict(metric="acc")],
+    )  # fmt: skip
+    (tmp_path / "hellaswag_items.yaml").write_text(yaml.safe_dump(task))
+    right = 0
+    for item in items:
+        ahead, scores = tokenizer.encode(item["context"], add_special_tokens=False), []
+        for choice in item["choices"]:
+            behind = tokenizer.encode(f" {choice}", add_special_tokens=False)
+            logits = model(torch.tensor([ahead + behind])).logits[0].log_softmax(-1)
+            scores.append(sum(logits[len(ahead) + k - 1, token].item() for k, token in enumerate(behind)))
+        right += scores.index(max(scores)) == item["label"]
+    assert main(["lm-eval", str(folder), "--tasks", "hellaswag_items", "--include", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["hellaswag_items"]
+    assert len(items) == 100 and found["acc,none"] == pytest.approx(right / 100, abs=1e-4)
+
+
+def test_tasks_whose_items_are_out_of_reach(tmp_path, capsys, monkeypatch):
+    """Without a network the harness fails on its own data sets: a sentence, no traceback."""
+    pytest.importorskip("lm_eval", reason="the harness (extra 'eval') is not installed")
+    transformers = pytest.importorskip("transformers")
+    from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
+
+    HelmForCausalLM(HelmConfig.of("helm_d_tiny", bos_token_id=1)).save_pretrained(tmp_path / "model")
+    transformers.ByT5Tokenizer(extra_ids=0).save_pretrained(tmp_path / "model")
+    task = dict(
+        task="absent", dataset_path="json", dataset_kwargs=dict(data_files=str(tmp_path / "absent.jsonl")),
+        test_split="train", output_type="multiple_choice", doc_to_text="{{a}}", doc_to_choice="{{b}}",
+        doc_to_target="{{c}}", metric_list=[dict(metric="acc")],
+    )  # fmt: skip
+    (tmp_path / "absent.yaml").write_text(yaml.safe_dump(task))
+    assert main(["lm-eval", str(tmp_path / "model"), "--tasks", "absent", "--include", str(tmp_path)]) == 2
+    assert "The harness could not read the items of absent" in capsys.readouterr().err
+
+
 def test_tokenizers_that_mark_no_beginning(text, tmp_path, capsys):
     """BERT's have a class token in its place: with it documents begin in training, and prompts."""
     transformers = pytest.importorskip("transformers")
@@ -266,6 +322,29 @@ def test_tokenizers_that_mark_no_beginning(text, tmp_path, capsys):
     assert load_folder(tmp_path / "saved")[0].config.bos_token_id == 1
     assert main(["lm-generate", str(tmp_path / "saved"), "the sea", "--tokens", "3"]) == 0
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("the sea")
+
+
+def test_the_blank_behind_a_prompt():
+    """Tokenizers like Llama 2's write no blank before the first word of a text; the continuation must keep its own."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: i for i, word in enumerate(["[UNK]", "<s>", "▁the", "▁sea", "▁is"])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    inner.decoder = tokenizers.decoders.Metaspace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>")
+    assert tokenizer.decode([4, 2]) == "is the" and _continuation(tokenizer, [1, 2, 3], [4, 2]) == " is the"
+    assert _continuation(transformers.ByT5Tokenizer(extra_ids=0), [1, 100], [35, 101]) == " b"
+
+
+def test_a_folder_without_a_padding_token(tmp_path):
+    """Its configuration names none; prompts of several lengths are filled with the first token."""
+    transformers = pytest.importorskip("transformers")
+    from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
+
+    HelmForCausalLM(HelmConfig.of("helm_d_tiny", bos_token_id=1)).save_pretrained(tmp_path)
+    transformers.ByT5Tokenizer(extra_ids=0).save_pretrained(tmp_path)
+    assert len(generate(tmp_path, ["a", "the sea"], tokens=2)) == 2
 
 
 def test_metafile():

@@ -1,5 +1,7 @@
 """Language models in two processes: the steps are those of one, with whole weights and with cut ones."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -24,9 +26,12 @@ WORKER = """
 import os, shutil
 from pathlib import Path
 import torch.distributed as dist
+import hypvision.data.language
 from hypvision.engine.run import train
 from test_language_processes import config_of
 
+if os.environ["RANK"] == "1":
+    hypvision.data.language._write_tokens = None  # the first process does it for both
 folder = Path(os.environ["RUNS"])
 cut = dict(runner_type="ShardedRunner")
 train(config_of(folder, 1), folder / "whole", launcher="pytorch")
@@ -51,6 +56,7 @@ def test_two_processes_train_as_one(tmp_path, monkeypatch):
     (tmp_path / "text").mkdir()
     make_text(tmp_path / "text")
     train(config_of(tmp_path, 2), tmp_path / "one")
+    shutil.rmtree(tmp_path / "tokens")
     monkeypatch.setenv("RUNS", str(tmp_path))
     run_in_two(WORKER, tmp_path, __file__)
     one = saved(tmp_path / "one")
