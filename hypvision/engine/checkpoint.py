@@ -11,7 +11,6 @@ was.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +24,7 @@ from mmengine.dist import barrier, get_rank
 from mmengine.fileio import LocalBackend, PickleHandler, YamlHandler, register_backend, register_handler
 from mmengine.fileio import io as mmengine_io
 from mmengine.hooks import Hook
-from mmengine.logging import HistoryBuffer, print_log
+from mmengine.logging import HistoryBuffer, MMLogger
 from mmengine.optim import OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import CheckpointLoader
@@ -209,17 +208,12 @@ class AtomicLocalBackend(LocalBackend):
 # Resuming
 
 
-def _resumable(path: Path) -> bool:
-    """Whether a checkpoint is complete and holds the place in the training that a resumed run starts from."""
+def _not_resumable(path: Path) -> str | None:
+    """Why a checkpoint is not complete, or lacks the place in the training that a resumed run starts from."""
     try:
-        checkpoint = load_checkpoint_file(path)
+        return resume_problem(load_checkpoint_file(path))
     except HypvisionError as error:
-        print_log(f"Not resuming from it: {error}", logger="current", level=logging.WARNING)
-        return False
-    wrong = resume_problem(checkpoint)
-    if wrong is not None:
-        print_log(f"Not resuming from '{path}': {wrong}.", "current", logging.WARNING)
-    return wrong is None
+        return str(error)
 
 
 def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
@@ -261,8 +255,8 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
             if not all(map(whole, group.get("params", []))):
                 return "a group of parameters in its optimizer does not list them by numbers"
         for entry in one["state"].values():
-            if not isinstance(entry, dict) or not all(isinstance(v, Tensor) or k == "step" for k, v in entry.items()):
-                return "what its optimizer remembers of a parameter is not made of tensors"
+            if not isinstance(entry, dict) or not all(isinstance(v, (Tensor, float, int)) for v in entry.values()):
+                return "what its optimizer remembers of a parameter is not made of tensors and numbers"
     schedules = checkpoint.get("param_schedulers", [])
     if not (dicts(schedules) or isinstance(schedules, dict) and all(map(dicts, schedules.values()))):
         return "the states of its param_schedulers are not a list of dicts"
@@ -367,17 +361,22 @@ def find_resume_checkpoint(work_dir: str | Path) -> str | None:
     groups.sort(key=lambda group: max(path.stat().st_mtime for path in group.values()), reverse=True)
     for group in groups:
         candidates += [group[number] for number in sorted(group, reverse=True)]
-    seen: set[Path] = set()
+    wrong: dict[Path, str] = {}
     for path in candidates:
         place = path.resolve()
-        if place not in seen and path.exists() and _resumable(path):
+        if place in wrong or not path.exists():
+            continue
+        problem = _not_resumable(path)
+        if problem is None:
             return str(path)
-        seen.add(place)
-    tried = sorted({path.name for path in candidates if path.exists()})
-    if tried:
+        MMLogger.get_current_instance().warning(f"Not resuming from '{path}': {problem.rstrip('.')}.")
+        wrong[place] = problem
+    if wrong:
+        first, reason = next(iter(wrong.items()))
         raise HypvisionError(
-            f"None of the checkpoints in '{folder}' can be resumed ({', '.join(tried)}; the lines above say why). Give "
-            "an intact one, --resume CHECKPOINT; to start over, leave out --resume and choose another --work-dir."
+            f"None of the checkpoints in '{folder}' can be resumed ({', '.join(sorted(path.name for path in wrong))}); "
+            f"of {first.name}: {reason.rstrip('.')}. Give an intact one, --resume CHECKPOINT; to start over, leave out "
+            "--resume and choose another --work-dir."
         )
     return None
 

@@ -1,8 +1,8 @@
 """Which precision a CPU is fast in, measured once a process.
 
-A CPU with tiles for bfloat16 multiplies matrices in it several times as fast as in float32, one with vector instructions
-alone in 0.6 to 1.6 times the time, one without emulates them and is more than ten times slower. What only wants speed
-from bfloat16 asks here.
+A CPU with tiles for bfloat16 multiplies matrices in it several times as fast as in float32, one with vector
+instructions alone in 0.6 to 1.6 times the time, one without emulates them and is more than ten times slower. What only
+wants speed from bfloat16 asks here.
 """
 
 from __future__ import annotations

@@ -20,8 +20,9 @@ from torch import nn
 pytest.importorskip("mmcv")
 from mmengine.dataset import BaseDataset
 from mmengine.fileio import dump, get, get_file_backend, put_text
-from mmengine.logging import HistoryBuffer
+from mmengine.logging import HistoryBuffer, MMLogger
 from mmengine.model import BaseModel
+from mmengine.registry import OPTIMIZERS
 from mmengine.runner import CheckpointLoader, Runner, save_checkpoint
 
 import hypvision.checkpoints.sources
@@ -34,6 +35,7 @@ from hypvision.engine.checkpoint import (
     load_checkpoint_file,
     resume_problem,
 )
+from hypvision.engine.console import quiet
 from hypvision.errors import HypvisionError
 
 
@@ -82,7 +84,7 @@ GROUPS = [dict(lr=0.1, params=[0])]
         (dict(optimizer=dict(state={}, param_groups=[dict(lr={}, params=[0])])), "no numbers"),
         (dict(optimizer=dict(state={}, param_groups=[dict(betas="x", params=[0])])), "no numbers"),
         (dict(optimizer=dict(state={}, param_groups=[dict(lr=0.1, params=[[0]])])), "by numbers"),
-        (dict(optimizer=dict(state={0: dict(m=True)}, param_groups=GROUPS)), "not made of tensors"),
+        (dict(optimizer=dict(state={0: dict(m="x")}, param_groups=GROUPS)), "not made of tensors"),
         (dict(param_schedulers=[{"begin": {}}]), "when it begins"),
         (dict(message_hub={"resumed_keys": {"train/loss": "x"}}), "which of its values"),
     ],
@@ -94,6 +96,16 @@ def test_states_that_no_training_can_go_on_from(changes, message):
         resume_problem(resumable(optimizer=good, param_schedulers=[{"a": 1}], message_hub={"log_scalars": {}})) is None
     )
     assert resume_problem(resumable(optimizer=dict(first=good, second=good))) is None
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "SGD", "TimmMuon", "RiemannianAdamW", "RiemannianSGD"])
+def test_what_optimisers_remember_can_be_resumed(tmp_path, kind):
+    weight, bias = torch.nn.Parameter(torch.ones(4, 3)), torch.nn.Parameter(torch.ones(3))
+    optimizer = OPTIMIZERS.get(kind)([weight, bias], lr=0.1)
+    weight.grad, bias.grad = torch.ones(4, 3), torch.ones(3)
+    optimizer.step()
+    torch.save(resumable(optimizer=optimizer.state_dict()), tmp_path / "epoch_1.pth")
+    assert find_resume_checkpoint(tmp_path) == str(tmp_path / "epoch_1.pth")
 
 
 def test_what_a_resume_needs_survives(tmp_path):
@@ -367,8 +379,20 @@ def test_resume_takes_the_newest_that_loads(tmp_path):
     for path in tmp_path.glob("*.pth"):
         if path.is_file():
             path.write_bytes(b"")
-    with pytest.raises(HypvisionError, match=r"None of the checkpoints .* can be resumed .*epoch_10\.pth"):
+    with pytest.raises(
+        HypvisionError, match=r"None of the checkpoints .* can be resumed .*epoch_10\.pth.*Check the path"
+    ):
         find_resume_checkpoint(tmp_path)
+
+
+def test_what_is_passed_over_is_told(tmp_path, capsys):
+    torch.save(resumable(1), tmp_path / "epoch_1.pth")
+    (tmp_path / "epoch_2.pth").write_bytes(b"half")
+    with quiet():
+        MMLogger.get_instance("told")
+        find_resume_checkpoint(tmp_path)
+    told = capsys.readouterr().err
+    assert "Not resuming from" in told and "epoch_2.pth" in told and "damaged" in told
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
