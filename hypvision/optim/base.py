@@ -21,6 +21,8 @@ __all__ = ["RiemannianOptimizer"]
 MOVES = ("tangent", "scale", "project")
 # Below this many coordinates, parameters of one manifold and width are updated as one: calls cost more than the work.
 _SMALL = 2**16
+# Coordinates a block: half as many cost a tenth more in calls, twice as many leave the caches of small processors.
+_BLOCK = 2**19
 
 
 class Factor(NamedTuple):
@@ -270,7 +272,7 @@ class RiemannianOptimizer(Optimizer):
                 tables.setdefault(key, []).append(job)
 
     def _blocks(self, group: dict, job: Job) -> None:
-        for block in blocks(*job.x.shape, job.x.device):
+        for block in blocks(*job.x.shape, job.x.device, _BLOCK):
             state = {name: tensor[block] for name, tensor in job.state.items()}
             self._points(group, job._replace(x=job.x[block], grad=job.grad[block], state=state))
 

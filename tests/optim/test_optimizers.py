@@ -3,7 +3,6 @@
 import copy
 import io
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hypvision.geometry import Euclidean, Lorentz, Manifold, ManifoldParameter, PoincareBall, Product, lorentz
-from hypvision.geometry.rows import blocks
 from hypvision.nn import HyperbolicEmbedding, LorentzBatchNorm2d, LorentzConv2d, LorentzMLR
 from hypvision.optim import (
     RiemannianAdam,
@@ -164,7 +162,7 @@ def test_batching_changes_nothing(name, kind, monkeypatch):
     torch.testing.assert_close(single, whole)
     torch.testing.assert_close(run(vector, [0]), whole[:1])
     monkeypatch.setattr("hypvision.optim.base._SMALL", 0)
-    monkeypatch.setattr("hypvision.optim.base.blocks", partial(blocks, size=64 * start.shape[-1]))
+    monkeypatch.setattr("hypvision.optim.base._BLOCK", 64 * start.shape[-1])
     torch.testing.assert_close(run([ManifoldParameter(start.clone(), manifold)], [slice(None)]), whole)
 
 
