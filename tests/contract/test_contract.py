@@ -210,6 +210,7 @@ WAITS = {
     "tasks/few_shot_figures.py": "of figures",
     "tasks/language.py: LanguageModel.forward": "of predictions",
     "tasks/language.py: ExpertLoadHook.after_train_iter": "what is logged of all experts, once a step",
+    "tasks/language_models.py: generate": "of generated text",
     "tasks/metric_learning.py: MetricLearner.forward": "of predictions",
     "tasks/metric_learning.py: _predictor.find": "of predictions",
     "tasks/metric_learning_metrics.py": "metrics",
