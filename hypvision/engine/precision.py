@@ -1,7 +1,7 @@
 """Which precision a CPU is fast in, measured once a process.
 
-A CPU with tiles for bfloat16 multiplies matrices in it several times as fast as in float32, one with vector
-instructions alone in 0.6 to 1.6 times the time, one without emulates them and is more than ten times slower. What only
+A CPU without instructions for bfloat16 emulates them and is more than ten times slower in it than in float32. One with
+them may be slower, too: 1 to 1.8 times was measured where they work on vectors (AVX-512) and not on tiles. What only
 wants speed from bfloat16 asks here.
 """
 
