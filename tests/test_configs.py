@@ -3,7 +3,12 @@
 import pytest
 import yaml
 from helpers.configs import ROOT, WHOLE, data, shrink  # noqa: F401 - a fixture
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import load_checkpoint
 
+from hypvision.checkpoints.index import builtin_index
+from hypvision.engine.config import load_config
+from hypvision.engine.extensions import import_extensions
 from hypvision.engine.run import train
 
 FOLDERS = ("hcformer", "baselines", "demo", "hecnn")
@@ -44,3 +49,12 @@ def test_metafile_names_files_that_exist():
     assert len({model["Name"] for model in meta["Models"]}) == len(meta["Models"])
     for model in meta["Models"]:
         assert (ROOT.parent / model["Config"]).is_file(), model["Config"]
+
+
+@pytest.mark.parametrize("record", list(builtin_index()), ids=lambda record: record.name)
+def test_the_config_of_a_shipped_record_takes_its_weights(record):
+    """Else the command of its card, and what starts from it, ends in an error: configs change, weights stay."""
+    config = load_config(ROOT.parent / record.config)
+    import_extensions(config)
+    init_default_scope(config.get("default_scope", "mmengine"))
+    load_checkpoint(MODELS.build(config.model), f"zoo:{record.name}", strict=True)
