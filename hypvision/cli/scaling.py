@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import sys
 from argparse import Namespace
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,9 @@ def add_scaling_arguments(parser: Parser) -> None:
         parser.add_argument(f"--{name}", type=whole(least, 2**24), metavar="N", help=text)
     text = "run: figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked"
     parser.add_argument("--tiny", action="store_true", help=text)
-    parser.add_argument("--independent", action="store_true", help="run: batches of its own for every point")
+    parser.add_argument(
+        "--independent", action="store_true", help="run: first weights and batches of its own for every point"
+    )
     parser.add_argument("--losses", metavar="CSV", help="run fig1, fig8: losses of language models, as for fit")
     parser.add_argument("--tensor", metavar="NAME", help="heads: the name of the tensor, if it has an unusual one")
     parser.add_argument("--tokenizer", metavar="JSON", help="tokens: tokenizer.json of Hugging Face's tokenizers")
@@ -66,35 +69,61 @@ def run_scaling(args: Namespace) -> None:
     if args.action == "heads":
         _run_heads(args)
         return
+    if args.action == "run":
+        figures = {name: _chosen(args, name) for name in args.subjects if name != "fig8"}
+        for name, chosen in figures.items():
+            first = next(iter(figures))
+            if replace(chosen.settings, shortened="") != replace(figures[first].settings, shortened=""):
+                raise HypvisionError(
+                    f"{first} and {name} are of different grids. Run them one by one, each with its --out."
+                )
+        for name in args.subjects:
+            _run_fig8(args) if name == "fig8" else _run_figure(args, name, figures[name])
+        return
+    stems = [Path(subject).stem for subject in args.subjects]
+    for stem in stems:
+        if stems.count(stem) > 1:
+            raise HypvisionError(f"There are {stems.count(stem)} files '{stem}'. Give each an --out of its own.")
     for subject in args.subjects:
-        if args.action == "run" and subject == "fig8":
-            _run_fig8(args)
-        else:
-            {"run": _run_figure, "tokens": _run_tokens, "fit": _run_fit}[args.action](args, subject)
+        {"tokens": _run_tokens, "fit": _run_fit}[args.action](args, subject)
 
 
 # Toy models
 
 
-def _run_figure(args: Namespace, name: str) -> None:
+def _device(args: Namespace) -> str:
+    """Where the cells are submitted from there need not be a GPU; cells without one fail by themselves."""
+    return args.device if args.submit and args.device else device_of(args)
+
+
+def _chosen(args: Namespace, name: str) -> Any:
+    """What a figure trains, checked before hours of training."""
+    from hypvision.scaling.experiments import experiment, narrowed
+    from hypvision.scaling.sweep import open_results
+
+    require("matplotlib", "viz")
+    chosen = narrowed(
+        experiment(name, _device(args) != "cpu", args.tiny, args.widths), args.alphas, args.decays, args.densities,
+        args.replicates, args.steps, args.batch, args.features, args.seed, args.independent,
+    )  # fmt: skip
+    if not chosen.points:
+        raise HypvisionError(f"No point of {name} has all of these values. Leave out one of the options.")
+    if name == "fig1":
+        _losses(args)
+    open_results(args.out, chosen.settings)  # of one grid, or an error
+    return chosen
+
+
+def _run_figure(args: Namespace, name: str, chosen: Any) -> None:
     from hypvision.files import write_table
     from hypvision.scaling.claims import claims_of, claims_of_language_models, exponents
-    from hypvision.scaling.experiments import experiment, groups, marked, narrowed
+    from hypvision.scaling.experiments import groups, marked
     from hypvision.scaling.figures import draw
     from hypvision.scaling.sweep import Point, finished, open_results, read_rows, train, weights_of
 
-    require("matplotlib", "viz")  # before hours of training
     losses, fit = _losses(args) if name == "fig1" else ([], None)
-    # Where the cells are submitted from there need not be a GPU; cells without one fail by themselves.
-    device = args.device if args.submit and args.device else device_of(args)
+    device, settings = _device(args), chosen.settings
     gpu = device != "cpu"
-    chosen = narrowed(
-        experiment(name, gpu, args.tiny, args.widths), args.alphas, args.decays, args.densities, args.replicates,
-        args.steps, args.batch, args.features, args.seed, args.independent,
-    )  # fmt: skip
-    settings = chosen.settings
-    if not chosen.points:
-        raise HypvisionError(f"No point of {name} has all of these values. Leave out one of the options.")
     folder = open_results(args.out, settings)
     cells = groups(chosen.points, gpu)
     outcome = run_cells(
@@ -110,17 +139,22 @@ def _run_figure(args: Namespace, name: str) -> None:
         found = exponents(rows)
         names = ("distribution", "alpha", "density", "decay")
         table = [dict(zip(names, key)) | _exponent_row(value) for key, value in found.items()]
-        write_table(folder / f"{name}_exponents.csv", table)
+        if table:
+            write_table(folder / f"{name}_exponents.csv", table)
 
         def weights(row: dict[str, Any]):
             point = Point(**{field: row[field] for field in asdict(chosen.points[0])})
-            return weights_of(folder, point, settings)[0]
+            try:
+                return weights_of(folder, point, settings)[0]
+            except HypvisionError as error:  # a result is worth more than the panel that shows the weights
+                print(f"{name}: a panel is empty. {error}", file=sys.stderr)
 
-        figures = draw(name, rows, folder, weights, losses=losses, fit=fit)
+        figures = draw(name, rows, folder, weights, losses=losses, fit=fit, scan=chosen.scan)
         print(f"{name}: {chosen.shows}. {len(rows)} of {len(chosen.points)} points; {_names(folder, name, figures)}")
         if settings.shortened:
             print(marked(settings.shortened))
-        for claim in (*claims_of(name, rows), *claims_of_language_models([], fit)):
+        claims = [*claims_of(name, rows, chosen.scan), *claims_of_language_models([], fit)]
+        for claim in claims or ["open: these points tell nothing of the claims (an exponent takes three widths)"]:
             print(claim)
     outcome.check()
 
@@ -166,6 +200,7 @@ def _run_heads(args: Namespace) -> None:
         rows[name, row["tensor"]] = row
         write_table(path, list(rows.values()))
 
+    before = {name for name in tensors if measured(name) is not None}
     outcome = run_cells(
         [Cell(name, measure_head, (name, tensor)) for name, tensor in tensors.items()],
         finished=lambda name: measured(name) is not None,
@@ -180,7 +215,7 @@ def _run_heads(args: Namespace) -> None:
             print(
                 f"{name}: {row['tokens']:.0f} tokens in {row['m']:.0f} dimensions, mean squared overlap "
                 f"{row['overlap_mean']:.3g} = {row['overlap_times_m']:.2f}/m, norms {row['norm_min']:.3g} to "
-                f"{row['norm_max']:.3g}"
+                f"{row['norm_max']:.3g}{f' (of an earlier call, in {path})' if name in before else ''}"
             )
     outcome.check()
 
@@ -242,7 +277,7 @@ def _run_fit(args: Namespace, path: str) -> None:
 
     fit = loss_fit(read_losses(path))
     write_table(
-        Path(args.out, "loss_fit.csv"),
+        Path(args.out, f"{Path(path).stem}_fit.csv"),
         [{"group": group, "exponent": fit.exponent, "error": fit.error, "factor": fit.factor, "offset": offset}
          for group, offset in fit.offsets.items()],
     )  # fmt: skip

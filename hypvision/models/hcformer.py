@@ -555,6 +555,11 @@ _TAG_ARGS: dict[str, dict[str, Any]] = {
         prop=(2, 2, 4, 2),
         win=(4, 2, 1, 1),
         pad="minimal",
+        stem="conv",
+        center=True,
+        alpha=3.0,
+        window_alpha=4.0,
+        locality=2.0,
         layer_scale=0.3,
     ),
 }

@@ -54,12 +54,16 @@ _TINY_WIDTHS = (5, 8, 12, 18, 27, 40)
 
 
 class Experiment(NamedTuple):
-    """A figure: what its points share, which they are, what it shows, and the widths it has if no others are chosen."""
+    """A figure: what its points share, which they are, what it shows, and the widths it has if no others are chosen.
+
+    ``scan`` is the one width that a map or a scan of it is made at.
+    """
 
     settings: Settings
     points: list[Point]
     shows: str
     widths: tuple[int, ...]
+    scan: int = 0
 
 
 def _grid(
@@ -129,7 +133,7 @@ def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequenc
     elif name == "fig7":
         scan, lines = _grid([1.0], DECAYS, [large], DENSITIES), _grid([1.0], [DECAYS[2]], taken, DENSITIES)
         points = list(dict.fromkeys(scan + lines))
-    return Experiment(settings, points, EXPERIMENTS[name], own)
+    return Experiment(settings, points, EXPERIMENTS[name], own, middle if name == "fig3" else large)
 
 
 def narrowed(
@@ -182,7 +186,7 @@ def narrowed(
         settings = replace(settings, n=features)
     paper, its_widths = (_LARGE, _LARGE_WIDTHS) if settings.rates == "large" else (_SMALL, WIDTHS)
     taken = sorted({point.m for point in points})
-    other = not set(taken) <= set(chosen.widths)
+    other = set(taken) != set(chosen.widths)
     for m in taken:
         check_width(m, settings.n)
     # What the figure's own marks say of these is out of date.

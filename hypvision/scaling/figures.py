@@ -13,17 +13,17 @@ from torch import Tensor
 
 from hypvision.errors import require
 from hypvision.files import replacing
-from hypvision.scaling.claims import cleanest, exponents, scanned_width
+from hypvision.scaling.claims import clean_exponents, exponents
 from hypvision.scaling.data import frequencies
 from hypvision.scaling.experiments import marked
 from hypvision.scaling.fits import JointFit
 from hypvision.scaling.measures import random_overlaps
-from hypvision.scaling.published import HEAD_OVERLAPS, LOSS_FIT
+from hypvision.scaling.published import HEAD_OVERLAPS, LOSS_FIT, WEAK_EXPONENTS
 
 __all__ = ["draw", "draw_language_models"]
 
 Row = dict[str, Any]
-Weights = Callable[[Row], Tensor]
+Weights = Callable[[Row], Tensor | None]
 _SIZE = (4.2, 3.4)
 _PAPER = dict(color="0.55", linestyle="--", linewidth=1)
 
@@ -36,6 +36,7 @@ def draw(
     formats: Iterable[str] = ("png", "pdf"),
     losses: Sequence[Mapping[str, str]] = (),
     fit: JointFit | None = None,
+    scan: int = 63,
 ) -> list[Path]:
     """Draw a figure into a folder.
 
@@ -43,9 +44,10 @@ def draw(
         name: ``quick``, ``fig1`` or ``fig3`` to ``fig7``.
         rows: of the sweep, see :func:`hypvision.scaling.sweep.read_rows`.
         folder: where to.
-        weights: ``W`` ``(n, m)`` of a row's point.
+        weights: ``W`` ``(n, m)`` of a row's point; None where it is not known, which leaves that panel empty.
         formats: one file each.
         losses, fit: of language models, for ``fig1``; without, the line of the paper's fit stands for them.
+        scan: the width of what fig3 and fig7 show of one width, see :class:`hypvision.scaling.experiments.Experiment`.
 
     Returns:
         The files.
@@ -54,7 +56,10 @@ def draw(
         HypvisionError: matplotlib is missing, or a file cannot be written.
     """
     marks = sorted({row["shortened"] for row in rows} - {""})
-    panels = [partial(panel, rows=rows, weights=weights) for panel in _PANELS[name]]
+    panels = [
+        partial(panel, rows=rows, weights=weights, **({"scan": scan} if panel in _OF_ONE_WIDTH else {}))
+        for panel in _PANELS[name]
+    ]
     if name == "fig1":
         panels[-1] = partial(panels[-1], beside=partial(_language_models, losses=losses, fit=fit))
     return _figure(name, panels, "; ".join(map(marked, marks)), folder, formats)
@@ -69,7 +74,7 @@ def _figure(
         for panel, axis in zip(panels, axes[0]):
             if panel(axis) is False:
                 axis.set_axis_off()
-                axis.text(0.5, 0.5, "no points", ha="center", va="center")
+                axis.text(0.5, 0.5, "no points, or no weights", ha="center", va="center")
         if title:
             figure.suptitle(title, fontsize=8, color="firebrick")
         figure.tight_layout()
@@ -170,10 +175,10 @@ def _loss_by_decay(axis, rows: Sequence[Row], weights: Weights) -> None:
     colors = _colors(row["decay"] for row in rows)
     fits = {key[3]: value for key, value in exponents(rows).items()}
     _lines(axis, rows, "decay", "m", "loss", colors, "γ")
-    for value in fits.values():
-        for fit in value.fits[:1]:
-            xs = sorted({row["m"] for row in rows})
-            axis.plot(xs, [fit.factor * x**-fit.exponent for x in xs], **_PAPER)
+    xs = sorted({row["m"] for row in rows})
+    for value in fits.values():  # the line of the mean exponent
+        factor = statistics.geometric_mean(fit.factor for fit in value.fits)
+        axis.plot(xs, [factor * x**-value.mean for x in xs], **_PAPER)
     handles, labels = axis.get_legend_handles_labels()
     named = [f"{text}: {fits[d].mean:.2f}" if d in fits else text for text, d in zip(labels, sorted(colors))]
     _log_widths(axis, rows, "loss L")
@@ -238,34 +243,35 @@ def _represented_by_decay(axis, rows: Sequence[Row], weights: Weights) -> bool |
     return None if rows else False
 
 
-def _represented_map(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
-    middle = scanned_width(rows)
+def _represented_map(axis, rows: Sequence[Row], weights: Weights, scan: int) -> bool | None:
     values: dict[tuple[float, float], list[float]] = {}
     for row in rows:
-        if row["m"] == middle and row["density"] == 0:
+        if row["m"] == scan and row["density"] == 0:
             values.setdefault((row["alpha"], row["decay"]), []).append(row["phi_half"])
     means = {key: statistics.mean(found) for key, found in values.items()}
-    return _grid(axis, means, f"represented φ(1/2), m = {middle}", vmin=0, vmax=1)
+    return _grid(axis, means, f"represented φ(1/2), m = {scan}", vmin=0, vmax=1)
 
 
-def _frequencies_and_norms(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+def _frequencies_and_norms(axis, rows: Sequence[Row], weights: Weights, scan: int) -> bool | None:
     """Frequencies by rank, and the norms at alpha = 1 with the strongest growth and the strongest decay."""
     rows = [row for row in rows if row["density"] == 0 and row["replicate"] == 0]
     if not rows:
+        return False
+    near = _nearest(rows, alpha=1, m=scan)
+    ends = [_nearest(near, decay=pick(row["decay"] for row in rows))[0] for pick in (min, max)]
+    matrices = [weights(row) for row in ends]
+    if any(matrix is None for matrix in matrices):
         return False
     for alpha in sorted({row["alpha"] for row in rows} & {0.0, 0.5, 1.0, 1.5, 2.0}):
         p = frequencies("power", rows[0]["n"], alpha)
         axis.plot(range(1, len(p) + 1), p.tolist(), linewidth=1, label=f"α {alpha:g}")
     axis.set(xscale="log", yscale="log", xlabel="rank of the feature", ylabel="frequency")
     axis.legend(fontsize=6, loc="upper right")
-    rows = _nearest(rows, alpha=1, m=scanned_width(rows))
     inset = axis.inset_axes([0.1, 0.1, 0.42, 0.35])
-    for decay, color in ((min(row["decay"] for row in rows), "C0"), (max(row["decay"] for row in rows), "C3")):
-        row = _nearest(rows, decay=decay)[0]
-        lengths = weights(row).norm(dim=1).tolist()
-        inset.hist(lengths, bins=30, color=color, alpha=0.6, label=f"γ {decay:.2f}")
+    for row, matrix, color in zip(ends, matrices, ("C0", "C3")):
+        inset.hist(matrix.norm(dim=1).tolist(), bins=30, color=color, alpha=0.6, label=f"γ {row['decay']:.2f}")
     inset.axvline(0.5, **_PAPER)
-    inset.set_title(f"norms, α {rows[0]['alpha']:g}, m {rows[0]['m']}", fontsize=6)
+    inset.set_title(f"norms, α {ends[0]['alpha']:g}, m {ends[0]['m']}", fontsize=6)
     inset.tick_params(labelsize=5)
     inset.legend(fontsize=5)
     return None
@@ -303,25 +309,37 @@ def _exponent_map(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
 # figure 5: weak superposition
 
 
-def _measured_against_unlearned(axis, rows: Sequence[Row], weights: Weights) -> None:
+def _loss_against(axis, rows: Sequence[Row], name: str, xlabel: str) -> bool | None:
     colors = _colors(row["decay"] for row in rows)
+    shown = [row for row in rows if (row.get(name) or 0) > 0]
     for decay, color in colors.items():
-        part = [row for row in rows if row["decay"] == decay and row["unlearned_approximation"] > 0]
-        axis.scatter([row["unlearned_approximation"] for row in part], [row["loss"] for row in part], s=6,
-                     color=color, label=f"γ {decay:.3g}")  # fmt: skip
+        part = [row for row in shown if row["decay"] == decay]
+        axis.scatter([row[name] for row in part], [row["loss"] for row in part], s=6, color=color,
+                     label=f"γ {decay:.3g}")  # fmt: skip
     axis.axline((0.1, 0.1), slope=1, **_PAPER)
-    _log(axis, "4/3 of the frequencies not represented", "loss L")
+    _log(axis, xlabel, "loss L")
+    return None if shown else False
+
+
+def _measured_against_unlearned(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    return _loss_against(axis, rows, "unlearned_approximation", "4/3 of the frequencies beyond rank n φ(1/2)")
+
+
+def _measured_against_lost(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
+    return _loss_against(axis, rows, "lost_loss", "loss of the features of norm below 1/2")
 
 
 def _weak_exponents(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
-    clean = cleanest(rows)
+    clean = clean_exponents(rows)
     if not clean:
         return False
-    colors = _colors((decay for _, decay in clean), "viridis")
+    colors = _colors((decay for _, decay in WEAK_EXPONENTS), "viridis")
+    for (alpha, decay), value in WEAK_EXPONENTS.items():
+        axis.plot(alpha, value, "x", color=colors[decay], label=f"γ {decay:.3g} (paper)")
     for (alpha, decay), value in clean.items():
         axis.errorbar(alpha, value.mean, value.error, marker="o", color=colors[decay], label=f"γ {decay:.3g}")
     axis.axline((1, 0), slope=1, **_PAPER)
-    axis.set(xlabel="α of the frequencies", ylabel="model exponent α_m", title="cleanest weak cases, line α - 1")
+    axis.set(xlabel="α of the frequencies", ylabel="model exponent α_m", title="the paper's cleanest cases, line α - 1")
     handles, labels = axis.get_legend_handles_labels()
     axis.legend(dict(zip(labels, handles)).values(), dict(zip(labels, handles)).keys(), fontsize=6)
     return None
@@ -335,7 +353,10 @@ def _norms_by_rank(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
     if not chosen:
         return False
     row = chosen[0]
-    lengths = weights(row).norm(dim=1)
+    weight = weights(row)
+    if weight is None:
+        return False
+    lengths = weight.norm(dim=1)
     p = frequencies(row["distribution"], len(lengths), row["alpha"])
     rank = range(1, len(lengths) + 1)
     axis.scatter(rank, p.tolist(), s=4, c=["C3" if length > 1 else "C0" for length in lengths.tolist()])
@@ -402,12 +423,10 @@ def _strong_exponents(axis, rows: Sequence[Row], weights: Weights) -> bool | Non
 # figure 7: density
 
 
-def _loss_by_density(axis, rows: Sequence[Row], weights: Weights) -> bool | None:
-    rows = [row for row in rows if row["alpha"] == 1]
-    width = scanned_width(rows)
-    rows = [row for row in rows if row["m"] == width]
+def _loss_by_density(axis, rows: Sequence[Row], weights: Weights, scan: int) -> bool | None:
+    rows = [row for row in rows if row["alpha"] == 1 and row["m"] == scan]
     _lines(axis, rows, "decay", "active", "loss", _colors(row["decay"] for row in rows), "γ")
-    axis.set(xlabel="active features E", ylabel=f"loss L, m = {width}")
+    axis.set(xlabel="active features E", ylabel=f"loss L, m = {scan}")
     axis.legend(fontsize=6)
     return None if rows else False
 
@@ -424,10 +443,11 @@ _PANELS: dict[str, list[Callable[[Any, Sequence[Row], Weights], bool | None]]] =
     "fig1": [_large_weak, _large_strong],
     "fig3": [_represented_by_decay, _represented_map, _frequencies_and_norms],
     "fig4": [_r2_bars, _exponent_map],
-    "fig5": [_measured_against_unlearned, _weak_exponents],
+    "fig5": [_measured_against_unlearned, _measured_against_lost, _weak_exponents],
     "fig6": [_norms_by_rank, _strong_by_width, _overlap_variances, _overlap_means, _strong_exponents],
     "fig7": [_loss_by_density, _lines_by_density],
 }
+_OF_ONE_WIDTH = {_represented_map, _frequencies_and_norms, _loss_by_density}
 
 
 # figure 8: language models

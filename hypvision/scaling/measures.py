@@ -162,15 +162,20 @@ def frame(found: Overlaps, m: int) -> Frame:
     )
 
 
-def unlearned_loss(p: Tensor, learned: float) -> tuple[float, float]:
-    """The loss ``L`` if the ``learned`` most frequent features are perfect and the others lost: weak superposition.
+def unlearned_loss(p: Tensor, learned: float | Tensor) -> tuple[float, float]:
+    """The loss ``L`` if some features are perfect and the others lost: weak superposition.
 
     The best that a bias can do for a lost feature is ``b_i = p_i``.
+
+    Args:
+        p: frequencies ``(n,)``, falling.
+        learned: which features are perfect, bool ``(n,)``; or how many, which are then the most frequent ones.
 
     Returns:
         ``sum (4/3 p_i - p_i^2)`` over the lost features, and its approximation ``4/3 sum p_i``.
     """
-    lost = p.double()[round(learned) :]
+    lost = p.double()
+    lost = lost[~learned] if isinstance(learned, Tensor) else lost[round(learned) :]
     return (4 / 3 * lost - lost.square()).sum().item(), 4 / 3 * lost.sum().item()
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "LOSS_FIT",
     "NORM_ABOVE_ONE",
     "REPRESENTED",
+    "WEAK_EXPONENTS",
 ]
 
 _DECAYS = (-1.0, -0.7778, -0.5556, -0.3333, -0.1111, 0.1111, 0.3333, 0.5556, 0.7778, 1.0)
@@ -51,6 +52,19 @@ REPRESENTED = {
         ),
     )
     for decay, value in zip(_DECAYS, (0.9995, 0.9995, *row))
+}
+
+# Figure 5: (alpha, decay) -> exponent of the nine cases of weak superposition that the paper calls cleanest.
+WEAK_EXPONENTS = {
+    (1.25, 0.3333): 0.40,
+    (1.5, 0.3333): 0.70,
+    (1.625, 0.3333): 0.67,
+    (1.75, 0.3333): 0.73,
+    (1.875, 0.3333): 0.91,
+    (2.0, 0.3333): 0.95,
+    (1.875, 0.1111): 1.03,
+    (2.0, 0.1111): 1.14,
+    (1.625, 0.5556): 0.56,
 }
 
 # Figure 6: (alpha, width) -> phi_1 at decay -1.

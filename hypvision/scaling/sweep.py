@@ -1,10 +1,10 @@
 """Training the points of a grid, with checkpoints of every point and results that need no training again.
 
 A point is one model: width, decay, frequencies, replicate. Its first weights depend on its width and replicate, and the
-batch of a step on the frequencies and the replicate (both also on the seed), through generators named after them; so
-points of the same frequencies see the same batches, and what becomes of a point depends neither on those that are
-trained beside it nor on how often the training was cut and resumed. (On one machine: sums of another order round
-differently.)
+batch of a step on the frequencies and the replicate (both also on the seed), through generators named after them. So
+points of the same width start from the same weights, those of the same frequencies see the same batches, and what
+becomes of a point depends neither on those that are trained beside it nor on how often the training was cut and
+resumed. (On one machine: sums of another order round differently.)
 
 On a CPU the models are trained one after the other on each batch, by chunks that stay in its cache; small ones of the
 same width together, because calls would take longer than the arithmetic. On a GPU models are one
@@ -53,7 +53,8 @@ class Settings:
         rates: ``small``: 0.01 for all; ``large``: ``0.02 (8/m)^(1/4)`` for ``W`` and ``2/m`` for ``b``.
         loss_scale: factor of the mean squared error that is minimised; Adam's eps makes it matter. 1, or 100 in the
             paper's large runs.
-        independent: whether every point draws batches of its own instead of sharing those of its frequencies.
+        independent: whether every point draws first weights and batches of its own, instead of sharing those of its
+            width and those of its frequencies.
         test_batches: fresh batches on which the final loss is measured.
         shortened: what differs from the paper's setting, in words; empty if nothing does. See
             :func:`hypvision.scaling.experiments.marked`.
@@ -74,6 +75,10 @@ class Settings:
     def stream(self, *words: object) -> torch.Generator:
         """Random numbers that depend on these words and the seed; 0 adds nothing to the words."""
         return stream(*words, *([self.seed] if self.seed else []))
+
+    def first(self, point: Point) -> torch.Generator:
+        """Random numbers of the first weights of a point."""
+        return self.stream("initial", *([point.key] if self.independent else [point.m, point.replicate]))
 
     def peaks(self, m: int) -> tuple[float, float]:
         """The highest learning rates of ``W`` and ``b``."""
@@ -121,20 +126,25 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
     """Make a folder of results, or take up one of the same settings.
 
     Raises:
-        HypvisionError: the folder has results of other settings, or ``settings.json`` is damaged.
+        HypvisionError: the folder has results of other settings, or ``settings.json`` is damaged or gone.
     """
     folder = check_output_folder(folder)
     path = folder / "settings.json"
     now = asdict(settings)
-    if not path.exists():
+    if not any(folder.glob("points/*")):
         write_json(path, now, indent=2)
         return folder
+    if not path.exists():
+        raise HypvisionError(
+            f"'{folder}' has results, but '{path}' is not there, which says of which grid they are. Choose another "
+            "folder, or restore the file."
+        )
     try:
         before = read_json(path)
         if not isinstance(before, dict):
             raise ValueError("it holds no settings")
     except ValueError as error:
-        raise HypvisionError(f"'{path}' is damaged ({error}). Remove it, or choose another folder.") from error
+        raise HypvisionError(f"'{path}' is damaged ({error}). Restore it, or choose another folder.") from error
     # The words say of widths too, which are the points' own; folders from before there was a seed have that of now.
     other = [
         f"{name} {before.get(name)} (now {now[name]})"
@@ -178,10 +188,7 @@ class _Bank:
 
     def __init__(self, points: Sequence[Point], settings: Settings, device: str, dtype: torch.dtype):
         self.points, self.settings = list(points), settings
-        models = [
-            initial(settings.n, point.m, settings.stream("initial", point.m, point.replicate), dtype)
-            for point in self.points
-        ]
+        models = [initial(settings.n, point.m, settings.first(point), dtype) for point in self.points]
         decay = torch.tensor([point.decay for point in self.points], dtype=dtype)
         self.optimizer = AdamW(joined(models).to(device), decay.to(device))
         peaks = torch.tensor([settings.peaks(point.m) for point in self.points], dtype=torch.float64).to(device, dtype)
@@ -315,8 +322,9 @@ def train(
         _run(trained, p, settings, place, device, dtype, bar)
     for bank in trained:
         bank.check()
-        for point, row in zip(bank.points, _measure(bank, p, device, dtype)):
-            bank.save(place)
+        rows = _measure(bank, p, device, dtype)
+        bank.save(place)
+        for point, row in zip(bank.points, rows):
             write_json(place / "points" / f"{point.key}.json", row, indent=2)
 
 
@@ -370,7 +378,8 @@ def weights_of(folder: str | Path, point: Point, settings: Settings) -> tuple[Te
     """
     state = _read_state(Path(folder), point, settings)
     if state is None:
-        raise HypvisionError(f"'{folder}' has no weights of {point.key}. Run the sweep again without its result.")
+        result = Path(folder, "points", f"{point.key}.json")
+        raise HypvisionError(f"The weights of {point.key} are not there. To train it again, remove '{result}'.")
     return *parts(state["state"][:1], 0, point.m), state["losses"]
 
 
@@ -407,8 +416,9 @@ def _measure(bank: _Bank, p: Tensor, device: str, dtype: torch.dtype) -> list[di
 def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
     """All measures of trained weights ``(n, m)`` of the toy model with frequencies ``p``; see ``measures``."""
     n, m = weight.shape
-    half = measures.represented(weight)
     lengths = torch.linalg.vector_norm(weight, dim=1)
+    half = measures.represented(weight)
+    frequent = measures.unlearned_loss(p, half * n)
     strong, every = measures.overlaps(weight[lengths > 1]), measures.overlaps(weight)
     spread = measures.frame(strong, m) if strong.rows > 1 else None
     return {
@@ -419,14 +429,16 @@ def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
         "overlap_variance": _known(strong.variance),
         "overlap_max": _known(strong.largest),
         "overlap_mean_all": every.mean,
+        "overlap_variance_all": every.variance,
         "overlap_max_all": every.largest,
         "overlap_deviation": _known(strong.std_absolute),
         "welch": None if spread is None else spread.bound,
         "welch_excess": None if spread is None else spread.excess,
         "frame_potential": None if spread is None else spread.potential,
         "etf_possible": None if spread is None else spread.possible,
-        "unlearned_loss": measures.unlearned_loss(p, half * n)[0],
-        "unlearned_approximation": measures.unlearned_loss(p, half * n)[1],
+        "unlearned_loss": frequent[0],
+        "unlearned_approximation": frequent[1],
+        "lost_loss": measures.unlearned_loss(p, lengths > 0.5)[0],
         "ambiguity": measures.ambiguity(weight),
         "norm_mean": lengths.mean().item(),
         "norm_min": lengths.min().item(),

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -31,7 +32,8 @@ SHORT = ("--steps", 40, "--batch", 32, "--device", "cpu")
 def test_quick(tmp_path, capsys):
     status, out, _ = call(capsys, "run", "quick", "--out", tmp_path, *SHORT)
     assert status == 0 and "10 of 10 points" in out and "shortened: n 200" in out
-    assert out.count("held:") == 2  # held, or not held
+    assert len(re.findall("^(held|not held): growth", out, re.MULTILINE)) == 1
+    assert "\nopen: the loss falls faster" in out  # of models that have learned nothing yet
     assert len(rows(tmp_path / "quick.csv")) == 10 and len(rows(tmp_path / "quick_exponents.csv")) == 2
     line = rows(tmp_path / "quick_exponents.csv")[0]
     assert float(line["error_fit"]) > 0 and line["error_seeds"] == "" and line["points"] == "5"
@@ -66,10 +68,38 @@ def test_every_figure_is_drawn_of_a_few_points(tmp_path, capsys):
                        "fig6": ("--alphas", 1)}.items():  # fmt: skip
         words = [word for word in (*few, *more) if name != "fig6" or word != 0.556]
         status, out, err = call(capsys, "run", name, *words)
-        assert status == 0 and (tmp_path / f"{name}.png").exists() and "held:" in out, err
+        assert status == 0 and (tmp_path / f"{name}.png").exists(), err
+        assert re.search("^(held|not held|open): ", out, re.MULTILINE) and "tell nothing" not in out
     few = ("--decays", -0.556, "--densities", 0, 1, *SHORT, "--tiny", "--out", tmp_path)
     status, out, _ = call(capsys, "run", "fig7", *few)
-    assert status == 0 and "12 of 12 points" in out and "does not depend on the density" in out
+    assert status == 0 and "12 of 12 points" in out and "does not depend on the density" in out and "m = 27: " in out
+    status, out, _ = call(capsys, "run", "fig7", *few, "--widths", 8, 18)
+    assert status == 0 and "m = 18: " in out and "\nopen: the exponent" not in out  # a scan at the larger of them
+    status, out, _ = call(capsys, "run", "fig5", *few[:2], "--alphas", 1, "--widths", 8, 18, *few[5:])
+    assert status == 0 and "open: these points tell nothing of the claims" in out
+
+
+def test_results_whose_weights_are_gone_are_drawn_without_them(tmp_path, capsys):
+    words = ("run", "fig6", "--tiny", "--alphas", 1, "--decays", -1, "--widths", 4, 6, 8, *SHORT, "--out", tmp_path)
+    assert call(capsys, *words)[0] == 0
+    for path in tmp_path.glob("points/*.pt"):
+        path.unlink()
+    (tmp_path / "fig6.png").unlink()
+    status, out, err = call(capsys, *words)
+    assert status == 0 and (tmp_path / "fig6.png").exists() and "1/m" in out
+    assert "fig6: a panel is empty. The weights of power-a1.0000" in err and "-m8.json" in err
+
+
+def test_several_figures_are_checked_before_the_first_is_trained(tmp_path, capsys):
+    status, out, err = call(capsys, "run", "quick", "fig44", "--out", tmp_path, *SHORT)
+    assert status == 2 and "no figure 'fig44'" in err and not list(tmp_path.glob("points/*")) and not out
+    status, _, err = call(capsys, "run", "quick", "fig4", "--out", tmp_path, "--device", "cpu")
+    assert status == 2 and "quick and fig4 are of different grids" in err and not list(tmp_path.glob("points/*"))
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.csv").write_text("")
+    status, _, err = call(capsys, "fit", tmp_path / "a" / "x.csv", tmp_path / "b" / "x.csv", "--out", tmp_path)
+    assert status == 2 and "There are 2 files 'x'" in err
 
 
 def test_widths_features_and_seeds_of_ones_own(tmp_path, capsys):
@@ -197,6 +227,7 @@ def test_every_tensor_of_a_model_is_measured_and_kept_at_once(tmp_path, capsys, 
     for tensor, said in (("a", "50 tokens in 8"), ("b", "40 tokens in 6"), ("a", "50 tokens in 8")):
         status, text, err = call(capsys, "heads", tmp_path / "two.safetensors", "--tensor", tensor, "--out", out)
         assert status == 0 and said in text, err
+    assert "of an earlier call, in" in text  # the third
     assert [(row["tensor"], row["m"]) for row in rows(out / "heads.csv")] == [("a", "8"), ("b", "6")]
     status, _, err = call(capsys, "heads", tmp_path / "two.safetensors", "--out", out)
     assert status == 2 and "Name the tensor" in err  # neither of them is the head
@@ -230,7 +261,7 @@ def test_tokens_fit_and_figure_8(tmp_path, capsys):
     (tmp_path / "losses.csv").write_text("\n".join(lines))
     status, out, err = call(capsys, "fit", tmp_path / "losses.csv", "--out", tmp_path)
     assert status == 0 and "13 losses, L = 100 / m^0.9000 + B" in out and "B of GPT-2/x: 1.000" in out, err
-    assert len(rows(tmp_path / "loss_fit.csv")) == 4
+    assert len(rows(tmp_path / "losses_fit.csv")) == 4
     status, out, err = call(capsys, "run", "fig8", "--losses", tmp_path / "losses.csv", "--out", tmp_path)
     assert status == 0 and "The overlaps are the paper's" in out and (tmp_path / "fig8.pdf").exists(), err
     assert "\nheld: the losses of language models" in out and "paper: 0.91 ± 0.04; here: 0.90 ± 0.00" in out

@@ -45,7 +45,7 @@ def test_r2_has_a_bar_for_each_decay(axis):
 def test_frequencies_and_norms_are_those_of_figure_3(axis):
     rows = [row(decay=decay, alpha=alpha) for decay in (-1.0, 0.1, 1.0) for alpha in (0.0, 1.0)]
     weights = {-1.0: torch.eye(100)[:, :8] + torch.eye(100)[:, 8:16], 1.0: 2 * torch.eye(100)[:, :8]}
-    assert _frequencies_and_norms(axis, rows, lambda row: weights[row["decay"]]) is None
+    assert _frequencies_and_norms(axis, rows, lambda row: weights[row["decay"]], 8) is None
     flat, harmonic = axis.lines
     assert flat.get_ydata() == pytest.approx([0.01] * 100)
     assert harmonic.get_ydata()[0] / harmonic.get_ydata()[9] == pytest.approx(10)

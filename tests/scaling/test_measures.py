@@ -123,7 +123,11 @@ def test_norms_and_what_is_represented():
     ("k", "exact", "rough"), [(0, 1.148349, 1.333333), (10, 0.288974, 0.289670), (100, 0.0712694, 0.0712770)]
 )
 def test_the_loss_of_what_is_not_learned(k, exact, rough):
-    assert measures.unlearned_loss(frequencies("power", 1000, 1.5), k) == pytest.approx((exact, rough), rel=2e-6)
+    p = frequencies("power", 1000, 1.5)
+    assert measures.unlearned_loss(p, k) == pytest.approx((exact, rough), rel=2e-6)
+    assert measures.unlearned_loss(p, torch.arange(1000) < k) == pytest.approx((exact, rough), rel=2e-6)
+    others = measures.unlearned_loss(p, torch.arange(1000) >= k)  # both together lose everything
+    assert others[1] + rough == pytest.approx(4 / 3)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 1.5, 2.0])

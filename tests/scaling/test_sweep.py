@@ -107,33 +107,40 @@ def test_points_share_batches_unless_they_are_to_be_independent(tmp_path, one_by
     assert by_itself[0]["loss"] == pytest.approx(rows[3]["loss"], rel=1e-6)
     first = [weights_of(tmp_path, point, alone)[2][0] for point in POINTS]
     shared = [weights_of(one_by_one[0], point, SETTINGS)[2][0] for point in POINTS]
-    assert shared[0] == shared[3] and first[0] != first[3]  # the same first weights, on other batches
+    assert shared[0] == shared[3] and first[0] != first[3]
+    numbers = [[torch.rand(1, generator=s.first(p)).item() for p in POINTS[:4:3]] for s in (SETTINGS, alone)]
+    assert numbers[0][0] == numbers[0][1] and numbers[1][0] != numbers[1][1]  # two decays at one width
     assert rows[0]["loss"] != one_by_one[1][0]["loss"]
     replicate = replace(POINTS[0], replicate=1)
     assert replicate.data != POINTS[0].data and replicate.key != POINTS[0].key
 
 
 def test_mistakes_are_named(tmp_path):
+    open_results(tmp_path, replace(SETTINGS, n=50))  # nothing is lost with settings that have no points
     open_results(tmp_path, SETTINGS)
+    (tmp_path / "points").mkdir()
+    (tmp_path / "points" / "a.json").write_text("{}")
     with pytest.raises(HypvisionError, match=r"another grid: n 40 \(now 50\), steps 60 \(now 70\)"):
         open_results(tmp_path, replace(SETTINGS, n=50, steps=70))
     with pytest.raises(HypvisionError, match="The width is 41, with 40 features"):
         train(str(tmp_path), [replace(POINTS[0], m=41)], SETTINGS)
     with pytest.raises(ValueError, match="different frequencies"):
         train(str(tmp_path), [POINTS[0], replace(POINTS[0], alpha=2.0)], SETTINGS)
-    (tmp_path / "points").mkdir()
     state = tmp_path / "points" / f"{POINTS[0].key}.pt"
     for content in ({"step": 3}, {"step": 3, "losses": torch.zeros(3), "state": torch.zeros(3, 4, 41)}, [1]):
         torch.save(content, state)
         with pytest.raises(HypvisionError, match="damaged.*Remove it to train anew"):
             train(str(tmp_path), POINTS[:1], SETTINGS)
-    with pytest.raises(HypvisionError, match="has no weights of"):
+    with pytest.raises(HypvisionError, match=r"weights of .* are not there. To train it again, remove '.*json'"):
         weights_of(tmp_path, POINTS[1], SETTINGS)
     (tmp_path / "points" / f"{POINTS[1].key}.json").write_text("{")
     with pytest.raises(HypvisionError, match="damaged"):
         read_rows(tmp_path, POINTS)
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(HypvisionError, match="damaged"):
+        open_results(tmp_path, SETTINGS)
+    (tmp_path / "settings.json").unlink()  # results of who knows which grid are not taken for this one's
+    with pytest.raises(HypvisionError, match="has results, but .* is not there"):
         open_results(tmp_path, SETTINGS)
 
 
