@@ -97,7 +97,7 @@ def stream(*words: object) -> torch.Generator:
 class Batch(NamedTuple):
     """A sparse batch, its triplets ordered by sample and then by feature.
 
-    Samples without a feature, more than a third at density 1, are all the same to the model: they are only counted.
+    Samples without a feature, a quarter to a third at density 1, are all the same to the model: they are only counted.
 
     Attributes:
         rows, columns: ``(K,)`` int64, the sample, among the ``S`` that have features, and the feature of a triplet.

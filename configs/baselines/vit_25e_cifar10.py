@@ -1,0 +1,15 @@
+# The ViT of vit_diagnosis_cifar10.py under the recipe of hcformer-nano-local_25e_cifar10.py, with AdamW at 1e-3.
+_base_ = ["../hcformer/hcformer-nano-local_25e_cifar10.py"]
+model = dict(
+    backbone=dict(
+        _delete_=True,
+        model_name="vit_tiny_patch16_224",
+        num_classes=10,
+        img_size=32,
+        patch_size=4,
+        embed_dim=128,
+        depth=4,
+        num_heads=4,
+    )
+)
+optim_wrapper = dict(optimizer=dict(type="AdamW", lr=1e-3))
