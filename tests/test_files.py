@@ -193,6 +193,8 @@ def json_doors(path):
     copies = [path.with_name(name) for name in ("result.json", "settings.json")]
     for copy in copies:
         copy.write_bytes(path.read_bytes())
+    path.with_name("points").mkdir()
+    path.with_name("points").joinpath("a.json").write_text("{}")  # else settings have nothing to belong to
     yield lambda: load_classes(path)
     yield lambda: read_tree(path)
     yield lambda: _json(path)

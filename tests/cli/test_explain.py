@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
+from hypvision.checkpoints.index import find_record
 from hypvision.cli import main
 from hypvision.data.shapes import make_scene
 from hypvision.errors import HypvisionError
@@ -24,10 +25,7 @@ from hypvision.viz.sheet import contact_sheet, save_image
 from hypvision.zoo import read_weights, resolve
 from hypvision.zoo.backbones import build_model
 
-SLIM = dict(
-    img_size=64, layers=(1, 1, 2, 1), mlp_ratios=(4, 4, 4, 4), fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), win=(4, 2, 1, 1),
-    pad="'minimal'", layer_scale=0.3,
-)  # fmt: skip
+SLIM = {key: repr(value) for key, value in find_record("hcformer_nano.shapes")[1].arguments.items()}
 MICRO = ["layers=(1,1,1,1)", "dims=(8,16,24,32)", "heads=(2,2,2,2)", "head_dim=4"]
 
 
@@ -126,7 +124,7 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
     path = resolve(name)
     expected = read_weights(path)
     model = build_model("hcformer_nano", f"zoo:{name}")
-    for key in ("stem.weight", "stages.2.blocks.1.mlp.fc1.weight", "stages.3.blocks.0.mixer.bias"):
+    for key in ("stem.0.weight", "stages.2.blocks.1.mlp.fc1.weight", "stages.3.blocks.0.mixer.bias"):
         assert torch.equal(model.state_dict()[key], expected[prefix + key]), key
     assert model.pretrained_cfg["input_size"][1:] == (size, size)
     if prefix:

@@ -258,7 +258,8 @@ def test_compiles_to_one_graph(name):
         found.append([out, x.grad, *(p.grad for p in block.parameters() if p.grad is not None)])
     assert len(found[0]) == len(found[1])
     for eager, compiled in zip(*found):
-        torch.testing.assert_close(compiled, eager, rtol=1e-3, atol=1e-5)
+        # Sums of another order: a gradient's small entries are off by what its largest are accurate to.
+        torch.testing.assert_close(compiled, eager, rtol=1e-3, atol=1e-4 * eager.abs().max().item())
 
 
 def made_points(block):

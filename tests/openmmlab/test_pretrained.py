@@ -11,15 +11,12 @@ from mmengine.runner import CheckpointLoader
 
 import hypvision
 import hypvision.openmmlab
-from hypvision.checkpoints.index import builtin_index
+from hypvision.checkpoints.index import builtin_index, find_record
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.sources import resolve
 from hypvision.errors import HypvisionError
 
-SLIM = dict(
-    type="TimmBackbone", model_name="hcformer_nano", img_size=64, layers=(1, 1, 2, 1), mlp_ratios=(4, 4, 4, 4),
-    fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), win=(4, 2, 1, 1), pad="minimal", layer_scale=0.3,
-)  # fmt: skip
+SLIM = dict(find_record("hcformer_nano.shapes")[1].arguments, type="TimmBackbone", model_name="hcformer_nano")
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +53,7 @@ def test_init_cfg_takes_the_backbone_of_any_task(name, prefix):
     backbone.init_weights()
     own = backbone.timm_model.model.state_dict()
     expected = weights(name)
-    for key in ("stem.weight", "stages.2.blocks.1.mlp.fc1.weight", "stages.3.blocks.0.mixer.bias"):
+    for key in ("stem.0.weight", "stages.2.blocks.1.mlp.fc1.weight", "stages.3.blocks.0.mixer.bias"):
         assert torch.equal(own[key], expected[prefix + key]), key
 
 
@@ -64,7 +61,7 @@ def test_pretrained_true_takes_the_tag():
     backbone = MODELS.build(dict(type="TimmBackbone", model_name="hcformer_nano.shapes", pretrained=True))
     backbone.init_weights()
     expected = weights("hcformer_nano.shapes")
-    assert torch.equal(backbone.timm_model.model.stem.weight, expected["stem.weight"])
+    assert torch.equal(backbone.timm_model.model.stem[0].weight, expected["stem.0.weight"])
     with pytest.raises(HypvisionError, match="no weights for 'hcformer_small'"):
         MODELS.build(dict(type="TimmBackbone", model_name="hcformer_small", pretrained=True))
 

@@ -11,6 +11,7 @@ pytest.importorskip("mmengine")
 from helpers.engine import make_images, scalars, write_config
 from mmengine.optim import build_optim_wrapper
 
+from hypvision.checkpoints.index import find_record
 from hypvision.engine.config import load_config
 from hypvision.engine.run import test as measure
 from hypvision.engine.run import train
@@ -137,10 +138,7 @@ def test_where_a_training_starts(tmp_path):
 def test_a_training_starts_from_the_zoo(tmp_path, monkeypatch):
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path))
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    slim = dict(
-        img_size=64, layers=(1, 1, 2, 1), mlp_ratios=(4, 4, 4, 4), fold=(4, 2, 1, 1), prop=(2, 2, 4, 2),
-        win=(4, 2, 1, 1), pad="minimal", layer_scale=0.3,
-    )  # fmt: skip
+    slim = find_record("hcformer_nano.shapes")[1].arguments
     arguments = dict(model_name="himapper", backbone="hcformer_nano", num_classes=3, **slim)
     model = HierarchyClassifier(arguments, checkpoint="zoo:hcformer_nano.shapes")
     model.init_weights()
