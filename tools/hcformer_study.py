@@ -54,18 +54,26 @@ def epochs(count: int) -> dict[str, Any]:
 
 
 MUON = optimizer(type="TimmMuon", lr=4e-3)
+# Four centres for 16 pixels, in windows and stages alike.
+FOUR = network(patch_size=2, fold=(4, 2, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 1, 1), mlp_ratios=(4, 4, 4, 4))
 # Maps of 8, 4, 2 and 1 pixels: fewer windows and centres.
 COARSE = network(patch_size=4, fold=(2, 1, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 1, 1)) | epochs(5)
 SHARP = network(center=True, alpha=3.0, window_alpha=4.0)
 LOCAL = network(stem="conv", local_conv=True)
 NEAR = network(stem="conv", locality=2.0)  # the mixers themselves see to what is near
 
-BIASES = [
-    f"backbone.stages.{stage}.blocks.{block}.mixer.{name}"
-    for stage, depth in enumerate((2, 2, 6, 2))
-    for block in range(depth)
-    for name in (("bias", "window_bias") if stage < 3 else ("bias",))
-]
+
+def fixed(*names: str) -> dict[str, Any]:
+    """Parameters of all blocks that keep their first values."""
+    blocks = [(stage, block) for stage, depth in enumerate((2, 2, 6, 2)) for block in range(depth)]
+    rates = {
+        f"backbone.stages.{stage}.blocks.{block}.{name}": 0.0
+        for stage, block in blocks
+        for name in names
+        if stage < 3 or "window" not in name  # the last stage has no window level
+    }
+    return {"optim_wrapper.paramwise_cfg.lr_mult": rates}
+
 
 # Name: config and what is changed.
 STUDY: dict[str, tuple[str, dict[str, Any]]] = {
@@ -75,7 +83,7 @@ STUDY: dict[str, tuple[str, dict[str, Any]]] = {
     "lift=space": (HCFORMER, network(lift="space")),
     "curvature 10": (HCFORMER, network(curvature=10.0)),
     "no drop path": (HCFORMER, network(drop_path_rate=0.0)),
-    "position biases fixed at 0": (HCFORMER, {"optim_wrapper.paramwise_cfg.lr_mult": dict.fromkeys(BIASES, 0.0)}),
+    "position biases fixed at 0": (HCFORMER, fixed("mixer.bias", "mixer.window_bias")),
     "alpha 3": (HCFORMER, network(alpha=3.0)),
     "alpha 8": (HCFORMER, network(alpha=8.0)),
     "center": (HCFORMER, network(center=True)),
@@ -95,6 +103,11 @@ STUDY: dict[str, tuple[str, dict[str, Any]]] = {
     "stem, locality 2, sharp, Muon, patches of 4, one window, 5 epochs": (
         HCFORMER,
         NEAR | SHARP | MUON | COARSE | network(fold=(1, 1, 1, 1), prop=(4, 2, 2, 1), win=(1, 1, 1, 1)),
+    ),
+    "stem, locality 2, sharp, Muon, four centres for 16 pixels": (HCFORMER, NEAR | SHARP | MUON | FOUR),
+    "stem, locality 2, sharp, Muon, four centres for 16 pixels, layer scales of mixers fixed": (
+        HCFORMER,
+        NEAR | SHARP | MUON | FOUR | fixed("layer_scale1"),
     ),
     "ResNet-10-T": (RESNET, {}),
     "ResNet-10-T, AdamW, rate 3e-3": (RESNET, optimizer(lr=3e-3)),
