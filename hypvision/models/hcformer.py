@@ -534,13 +534,13 @@ default_cfgs = generate_default_cfgs(
 _TAG_ARGS: dict[str, dict[str, Any]] = {
     "hcformer_nano.cifar10": dict(
         img_size=32,
-        patch_size=4,
+        patch_size=2,
         stem="conv",
-        local_conv=True,
         center=True,
         alpha=3.0,
         window_alpha=4.0,
-        fold=(2, 1, 1, 1),
+        locality=2.0,
+        fold=(4, 2, 1, 1),
         prop=(2, 2, 2, 1),
         win=(2, 1, 1, 1),
         mlp_ratios=(4, 4, 4, 4),

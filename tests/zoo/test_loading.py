@@ -111,7 +111,7 @@ def test_untagged_names_build_the_published_network():
     model = timm.create_model("hcformer_nano")
     assert model.pretrained_cfg["tag"] == "untrained" and model.num_classes == 1000
     assert model.stem.stride == (4, 4) and len(timm.create_model("hcformer_nano.cifar10").stem) == 4
-    assert timm.create_model("hcformer_nano.cifar10", stem="patch").stem.stride == (4, 4)  # the caller's word is last
+    assert timm.create_model("hcformer_nano.cifar10", stem="patch").stem.stride == (2, 2)  # the caller's word is last
 
 
 # Sources
