@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -128,7 +127,7 @@ def run_all() -> list[tuple[Part, float, float]]:
             background.shutdown(wait=False, cancel_futures=True)
             if not isinstance(error, KeyboardInterrupt):  # else the terminal has told them
                 for process in list(RUNNING):
-                    process.send_signal(signal.SIGINT)
+                    process.terminate()  # not SIGINT, which all ignore if the demo is a background job
             raise
     return [(part, *done[part.name]) for part in PARTS]
 

@@ -117,10 +117,12 @@ def test_an_interruption_ends_what_runs(work, tmp_path, way):
     if "submit" in way:
         pytest.importorskip("submitit")
     code = f"""
+    import signal
     import cells_at_work as work
     from hypvision.cli.submit import Cell, run_cells
     from hypvision.errors import guard
     if __name__ == "__main__":
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # tests as a background job ignore it
         cells = [Cell(name, work.sleep, (rf"{tmp_path}/" + name,)) for name in "abc"]
         raise SystemExit(guard(lambda: run_cells(cells, folder=r"{tmp_path}/jobs", **{way})))
     """
