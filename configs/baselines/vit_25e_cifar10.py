@@ -1,4 +1,5 @@
-# The ViT of vit_diagnosis_cifar10.py under the recipe of hcformer-nano-local_25e_cifar10.py, with AdamW at 1e-3.
+# The ViT of vit_diagnosis_cifar10.py under the recipe of hcformer-nano-local_25e_cifar10.py whole, Muon at 4e-3
+# included: the best of three in tools/hcformer_study.py.
 _base_ = ["../hcformer/hcformer-nano-local_25e_cifar10.py"]
 model = dict(
     backbone=dict(
@@ -12,4 +13,3 @@ model = dict(
         num_heads=4,
     )
 )
-optim_wrapper = dict(optimizer=dict(type="AdamW", lr=1e-3))
