@@ -65,14 +65,11 @@ NEAR = network(stem="conv", locality=2.0)  # the mixers themselves see to what i
 
 def fixed(*names: str) -> dict[str, Any]:
     """Parameters of all blocks that keep their first values."""
-    blocks = [(stage, block) for stage, depth in enumerate((2, 2, 6, 2)) for block in range(depth)]
-    rates = {
-        f"backbone.stages.{stage}.blocks.{block}.{name}": 0.0
-        for stage, block in blocks
-        for name in names
-        if stage < 3 or "window" not in name  # the last stage has no window level
-    }
-    return {"optim_wrapper.paramwise_cfg.lr_mult": rates}
+    return {"optim_wrapper.paramwise_cfg.lr_mult": {f"backbone.stages.*.{name}": 0.0 for name in names}}
+
+
+# That of hcformer-nano-clusters-p2_25e_cifar10.py.
+RECIPE = NEAR | SHARP | MUON | FOUR | fixed("layer_scale1")
 
 
 # Name: config and what is changed.
@@ -105,10 +102,20 @@ STUDY: dict[str, tuple[str, dict[str, Any]]] = {
         NEAR | SHARP | MUON | COARSE | network(fold=(1, 1, 1, 1), prop=(4, 2, 2, 1), win=(1, 1, 1, 1)),
     ),
     "stem, locality 2, sharp, Muon, four centres for 16 pixels": (HCFORMER, NEAR | SHARP | MUON | FOUR),
-    "stem, locality 2, sharp, Muon, four centres for 16 pixels, layer scales of mixers fixed": (
-        HCFORMER,
-        NEAR | SHARP | MUON | FOUR | fixed("layer_scale1"),
-    ),
+    "recipe: the same, layer scales of mixers fixed": (HCFORMER, RECIPE),
+    "recipe without mixers (layer scale 0)": (HCFORMER, RECIPE | network(layer_scale=(0.0, 0.1))),
+    "recipe, layer scales 0.3": (HCFORMER, RECIPE | network(layer_scale=0.3)),
+    "recipe with the stem of one convolution": (HCFORMER, RECIPE | network(stem="patch")),
+    "recipe without locality": (HCFORMER, RECIPE | network(locality=0.0)),
+    "recipe, locality 1": (HCFORMER, RECIPE | network(locality=1.0)),
+    "recipe, locality 4": (HCFORMER, RECIPE | network(locality=4.0)),
+    "recipe without center": (HCFORMER, RECIPE | network(center=False)),
+    "recipe, temperatures 1": (HCFORMER, RECIPE | network(alpha=1.0, window_alpha=1.0)),
+    "recipe, temperatures 6 and 8": (HCFORMER, RECIPE | network(alpha=6.0, window_alpha=8.0)),
+    "recipe with AdamW, rate 1e-3": (HCFORMER, RECIPE | optimizer(type="AdamW", lr=1e-3)),
+    "recipe, Muon at 2e-3": (HCFORMER, RECIPE | optimizer(lr=2e-3)),
+    "recipe, Muon at 8e-3": (HCFORMER, RECIPE | optimizer(lr=8e-3)),
+    "recipe without RandAugment, erasing": (HCFORMER, RECIPE | augmentation(auto_augment=None, re_prob=0.0)),
     "ResNet-10-T": (RESNET, {}),
     "ResNet-10-T, AdamW, rate 3e-3": (RESNET, optimizer(lr=3e-3)),
     "ResNet-10-T, Muon": (RESNET, MUON),
@@ -121,7 +128,8 @@ STUDY: dict[str, tuple[str, dict[str, Any]]] = {
 def run(name: str, seed: int, folder: Path, options: dict[str, Any], amp: bool) -> dict[str, Any]:
     """Train one variant: top-1 in percent, minutes, and for a clustering network what the last blocks of stages do.
 
-    ``excess``, ``window``: by stages; None for a stage of a single centre. ``alpha``: mean of all.
+    ``excess``, ``window``: by stages; None for a stage of a single centre. ``mixer``: what the mixer adds to its map,
+    as a share of it (root mean squares), by stages. ``alpha``: mean of all blocks.
     """
     config, changes = STUDY[name]
     start = time.process_time()
@@ -134,7 +142,7 @@ def run(name: str, seed: int, folder: Path, options: dict[str, Any], amp: bool) 
         inputs = torch.stack([dataset[i]["inputs"] for i in spread(len(dataset), 256)])
         blocks = diagnose(model, clustering, inputs, None)
         last = {block["stage"]: block for block in blocks}
-        row |= {key: [block.get(key) for block in last.values()] for key in ("excess", "window")}
+        row |= {key: [block.get(key) for block in last.values()] for key in ("excess", "window", "mixer")}
         row["alpha"] = statistics.mean(block["alpha"] for block in blocks)
     return row
 
@@ -147,8 +155,8 @@ def _top1(runner) -> float:
 def table(results: dict[str, dict[str, Any]], names: list[str], seeds: int) -> str:
     """Markdown: a row for each variant that has a result, the mean over its seeds and half their range."""
     lines = [
-        "| change | top-1 | excess, stages 1 to 4 | window level | alpha | runs | core-minutes |",
-        "|---|--:|---|---|--:|--:|--:|",
+        "| change | top-1 | excess, stages 1 to 4 | window level | mixers add, % | alpha | runs | core-minutes |",
+        "|---|--:|---|---|---|--:|--:|--:|",
     ]
     for name in names:
         rows = [results[key] for seed in range(seeds) if (key := key_of(name, seed)) in results]
@@ -157,16 +165,17 @@ def table(results: dict[str, dict[str, Any]], names: list[str], seeds: int) -> s
         top1 = [row["top1"] for row in rows]
         apart = f" ± {(max(top1) - min(top1)) / 2:.1f}" if len(rows) > 1 else ""
         alpha = f"{statistics.mean(row['alpha'] for row in rows):.2f}" if "alpha" in rows[0] else ""
-        cells = [name, f"{statistics.mean(top1):.1f}{apart}", _stages(rows, "excess"), _stages(rows, "window"), alpha]
+        sharp = [_stages(rows, "excess"), _stages(rows, "window"), _stages(rows, "mixer", 100)]
+        cells = [name, f"{statistics.mean(top1):.1f}{apart}", *sharp, alpha]
         lines.append("| " + " | ".join([*cells, str(len(rows)), f"{sum(row['minutes'] for row in rows):.0f}"]) + " |")
     total = sum(row["minutes"] for row in results.values()) / 60
     return "\n".join([*lines, "", f"{total:.1f} core-hours."]) + "\n"
 
 
-def _stages(rows: list[dict[str, Any]], key: str) -> str:
+def _stages(rows: list[dict[str, Any]], key: str, unit: float = 1) -> str:
     """Means over runs of the stages that have a number."""
     columns = [values for values in zip(*(row.get(key, []) for row in rows)) if None not in values]
-    return ", ".join(f"{statistics.mean(values):.2f}" for values in columns)
+    return ", ".join(f"{unit * statistics.mean(values):.2g}" for values in columns)
 
 
 def key_of(name: str, seed: int) -> str:
@@ -188,8 +197,9 @@ def study(args: Namespace) -> None:
             key = key_of(name, seed)
             results = read_json(path) if path.is_file() else {}
             if key not in results:
-                results[key] = run(name, seed, out / re.sub(r"[^\w.]+", "-", key), options, args.amp)
-                write_json(path, results, indent=1)
+                row = run(name, seed, out / re.sub(r"[^\w.]+", "-", key), options, args.amp)
+                results = read_json(path) if path.is_file() else {}  # another process may have added to it
+                write_json(path, {**results, key: row}, indent=1)
     found = table(read_json(path), list(STUDY), args.seeds)
     write_text(out / "table.md", found)
     print(found)

@@ -7,6 +7,7 @@ A constructor builds the optimiser from the config:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,8 +85,8 @@ class TimmParamGroups(ParamGroups):
     the one before it; what a task adds (heads, necks) has the full rate. With ``lr_mult`` modules have a rate of their
     own, e.g. what fine-tuning adds to a pretrained network.
 
-    Options: ``layer_decay`` in (0, 1], default none; ``lr_mult``, factors by the name of a module, e.g.
-    ``{"backbone.mapper": 10.0}``.
+    Options: ``layer_decay`` in (0, 1], default none; ``lr_mult``, factors by the name of a module or parameter, in which
+    ``*`` stands for anything, e.g. ``{"backbone.mapper": 10.0}``; 0 keeps ``"backbone.stages.*.layer_scale1"`` as it is.
 
     Raises:
         HypvisionError: an unknown key, ``layer_decay`` for a model without a timm backbone, or a name in ``lr_mult``
@@ -140,7 +141,9 @@ class TimmParamGroups(ParamGroups):
         """Each group cut into those of equal factor of the learning rate."""
         factors: dict[int, float] = {}
         for module, factor in lr_mult.items():
-            inside = [p for name, p in model.named_parameters() if f"{name}.".startswith(f"{module}.")]
+            inside = [
+                p for name, p in model.named_parameters() if any(fnmatchcase(name, end) for end in (module, f"{module}.*"))
+            ]
             if not inside:
                 raise HypvisionError(
                     f"optim_wrapper.paramwise_cfg.lr_mult names '{module}', but the model has no parameter in a module "

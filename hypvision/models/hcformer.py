@@ -151,7 +151,7 @@ class HCFormerBlock(nn.Module):
         mlp_ratio: float,
         drop: float,
         drop_path: float,
-        layer_scale: float,
+        layer_scale: tuple[float, float],
         mixer: dict[str, Any],
         local_conv: bool = False,
         device=None,
@@ -162,11 +162,11 @@ class HCFormerBlock(nn.Module):
         self.local = LocalConv(dim, **factory) if local_conv else nn.Identity()
         self.norm1 = GroupNorm1(dim, **factory)
         self.mixer = ClusterMixer(dim, **mixer, **factory)
-        self.layer_scale1 = nn.Parameter(torch.full((dim,), float(layer_scale), **factory))
+        self.layer_scale1 = nn.Parameter(torch.full((dim,), float(layer_scale[0]), **factory))
         self.drop_path1 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
         self.norm2 = GroupNorm1(dim, **factory)
         self.mlp = Mlp(dim, int(dim * mlp_ratio), drop, **factory)
-        self.layer_scale2 = nn.Parameter(torch.full((dim,), float(layer_scale), **factory))
+        self.layer_scale2 = nn.Parameter(torch.full((dim,), float(layer_scale[1]), **factory))
         self.drop_path2 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -215,7 +215,7 @@ class HCFormer(StagedModel):
         local_conv: a depthwise 3x3 convolution, added to the map before each block (not in the paper).
         curvature, pad, lift, mixer_norm, alpha, window_alpha, center, locality: see
             :class:`~hypvision.nn.ClusterMixer`.
-        layer_scale: initial value of the per-channel layer scales.
+        layer_scale: initial value of the per-channel layer scales, or one for those of the mixers and one for the MLPs'.
         drop_rate, proj_drop_rate, drop_path_rate: dropout before the head, in the MLPs, and stochastic depth.
         feature_norms: one GroupNorm after each stage, applied to the intermediate maps (dense mode of the paper; on by
             default with ``features_only=True``).
@@ -250,7 +250,7 @@ class HCFormer(StagedModel):
         window_alpha: float = 1.0,
         center: bool = False,
         locality: float = 0.0,
-        layer_scale: float = 1e-5,
+        layer_scale: float | tuple[float, float] = 1e-5,
         drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
@@ -277,6 +277,9 @@ class HCFormer(StagedModel):
         self.patch_size = patch_size
 
         self.stem = _stem(stem, in_chans, dims[0], patch_size, factory)
+        scales = tuple(layer_scale) if isinstance(layer_scale, (tuple, list)) else (layer_scale, layer_scale)
+        if len(scales) != 2:
+            raise ValueError(f"layer_scale must be a number, or two (mixers, MLPs), got {layer_scale!r}.")
         rates = calculate_drop_path_rates(drop_path_rate, sum(layers))
         stages, self.feature_info, nominal = [], [], side // patch_size
         for i, depth in enumerate(layers):
@@ -290,7 +293,7 @@ class HCFormer(StagedModel):
             first = sum(layers[:i])
             blocks = [
                 HCFormerBlock(
-                    dims[i], mlp_ratios[i], proj_drop_rate, rates[first + j], layer_scale, mixer, local_conv, **factory
+                    dims[i], mlp_ratios[i], proj_drop_rate, rates[first + j], scales, mixer, local_conv, **factory
                 )
                 for j in range(depth)
             ]

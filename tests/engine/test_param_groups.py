@@ -81,3 +81,22 @@ def test_muon_leaves_tables_to_adamw():
     assert all(change > 0 for change in moved.values())
     # the first step of AdamW moves each number with a gradient by the learning rate
     assert moved["words.weight"] == pytest.approx(0.1, rel=0.2)
+
+
+def test_a_factor_of_zero_keeps_parameters_as_they_are_under_muon_and_decay():
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"stages": nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "head": nn.Linear(4, 2)})
+    wrapper = build_optim_wrapper(
+        model,
+        dict(
+            constructor="TimmParamGroups",
+            paramwise_cfg=dict(lr_mult={"stages.*.weight": 0.0, "head": 0.5}),
+            optimizer=dict(type="TimmMuon", lr=0.1, weight_decay=0.3),
+        ),
+    )
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for _ in range(3):
+        wrapper.update_params(model.head(model.stages(torch.ones(3, 4))).square().sum())
+    changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {"stages.0.bias", "stages.1.bias", "head.weight", "head.bias"}
+    assert {group["lr"] for group in wrapper.optimizer.param_groups} == {0.0, 0.05, 0.1}

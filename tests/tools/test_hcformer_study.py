@@ -29,13 +29,21 @@ def tool(monkeypatch, *arguments):
 
 def test_every_variant_is_a_config():
     study = runpy.run_path(str(TOOLS / "hcformer_study.py"))
+    from mmengine.optim import build_optim_wrapper
     from mmengine.registry import MODELS
 
     from hypvision.engine.config import load_config
 
-    for config, changes in study["STUDY"].values():
+    fixed = {}
+    for name, (config, changes) in study["STUDY"].items():
+        loaded = load_config(study["CONFIGS"] / config, changes)
         with torch.device("meta"):
-            MODELS.build(load_config(study["CONFIGS"] / config, changes).model)
+            model = MODELS.build(loaded.model)
+        groups = build_optim_wrapper(model, loaded.optim_wrapper).optimizer.param_groups
+        still = {id(p) for group in groups if group["lr"] == 0 for p in group["params"]}
+        fixed[name] = {key.partition("blocks.")[2][2:] for key, p in model.named_parameters() if id(p) in still}
+    assert fixed["position biases fixed at 0"] == {"mixer.bias", "mixer.window_bias"}
+    assert fixed["recipe, locality 4"] == {"layer_scale1"} and fixed["ViT, Muon"] == set()
 
 
 def test_runs_are_kept_and_not_repeated(monkeypatch, data, tmp_path, capsys):
@@ -47,6 +55,7 @@ def test_runs_are_kept_and_not_repeated(monkeypatch, data, tmp_path, capsys):
     ours, other = results["center, alpha 3, window alpha 4, seed 0"], results["ResNet-10-T, seed 0"]
     assert 0 <= ours["top1"] <= 100 and "excess" not in other
     assert len(ours["excess"]) == 4 and 0.3 < ours["excess"][0] < 1  # so it begins
+    assert len(ours["mixer"]) == 4 and all(share > 0 for share in ours["mixer"])
     assert ours["window"][2:] == [None, None] and ours["alpha"] == pytest.approx(3, abs=0.1)
     results["ResNet-10-T, seed 0"]["top1"] = 12.3
     results["ResNet-10-T, seed 1"] = {"top1": 13.3, "minutes": 6.0}
