@@ -10,19 +10,25 @@ Prints a line for each block of the network of a config, with trained weights or
 - ``grad`` (classifiers): norm of the loss's gradient at the weights of the similarity features, which place the
   centres, over that at the weights of the values; and of the temperature's gradient, absolute.
 
-Of a segmenter also the purity of the clusters on the masks of the data, beside that of equally many grid cells.
-``--draw FILE`` paints the assignments of the last block of each stage for some images, ``--json FILE`` keeps numbers.
+Of a segmenter also the purity of the clusters on the masks of the data, beside that of equally many grid cells
+(``grid``) and of the same network's clusters with the temperatures at 0, which see places alone (``place``).
+``--ablate`` (classifiers): top-1 on all validation data with the mixers' share taken away, or what they see; nothing
+is trained again. ``--draw FILE`` paints the assignments of the last block of each stage for some images,
+``--json FILE`` keeps numbers.
 """
 
 import math
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from hypvision.errors import HypvisionError, guard
 from hypvision.files import write_json
+from hypvision.inference.progress import progress
 
 
 def build(config, weights: str | None):
@@ -49,6 +55,44 @@ def rms(x: torch.Tensor) -> float:
 def blocks_of(network):
     """(stage, block, module) of every block."""
     return [(i, j, block) for i, stage in enumerate(network.stages) for j, block in enumerate(stage.blocks)]
+
+
+# What of a block at 0 leaves the mixer out; assignments by place alone; uniform ones.
+MIXER = ("layer_scale1",)
+CONTENT = ("mixer.alpha", "mixer.window_alpha")
+ASSIGNMENT = (*CONTENT, "mixer.bias", "mixer.window_bias", "mixer.locality")
+
+
+@contextmanager
+def without(blocks: Iterable[torch.nn.Module], names: tuple[str, ...]) -> Iterator[None]:
+    """These parameters of the blocks at 0, as far as a block has them, and as they were afterwards."""
+    chosen = [p for block in blocks for name, p in block.named_parameters() if name in names]
+    kept = [p.detach().clone() for p in chosen]
+    try:
+        with torch.no_grad():
+            for p in chosen:
+                p.zero_()
+        yield
+    finally:
+        with torch.no_grad():
+            for p, value in zip(chosen, kept):
+                p.copy_(value)
+
+
+def ablations(model, network, dataset) -> list[dict[str, float]]:
+    """Top-1 in percent as trained, and with the mixers of a stage or all, or what their assignments see, taken away."""
+    stages = [list(stage.blocks) for stage in network.stages]
+    blocks = [block for stage in stages for block in stage]
+    variants = {"nothing": ([], MIXER), "all mixers": (blocks, MIXER)}
+    variants |= {f"mixers of stage {i}": (stage, MIXER) for i, stage in enumerate(stages)}
+    variants |= {"content": (blocks, CONTENT), "assignments (uniform)": (blocks, ASSIGNMENT)}
+    right = dict.fromkeys(variants, 0)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=128)
+    for batch in progress(loader, len(loader), "batch"):
+        for name, (chosen, parameters) in variants.items():
+            with without(chosen, parameters), torch.no_grad():
+                right[name] += (model(batch["inputs"]).argmax(1) == batch["label"]).sum().item()
+    return [{"without": name, "top1": 100 * count / len(dataset)} for name, count in right.items()]
 
 
 def branches(network, inputs: torch.Tensor) -> list[dict[str, float]]:
@@ -110,20 +154,26 @@ def diagnose(model, network, inputs: torch.Tensor, labels: torch.Tensor | None) 
 
 
 def purities(model, network, dataset, count: int) -> list[dict[str, float]]:
-    """For the last block of each stage the mean purity over ``count`` images, and that of the grid."""
+    """For the last block of each stage the mean purity over ``count`` images, that of the grid, and by place alone."""
     from hypvision.viz.cluster_statistics import cluster_purity
 
-    found: dict[int, list[tuple[float, float]]] = {}
-    for index in spread(len(dataset), count):
+    found: dict[int, list[tuple[float, ...]]] = {}
+    blocks = [block for *_, block in blocks_of(network)]
+    for index in progress(spread(len(dataset), count), count, "image"):
         sample = dataset[index]
         inputs = model.data_preprocessor(dict(inputs=[sample["inputs"]], data_samples=[sample["data_samples"]]))
         classes = sample["data_samples"].gt_sem_seg.data[0].numpy()
         last = {entry.stage: entry.assignment for entry in network.forward_assignments(inputs["inputs"])}
+        with without(blocks, CONTENT):
+            places = {entry.stage: entry.assignment for entry in network.forward_assignments(inputs["inputs"])}
         for stage, assignment in last.items():
             if assignment.patch.shape[2] > 1:
-                found.setdefault(stage, []).append(cluster_purity(assignment, classes))
+                place, _ = cluster_purity(places[stage], classes)
+                found.setdefault(stage, []).append((*cluster_purity(assignment, classes), place))
     means = {stage: torch.tensor(values).mean(0).tolist() for stage, values in found.items()}
-    return [{"stage": stage, "purity": mine, "grid": grid} for stage, (mine, grid) in means.items()]
+    return [
+        {"stage": stage, "purity": mine, "grid": grid, "place": place} for stage, (mine, grid, place) in means.items()
+    ]
 
 
 def spread(length: int, count: int) -> list[int]:
@@ -192,6 +242,12 @@ def run(args: Namespace) -> None:
         inputs = torch.stack([sample["inputs"] for sample in chosen])
         labels = torch.tensor([sample["label"] for sample in chosen])
     result["blocks"] = diagnose(model, network, inputs, labels)
+    if args.ablate:
+        if labels is None:
+            raise HypvisionError(
+                "--ablate measures top-1, which a segmenter does not have: give a classifier's config."
+            )
+        result["ablations"] = ablations(model, network, dataset)
     for rows in result.values():
         print(table(rows), end="\n\n")
     if args.draw and segmenter:
@@ -209,6 +265,7 @@ def main() -> int:
     parser.add_argument("config", metavar="CONFIG", help="config of a classifier or segmenter")
     parser.add_argument("weights", metavar="WEIGHTS", nargs="?", help="checkpoint, or zoo:NAME; none: random weights")
     parser.add_argument("--images", type=int, default=256, metavar="N", help="images of the validation data")
+    parser.add_argument("--ablate", action="store_true", help="top-1 without mixers, and without what they see")
     parser.add_argument("--draw", metavar="FILE", help="paint the clusters of eight images there")
     parser.add_argument("--json", metavar="FILE", help="write the numbers there")
     parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config")

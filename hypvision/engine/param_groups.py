@@ -85,8 +85,9 @@ class TimmParamGroups(ParamGroups):
     the one before it; what a task adds (heads, necks) has the full rate. With ``lr_mult`` modules have a rate of their
     own, e.g. what fine-tuning adds to a pretrained network.
 
-    Options: ``layer_decay`` in (0, 1], default none; ``lr_mult``, factors by the name of a module or parameter, in which
-    ``*`` stands for anything, e.g. ``{"backbone.mapper": 10.0}``; 0 keeps ``"backbone.stages.*.layer_scale1"`` as it is.
+    Options: ``layer_decay`` in (0, 1], default none; ``lr_mult``, factors by the name of a module or parameter, e.g.
+    ``{"backbone.mapper": 10.0}``; in a name ``*`` stands for anything, and a factor of 0 keeps what it names as it is:
+    ``{"backbone.stages.*.layer_scale1": 0.0}``.
 
     Raises:
         HypvisionError: an unknown key, ``layer_decay`` for a model without a timm backbone, or a name in ``lr_mult``
@@ -142,7 +143,9 @@ class TimmParamGroups(ParamGroups):
         factors: dict[int, float] = {}
         for module, factor in lr_mult.items():
             inside = [
-                p for name, p in model.named_parameters() if any(fnmatchcase(name, end) for end in (module, f"{module}.*"))
+                p
+                for name, p in model.named_parameters()
+                if any(fnmatchcase(name, end) for end in (module, f"{module}.*"))
             ]
             if not inside:
                 raise HypvisionError(

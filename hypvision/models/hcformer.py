@@ -215,7 +215,7 @@ class HCFormer(StagedModel):
         local_conv: a depthwise 3x3 convolution, added to the map before each block (not in the paper).
         curvature, pad, lift, mixer_norm, alpha, window_alpha, center, locality: see
             :class:`~hypvision.nn.ClusterMixer`.
-        layer_scale: initial value of the per-channel layer scales, or one for those of the mixers and one for the MLPs'.
+        layer_scale: initial value of the per-channel layer scales; of two the first is for mixers, the second for MLPs.
         drop_rate, proj_drop_rate, drop_path_rate: dropout before the head, in the MLPs, and stochastic depth.
         feature_norms: one GroupNorm after each stage, applied to the intermediate maps (dense mode of the paper; on by
             default with ``features_only=True``).

@@ -112,6 +112,15 @@ def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
     return {} if curvature == 1 else {"curvature": curvature}
 
 
+# By a part of their weights' names: options that the published network does not have.
+_OWN_OPTIONS = {
+    r"stem\.\d": 'stem="conv"',
+    r"\.local\.": "local_conv=True",
+    r"\.mixer\.locality$": "locality",
+    r"\.mixer\.norm\.": "mixer_norm=True",
+}
+
+
 def hcformer_to_official(state_dict: Mapping[str, Tensor], curvature: float = 1.0) -> dict[str, Tensor]:
     """The inverse of :func:`hcformer_from_official`, as the official code loads it strictly.
 
@@ -121,9 +130,15 @@ def hcformer_to_official(state_dict: Mapping[str, Tensor], curvature: float = 1.
             ``k = 1 / curvature``.
 
     Raises:
-        HypvisionError: a name is not one of HCFormer's (the optional mixer norm has no official counterpart), or no
+        HypvisionError: a name is not one of HCFormer's, or is of an option that has no official counterpart; no
             hyperboloid has the curvature.
     """
+    own = [option for part, option in _OWN_OPTIONS.items() if any(re.search(part, name) for name in state_dict)]
+    if own:
+        raise HypvisionError(
+            f"The weights are of an HCFormer with {', '.join(own)}, which the official code does not have: there is no "
+            "official form of them. hypvision loads them as they are."
+        )
     if not 0 < curvature < math.inf:
         raise HypvisionError(f"The curvature must be positive, got {curvature:g}.")
     out: dict[str, Tensor] = {}

@@ -46,11 +46,17 @@ def test_a_classifier(monkeypatch, data, tmp_path, capsys):
         assert row["grad"] > 0 and row["grad_alpha"] > 0
     assert len(capsys.readouterr().out.strip().splitlines()) == 5 and image.stat().st_size > 0
 
+    few = [f"model.backbone.{item}" for item in ("locality=2.0", "layer_scale=[0,3.0]")]  # mixers that add nothing
+    assert tool(monkeypatch, config, "--ablate", "--json", path, "--cfg-options", *options, *few) == 0
+    rows = json.loads(path.read_text())["ablations"]
+    assert [row["without"] for row in rows][:3] == ["nothing", "all mixers", "mixers of stage 0"] and len(rows) == 8
+    assert len({row["top1"] for row in rows}) == 1 and 0 < rows[0]["top1"] < 100
+
     assert tool(monkeypatch, ROOT / "configs/baselines/resnet10t_cifar10.py", "--cfg-options", options[0]) == 2
     assert "does not cluster" in capsys.readouterr().err
 
 
-def test_a_segmenter(monkeypatch, data, tmp_path):
+def test_a_segmenter(monkeypatch, data, tmp_path, capsys):
     config = ROOT / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py"
     options = [*(f"model.backbone.{item}" for item in SMALL), "model.neck.in_channels=[8,16,24,32]"]
     path = tmp_path / "numbers.json"
@@ -58,4 +64,27 @@ def test_a_segmenter(monkeypatch, data, tmp_path):
     assert tool(monkeypatch, config, *where, *options) == 0
     found = json.loads(path.read_text())
     assert [row["stage"] for row in found["purity"]] == [0, 1, 2, 3] and len(found["blocks"]) == 4
-    assert all(0 < row["purity"] <= 1 and 0 < row["grid"] <= 1 for row in found["purity"])
+    assert all(0 < row[key] <= 1 for row in found["purity"] for key in ("purity", "grid", "place"))
+    assert (
+        tool(monkeypatch, config, "--ablate", *where, *options) == 2
+        and "give a classifier's" in capsys.readouterr().err
+    )
+
+
+def test_parameters_are_away_for_a_while():
+    import torch
+
+    import hypvision.models
+
+    network = hypvision.models.HCFormer(
+        num_classes=3, img_size=32, patch_size=2, **dict(dims=(8, 8, 8, 8)), locality=1.0
+    )
+    before = {name: p.detach().clone() for name, p in network.named_parameters()}
+    module = runpy.run_path(str(ROOT / "tools/hcformer_diagnosis.py"))
+    blocks = list(network.stages[0].blocks)
+    with pytest.raises(KeyError), module["without"](blocks, module["ASSIGNMENT"]):
+        assignment = network.forward_assignments(torch.randn(1, 3, 32, 32))[0].assignment
+        assert assignment.patch.std() < 1e-6 and assignment.window.std() < 1e-6
+        assert blocks[0].mixer.locality.sum() == 0 and network.stages[1].blocks[0].mixer.locality.min() == 1
+        raise KeyError
+    assert all(torch.equal(p, before[name]) for name, p in network.named_parameters())
