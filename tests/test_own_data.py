@@ -110,9 +110,14 @@ def small(kind, **more):
 
 def test_class_folders(tmp_path):
     make_images(tmp_path / "data", 4, CLASSES)
-    runner = run(*blocks("Classification: class folders"), tmp_path / "data", tmp_path, **small("classifier"))
-    assert runner.message_hub.get_scalar("val/top1").current() >= 0
-    assert runner.val_dataloader.dataset.metainfo["classes"] == CLASSES
+    usual, scratch = blocks("Classification: class folders")
+    for block in (usual, scratch):
+        (tmp_path / "page.py").write_text(block)
+        loaded = load_config(tmp_path / "page.py").model.backbone
+        runner = run(block, tmp_path / "data", tmp_path, **small("classifier"))
+        assert runner.message_hub.get_scalar("val/top1").current() >= 0
+        assert runner.val_dataloader.dataset.metainfo["classes"] == CLASSES
+    assert (loaded.img_size // loaded.patch_size, loaded.locality) == (16, 2) and "Muon" in str(runner.optim_wrapper)
 
 
 def test_clip_on_class_folders(tmp_path, monkeypatch):

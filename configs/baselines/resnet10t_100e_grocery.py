@@ -1,3 +1,0 @@
-# ResNet-10-T under the recipe of hcformer-nano-local_100e_grocery.py.
-_base_ = ["../hcformer/hcformer-nano-local_100e_grocery.py"]
-model = dict(backbone=dict(_delete_=True, model_name="resnet10t", num_classes=81))
