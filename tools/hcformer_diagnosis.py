@@ -17,7 +17,6 @@ is trained again. ``--draw FILE`` paints the assignments of the last block of ea
 ``--json FILE`` keeps numbers.
 """
 
-import math
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
@@ -147,7 +146,8 @@ def diagnose(model, network, inputs: torch.Tensor, labels: torch.Tensor | None) 
         if window is not None and window.shape[2] > 1:
             row["window"] = sharpness(window).excess
         row["alpha"] = mixer.alpha.item()
-        row["window_alpha"] = math.nan if mixer.window_alpha is None else mixer.window_alpha.item()
+        if mixer.window_alpha is not None:
+            row["window_alpha"] = mixer.window_alpha.item()
         row |= {"bias": rms(mixer.bias), "scale1": rms(block.layer_scale1), "scale2": rms(block.layer_scale2)}
         rows.append(row | extra | slope)
     return rows
@@ -191,7 +191,7 @@ def table(rows: list[dict[str, float]]) -> str:
 
 def _cell(value) -> str:
     if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.3f}"
+        return f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.3f}"
     return str(value)
 
 

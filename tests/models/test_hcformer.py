@@ -144,6 +144,7 @@ def test_bad_arguments():
         ("dims", (8, -8, 8, 8)),
         ("mlp_ratios", (2, 0, 2, 2)),
         ("mlp_ratios", (2, "2", 2, 2)),
+        ("layer_scale", (0.1,)),
         ("patch_size", 0),
         ("patch_size", 2.5),
         ("head_dim", 0),
@@ -157,6 +158,26 @@ def test_bad_arguments():
 def test_arguments_out_of_their_range_are_named(name, value):
     with pytest.raises(ValueError, match=f"^{name} must "):
         micro(**{name: value})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_locality_learns_without_decay_also_under_autocast(dtype):
+    model = micro(locality=2.0, alpha=3.0, center=True, layer_scale=0.1).train()
+    spared = {name for name in model.no_weight_decay() if name.endswith("locality")}
+    assert spared == {name for name, _ in model.named_parameters() if name.endswith("locality")} and spared
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        loss = model(torch.randn(2, 3, 64, 64)).square().mean()
+    loss.backward()
+    for i, stage in enumerate(model.stages):
+        mixer = stage.blocks[0].mixer
+        grad = mixer.locality.grad
+        assert grad.isfinite().all() and (grad.abs().max() > 0) == (mixer.prop > 1), i
+
+
+def test_layer_scales_of_mixers_and_mlps():
+    block = micro(layer_scale=(0.0, 0.3)).stages[1].blocks[0]
+    assert block.layer_scale1.eq(0).all() and block.layer_scale2.eq(0.3).all()
+    assert micro(layer_scale=0.2).stages[1].blocks[0].layer_scale1.eq(0.2).all()
 
 
 def test_features_of_a_network_of_two_stages():
