@@ -2,10 +2,11 @@
 """What helps HCFormer on few small images? ``python tools/hcformer_study.py [--only NAME ...] [--seeds N] [--amp]``.
 
 Trains ``configs/hcformer/hcformer-nano_diagnosis_cifar10.py`` (every third training image of CIFAR-10) for two epochs
-once for each change and seed, one change at a time, and measures top-1 on images held out of the training set, the
-sharpness of the assignments (*excess*: 0 uniform, 1 hard) and the temperatures after training. Variants with patches of
-4, whose step takes 0.4 of the time, get five epochs. Prints the table and writes it to OUT/table.md. Each run's numbers
-lie in RESULTS and are not computed again, a run that was cut goes on from its last epoch: a study that was stopped goes
+once for each change and seed, one change at a time, from the published network and from the recipe for small data, and
+measures top-1 on images held out of the training set, the sharpness of the assignments (*excess*: 0 uniform, 1 hard),
+what the mixers add, and the temperatures after training. Variants with patches of 4, whose step takes 0.4 of the time,
+get five epochs. Prints the table and writes it to OUT/table.md. Each run's numbers lie in RESULTS and are not computed
+again, and a run that was cut goes on from its last epoch (its minutes count from there): a study that was stopped goes
 on with the same command. ``--results configs/hcformer/curves/study.json --seeds 2`` prints the table in
 configs/hcformer/README.md.
 """

@@ -1,16 +1,13 @@
-# HCFormer-nano on photos of 128 pixels, 33 a class, in 15 minutes of one CPU core: the recipe for small data with Muon,
-# and layer scales of mixers that keep their first value. Settings were chosen with every sixth training photo held out;
-# this trains on all and looks at the test photos once, at the end.
+# HCFormer-nano on photos of 128 pixels, 33 a class, in 12 minutes of one CPU core: the recipe for small data with Muon,
+# and layer scales of mixers that keep their first value. Every sixth training photo is held out, to choose settings;
+# train_dataloader.dataset.indices=None trains on all, for `hypvision test`.
 _base_ = [
     "../_base_/models/hcformer_nano_clusters.py",
     "../_base_/datasets/grocery.py",
     "../_base_/schedules/cifar10_adamw.py",
     "../_base_/default_runtime.py",
 ]
-data_root = "data/grocery/images"
 model = dict(backbone=dict(num_classes=81, img_size=128, patch_size=8))
-train_dataloader = dict(dataset=dict(indices=None))
-val_dataloader = dict(dataset=dict(root=data_root + "/test", indices=None))
 train_cfg = dict(max_epochs=20, val_interval=20)
 auto_scale_lr = dict(enable=False)
 optim_wrapper = dict(
