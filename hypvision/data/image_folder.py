@@ -87,6 +87,10 @@ def check_root(root: str | Path) -> None:
         )
 
 
+def _sub_folders(root: Path) -> list[str]:
+    return sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+
+
 def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
     return auto_augment.posterize(image, max(1, bits_to_keep))
 
@@ -133,7 +137,8 @@ class ImageFolderDataset(_ImageDataset):
         root: folder with one sub-folder a class; with ``ann_file``, the folder that its paths start from.
         transform: arguments of :func:`build_transform`.
         ann_file: text file with a line ``path label`` for each image, the label a number from 0.
-        classes: class names in the order of the labels. Default: the sub-folders, sorted.
+        classes: class names in the order of the labels. Default: the sub-folders, sorted. A path stands for the
+            sub-folders of that folder, e.g. the training images', of which ``root`` may lack some.
         indices: keep these images only (numbers in the sorted order), e.g. to try a config on a few.
         cache: keep all decoded images in memory. For small images (CIFAR): decoding costs more than everything else.
 
@@ -147,14 +152,19 @@ class ImageFolderDataset(_ImageDataset):
         root: str,
         transform: dict[str, Any] | Callable,
         ann_file: str | None = None,
-        classes: Sequence[str] | None = None,
+        classes: Sequence[str] | str | None = None,
         indices: Sequence[int] | None = None,
         cache: bool = False,
     ):
         super().__init__(transform)
         self.root = Path(root).expanduser()
         check_root(self.root)
-        samples, found = self._scan_folders(classes) if ann_file is None else self._scan_list(Path(ann_file), classes)
+        partial = isinstance(classes, str | Path)
+        if partial:
+            check_root(classes)
+            classes = _sub_folders(Path(classes).expanduser())
+        scanned = self._scan_folders(classes, partial) if ann_file is None else self._scan_list(Path(ann_file), classes)
+        samples, found = scanned
         if indices is not None:
             samples = [samples[i] for i in indices]
         self.paths = [path for path, _ in samples]
@@ -162,11 +172,16 @@ class ImageFolderDataset(_ImageDataset):
         self.metainfo = dict(classes=tuple(found))
         self._cache = [np.asarray(self._decode(i)) for i in range(len(self.paths))] if cache else None
 
-    def _scan_folders(self, classes: Sequence[str] | None) -> tuple[list[tuple[str, int]], list[str]]:
-        found = sorted(entry.name for entry in self.root.iterdir() if entry.is_dir())
+    def _scan_folders(self, classes: Sequence[str] | None, partial: bool) -> tuple[list[tuple[str, int]], list[str]]:
+        found = _sub_folders(self.root)
         wanted = list(classes) if classes is not None else found
-        missing = sorted(set(wanted) - set(found))
-        if missing or not wanted:
+        if partial and (unknown := sorted(set(found) - set(wanted))):
+            raise HypvisionError(
+                f"The data folder '{self.root}' has folders that are none of the {len(wanted)} classes: "
+                f"{_abridged(unknown)}. Give as 'classes' the folder of the images that the model is trained on."
+            )
+        missing = [] if partial else sorted(set(wanted) - set(found))
+        if missing or not found:
             reason = f"has no folder for the classes {', '.join(missing)}" if missing else "has no sub-folders"
             raise HypvisionError(
                 f"The data folder '{self.root}' {reason}. Expected: one folder a class with its images, e.g. "
@@ -174,7 +189,9 @@ class ImageFolderDataset(_ImageDataset):
             )
         try:
             samples = tv_datasets.folder.make_dataset(
-                str(self.root), {name: i for i, name in enumerate(wanted)}, tuple(sorted(SUFFIXES))
+                str(self.root),
+                {name: i for i, name in enumerate(wanted) if name in found},
+                tuple(sorted(SUFFIXES)),
             )
         except FileNotFoundError as error:
             raise HypvisionError(

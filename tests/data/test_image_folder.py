@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -75,6 +76,23 @@ def test_wrong_layout(tmp_path, folder):
         ImageFolderDataset(folder, EVAL)
     with pytest.raises(HypvisionError, match="no sub-folders"):
         ImageFolderDataset(folder / "empty", EVAL)
+
+
+def test_a_part_that_lacks_classes_has_the_labels_of_the_whole(tmp_path, folder):
+    part = tmp_path / "part"
+    shutil.copytree(folder / "dog", part / "dog")
+    whole = tmp_path / "whole"
+    for name in ("cat", "dog", "eel"):
+        shutil.copytree(folder / "cat", whole / name)
+    data = ImageFolderDataset(part, EVAL, classes=str(whole))
+    assert data.labels.tolist() == [1, 1, 1] and data.metainfo["classes"] == ("cat", "dog", "eel")
+    (tmp_path / "list.txt").write_text("dog/0.png 2\n")
+    data = ImageFolderDataset(part, EVAL, ann_file=tmp_path / "list.txt", classes=str(whole))
+    assert data.labels.tolist() == [2] and len(data.metainfo["classes"]) == 3
+    with pytest.raises(HypvisionError, match="none of the 1 classes: .*cat.*eel"):
+        ImageFolderDataset(whole, EVAL, classes=str(part))
+    with pytest.raises(HypvisionError, match="nowhere' does not exist"):
+        ImageFolderDataset(part, EVAL, classes=str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("content", [b"", b"not an image", None], ids=["empty", "text", "cut"])

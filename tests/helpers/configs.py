@@ -56,7 +56,7 @@ def shrink(config, name, data):
     key = next(k for k in keys if k in name)
     root = {
         "in1k": "imagenet",
-        "grocery": "cifar10",
+        "grocery": "imagenet",
         "ade20k": "ade",
         "segmentation": "ade",
         "detection": "shapes_coco",

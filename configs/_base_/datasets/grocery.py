@@ -1,8 +1,7 @@
 # The Grocery Store photos, 81 classes: data/grocery/images/{train,val,test}/CLASS/*.jpg, shorter side 128 pixels. The
-# published validation part lacks 21 classes, so every sixth training photo (sorted) serves to choose settings; a config
-# that has chosen trains on all (train_dataloader.dataset.indices = None).
+# published validation part is small (296 photos) and lacks 21 classes, but photos held out of the training part are too
+# like their neighbours to choose settings by: networks that know 98 % of them know 50 to 60 % of the published part.
 data_root = "data/grocery/images"
-held_out = range(0, 2640, 6)
 size = 128
 
 train_dataloader = dict(
@@ -12,7 +11,6 @@ train_dataloader = dict(
         type="ImageFolderDataset",
         root=data_root + "/train",
         cache=True,
-        indices=sorted(set(range(2640)) - set(held_out)),
         transform=dict(input_size=size, is_training=True, scale=(0.35, 1.0), color_jitter=0.2),
     ),
     sampler=dict(type="DefaultSampler", shuffle=True),
@@ -25,9 +23,9 @@ val_dataloader = dict(
     num_workers=0,
     dataset=dict(
         type="ImageFolderDataset",
-        root=data_root + "/train",
+        root=data_root + "/val",
+        classes=data_root + "/train",
         cache=True,
-        indices=held_out,
         transform=dict(input_size=size, crop_pct=1.0),
     ),
     sampler=dict(type="DefaultSampler", shuffle=False),
