@@ -152,7 +152,7 @@ class ImageFolderDataset(_ImageDataset):
         root: str,
         transform: dict[str, Any] | Callable,
         ann_file: str | None = None,
-        classes: Sequence[str] | str | None = None,
+        classes: Sequence[str] | str | Path | None = None,
         indices: Sequence[int] | None = None,
         cache: bool = False,
     ):
@@ -163,8 +163,10 @@ class ImageFolderDataset(_ImageDataset):
         if partial:
             check_root(classes)
             classes = _sub_folders(Path(classes).expanduser())
-        scanned = self._scan_folders(classes, partial) if ann_file is None else self._scan_list(Path(ann_file), classes)
-        samples, found = scanned
+        if ann_file is None:
+            samples, found = self._scan_folders(classes, partial)
+        else:
+            samples, found = self._scan_list(Path(ann_file), classes)
         if indices is not None:
             samples = [samples[i] for i in indices]
         self.paths = [path for path, _ in samples]
@@ -181,18 +183,16 @@ class ImageFolderDataset(_ImageDataset):
                 f"{_abridged(unknown)}. Give as 'classes' the folder of the images that the model is trained on."
             )
         missing = [] if partial else sorted(set(wanted) - set(found))
-        if missing or not found:
+        if missing or not found or not wanted:
             reason = f"has no folder for the classes {', '.join(missing)}" if missing else "has no sub-folders"
             raise HypvisionError(
                 f"The data folder '{self.root}' {reason}. Expected: one folder a class with its images, e.g. "
                 f"'{self.root}/cat/0001.jpg'. Found: {_abridged(sorted(p.name for p in self.root.iterdir()))}."
             )
         try:
-            samples = tv_datasets.folder.make_dataset(
-                str(self.root),
-                {name: i for i, name in enumerate(wanted) if name in found},
-                tuple(sorted(SUFFIXES)),
-            )
+            present = set(found)
+            labels = {name: i for i, name in enumerate(wanted) if name in present}
+            samples = tv_datasets.folder.make_dataset(str(self.root), labels, tuple(sorted(SUFFIXES)))
         except FileNotFoundError as error:
             raise HypvisionError(
                 f"The data folder '{self.root}' has a class without images: {error}. Expected: files such as "

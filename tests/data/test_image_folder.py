@@ -71,6 +71,8 @@ def test_missing_root_names_path_and_layout(tmp_path):
 def test_wrong_layout(tmp_path, folder):
     with pytest.raises(HypvisionError, match="no folder for the classes cow"):
         ImageFolderDataset(folder, EVAL, classes=["cat", "cow"])
+    with pytest.raises(HypvisionError, match="no sub-folders"):
+        ImageFolderDataset(folder, EVAL, classes=[])
     (folder / "empty").mkdir()
     with pytest.raises(HypvisionError, match="class without images.*empty"):
         ImageFolderDataset(folder, EVAL)
