@@ -107,6 +107,7 @@ STUDY: dict[str, tuple[str, dict[str, Any]]] = {
     "recipe without mixers (layer scale 0)": (HCFORMER, RECIPE | network(layer_scale=(0.0, 0.1))),
     "recipe, layer scales 0.3": (HCFORMER, RECIPE | network(layer_scale=0.3)),
     "recipe with the stem of one convolution": (HCFORMER, RECIPE | network(stem="patch")),
+    "recipe with the stem of residual blocks": (HCFORMER, RECIPE | network(stem="residual")),
     "recipe without locality": (HCFORMER, RECIPE | network(locality=0.0)),
     "recipe, locality 1": (HCFORMER, RECIPE | network(locality=1.0)),
     "recipe, locality 4": (HCFORMER, RECIPE | network(locality=4.0)),

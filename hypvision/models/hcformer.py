@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.layers import DropPath, SelectAdaptivePool2d, calculate_drop_path_rates, get_device_dtype, trunc_normal_
+from timm.layers import (
+    GELU,
+    ConvNormAct,
+    DropPath,
+    SelectAdaptivePool2d,
+    calculate_drop_path_rates,
+    get_device_dtype,
+    trunc_normal_,
+)
 from timm.models import (
     generate_default_cfgs,
     register_model,
@@ -24,6 +32,7 @@ from timm.models import (
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_args
 from timm.models._manipulate import checkpoint
+from timm.models.resnet import BasicBlock
 from torch import Tensor, nn
 
 from hypvision.checkpoints.pretrained import pretrained_overlay
@@ -210,8 +219,9 @@ class HCFormer(StagedModel):
         window_level: whether a stage has the Lorentzian window level.
         img_size: nominal input side; sets the size of the position biases, not the sizes that the model accepts.
         patch_size: kernel and stride of the stem (4 as published; 2 or 1 for small images such as CIFAR).
-        stem: ``"patch"``, one convolution of kernel ``patch_size`` (as published), or ``"conv"``, two or more of kernel
-            3 with GroupNorm and GELU between, whose strides come to ``patch_size`` (a power of two).
+        stem: ``"patch"``, one convolution of kernel ``patch_size`` (as published); ``"conv"``, two or more of kernel
+            3 with GroupNorm and GELU between, whose strides come to ``patch_size`` (a power of two); or ``"residual"``,
+            as many, with BatchNorm, and after each but the first a residual block of two, as in a ResNet.
         local_conv: a depthwise 3x3 convolution, added to the map before each block (not in the paper).
         curvature, pad, lift, mixer_norm, alpha, window_alpha, center, locality: see
             :class:`~hypvision.nn.ClusterMixer`.
@@ -444,17 +454,22 @@ def _stem(stem: str, in_chans: int, dim: int, patch_size: int, factory: dict[str
     """From the image ``(B, in_chans, H, W)`` to the first map, smaller by ``patch_size``."""
     if stem == "patch":
         return nn.Conv2d(in_chans, dim, patch_size, stride=patch_size, **factory)
-    if stem != "conv":
-        raise ValueError(f"stem must be 'patch' or 'conv', got {stem!r}.")
+    if stem not in ("conv", "residual"):
+        raise ValueError(f"stem must be 'patch', 'conv' or 'residual', got {stem!r}.")
     halvings = patch_size.bit_length() - 1
     if patch_size != 2**halvings:
-        raise ValueError(f"stem='conv' makes maps smaller by a patch_size that is a power of two, got {patch_size}.")
-    strides = [1] * (2 - halvings) + [2] * halvings
+        raise ValueError(f"stem={stem!r} makes maps smaller by a patch_size that is a power of two, got {patch_size}.")
     layers: list[nn.Module] = []
-    for i, stride in enumerate(strides):
-        if i > 0:
-            layers += [MapNorm(dim, **factory), nn.GELU()]
-        layers.append(nn.Conv2d(dim if i > 0 else in_chans, dim, 3, stride=stride, padding=1, **factory))
+    for i, stride in enumerate([1] * (2 - halvings) + [2] * halvings):
+        channels = dim if i > 0 else in_chans
+        if stem == "residual":
+            layers.append(ConvNormAct(channels, dim, 3, stride=stride, act_layer=GELU, **factory))
+            if i > 0:
+                layers.append(BasicBlock(dim, dim, act_layer=GELU, **factory))
+        else:
+            if i > 0:
+                layers += [MapNorm(dim, **factory), nn.GELU()]
+            layers.append(nn.Conv2d(channels, dim, 3, stride=stride, padding=1, **factory))
     return nn.Sequential(*layers)
 
 
@@ -578,8 +593,9 @@ def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], **kwa
     kwargs = {**args, **own, **kwargs}
     if kwargs.get("features_only"):
         kwargs.setdefault("feature_norms", True)
-    if kwargs.get("stem") == "conv":  # where timm changes the input channels of weights
-        kwargs["pretrained_cfg_overlay"] = {"first_conv": "stem.0"} | (kwargs.get("pretrained_cfg_overlay") or {})
+    first = {"conv": "stem.0", "residual": "stem.0.conv"}.get(kwargs.get("stem"))
+    if first is not None:  # where timm changes the input channels of weights
+        kwargs["pretrained_cfg_overlay"] = {"first_conv": first} | (kwargs.get("pretrained_cfg_overlay") or {})
     stages = kwargs["layers"]
     levels = len(stages) if isinstance(stages, (tuple, list)) else 4  # the constructor says what is wrong with another
     model = build_model(

@@ -114,7 +114,8 @@ def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
 
 # By a part of their weights' names: options that the published network does not have.
 _OWN_OPTIONS = {
-    r"stem\.\d": 'stem="conv"',
+    r"stem\.0\.(weight|bias)$": 'stem="conv"',
+    r"stem\.0\.conv\.": 'stem="residual"',
     r"\.local\.": "local_conv=True",
     r"\.mixer\.locality$": "locality",
     r"\.mixer\.norm\.": "mixer_norm=True",

@@ -328,17 +328,27 @@ def test_mlp_under_autocast_matches_plain_operations():
         torch.testing.assert_close(one, other, rtol=0.02, atol=0.02 * other.abs().max().item())
 
 
-def test_stems_and_local_convolutions():
+@pytest.mark.parametrize("stem", ["conv", "residual"])
+def test_stems_and_local_convolutions(stem):
     x = image(2, 64, 64)
     for patch_size in (1, 2, 4, 8):
-        model = micro(stem="conv", patch_size=patch_size, local_conv=True)
-        assert sum(isinstance(module, torch.nn.Conv2d) for module in model.stem) == (3 if patch_size == 8 else 2)
+        model = micro(stem=stem, patch_size=patch_size, local_conv=True)
+        convolutions = sum(isinstance(module, torch.nn.Conv2d) for module in model.stem.modules())
+        levels = 3 if patch_size == 8 else 2
+        assert convolutions == (levels if stem == "conv" else levels + 2 * (levels - 1))
         assert model.stem(x).shape[-2:] == (64 // patch_size, 64 // patch_size)
         assert model(x).shape == (2, 5)
+    with pytest.raises(ValueError, match="power of two, got 6"):
+        micro(stem=stem, patch_size=6, img_size=64)
     with pytest.raises(ValueError, match="stem"):
         micro(stem="fancy")
-    with pytest.raises(ValueError, match="power of two, got 6"):
-        micro(stem="conv", patch_size=6, img_size=64)
+
+
+@pytest.mark.parametrize(("stem", "first"), [("patch", "stem"), ("conv", "stem.0"), ("residual", "stem.0.conv")])
+def test_the_first_convolution_of_every_stem_is_named(stem, first):
+    model = timm.create_model("hcformer_nano", stem=stem, patch_size=8, device="meta")
+    assert model.pretrained_cfg["first_conv"] == first
+    assert model.get_submodule(first).in_channels == 3
 
 
 def test_local_convolutions_start_as_nothing_and_then_mix_neighbours():

@@ -146,10 +146,11 @@ def test_mistakes_are_explained(tmp_path, official):
     fails("no known HCFormer: it has .2, 2, 6, 2. blocks a stage and 40 channels", save(odd, tmp_path / "odd.pth"))
     part = {name: value for name, value in official.items() if not name.startswith("network.0.")}
     fails("only a part", save(part, tmp_path / "part.pth"))
-    options = dict(stem="conv", local_conv=True, locality=1.0, mixer_norm=True)
-    ours = timm.create_model("hcformer_nano", num_classes=2, img_size=32, patch_size=2, **options)
-    own = 'stem="conv", local_conv=True, locality, mixer_norm=True, which the official code does not have'
-    fails(own, save(ours.state_dict(), tmp_path / "own.pth"), to_official=True)
+    for stem in ("conv", "residual"):
+        options = dict(stem=stem, local_conv=True, locality=1.0, mixer_norm=True)
+        ours = timm.create_model("hcformer_nano", num_classes=2, img_size=32, patch_size=2, **options)
+        own = f'stem="{stem}", local_conv=True, locality, mixer_norm=True, which the official code does not have'
+        fails(own, save(ours.state_dict(), tmp_path / "own.pth"), to_official=True)
     (tmp_path / "broken.pth").write_bytes(b"not a checkpoint")
     fails("broken.pth' is damaged", tmp_path / "broken.pth")
     (tmp_path / "broken.safetensors").write_bytes(b"not a checkpoint")
