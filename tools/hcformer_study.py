@@ -4,11 +4,13 @@
 Trains ``configs/hcformer/hcformer-nano_diagnosis_cifar10.py`` (every third training image of CIFAR-10) for two epochs
 once for each change and seed, one change at a time, from the published network and from the recipe for small data, and
 measures top-1 on images held out of the training set, the sharpness of the assignments (*excess*: 0 uniform, 1 hard),
-what the mixers add, and the temperatures after training. Variants with patches of 4, whose step takes 0.4 of the time,
-get five epochs. Prints the table and writes it to OUT/table.md. Each run's numbers lie in RESULTS and are not computed
-again, and a run that was cut goes on from its last epoch (its minutes count from there): a study that was stopped goes
-on with the same command. ``--results configs/hcformer/curves/study.json --seeds 2`` prints the table in
-configs/hcformer/README.md.
+what the mixers add, the share of the gradient that reaches what places the centres, and the temperatures after
+training. Variants with patches of 4, whose step takes 0.4 of the time, get five epochs. Prints the table and writes it
+to OUT/table.md. Each run's numbers lie in RESULTS and are not computed again, and a run that was cut goes on from its
+last epoch (its minutes count from there): a study that was stopped goes on with the same command.
+``--amp --seeds 2 --results configs/hcformer/curves/study.json`` prints the table in
+configs/hcformer/README.md. A file of results belongs to one precision and one set of ``--cfg-options``: other runs need
+another.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ FOUR = network(patch_size=2, fold=(4, 2, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 1,
 # Maps of 8, 4, 2 and 1 pixels: fewer windows and centres.
 COARSE = network(patch_size=4, fold=(2, 1, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 1, 1)) | epochs(5)
 SHARP = network(center=True, alpha=3.0, window_alpha=4.0)
+PLAIN = augmentation(auto_augment=None, re_prob=0.0)
 LOCAL = network(stem="conv", local_conv=True)
 NEAR = network(stem="conv", locality=2.0)  # the mixers themselves see to what is near
 
@@ -94,7 +97,7 @@ STUDY: dict[str, tuple[str, dict[str, Any]]] = {
     "AdamW, rate 3e-4": (HCFORMER, optimizer(lr=3e-4)),
     "AdamW, rate 3e-3": (HCFORMER, optimizer(lr=3e-3)),
     "Muon, rate 4e-3": (HCFORMER, MUON),
-    "no RandAugment, no erasing": (HCFORMER, augmentation(auto_augment=None, re_prob=0.0)),
+    "no RandAugment, no erasing": (HCFORMER, PLAIN),
     "stem, local_conv, sharp, Muon": (HCFORMER, LOCAL | SHARP | MUON),
     "stem, local_conv, sharp, Muon, patches of 4, 5 epochs": (HCFORMER, LOCAL | SHARP | MUON | COARSE),
     "stem, locality 2, sharp, Muon, patches of 4, 5 epochs": (HCFORMER, NEAR | SHARP | MUON | COARSE),
@@ -117,13 +120,20 @@ STUDY: dict[str, tuple[str, dict[str, Any]]] = {
     "recipe with AdamW, rate 1e-3": (HCFORMER, RECIPE | optimizer(type="AdamW", lr=1e-3)),
     "recipe, Muon at 2e-3": (HCFORMER, RECIPE | optimizer(lr=2e-3)),
     "recipe, Muon at 8e-3": (HCFORMER, RECIPE | optimizer(lr=8e-3)),
-    "recipe without RandAugment, erasing": (HCFORMER, RECIPE | augmentation(auto_augment=None, re_prob=0.0)),
+    "recipe without RandAugment, erasing": (HCFORMER, RECIPE | PLAIN),
+    "recipe, patches of 4, 5 epochs": (HCFORMER, RECIPE | COARSE),
     "ResNet-10-T": (RESNET, {}),
     "ResNet-10-T, AdamW, rate 3e-3": (RESNET, optimizer(lr=3e-3)),
     "ResNet-10-T, Muon": (RESNET, MUON),
+    "ResNet-10-T, Muon at 2e-3": (RESNET, MUON | optimizer(lr=2e-3)),
+    "ResNet-10-T, Muon at 8e-3": (RESNET, MUON | optimizer(lr=8e-3)),
+    "ResNet-10-T, Muon, no RandAugment, no erasing": (RESNET, MUON | PLAIN),
     "ViT": (VIT, {}),
     "ViT, AdamW, rate 3e-3": (VIT, optimizer(lr=3e-3)),
     "ViT, Muon": (VIT, MUON),
+    "ViT, Muon at 2e-3": (VIT, MUON | optimizer(lr=2e-3)),
+    "ViT, Muon at 8e-3": (VIT, MUON | optimizer(lr=8e-3)),
+    "ViT, Muon, no RandAugment, no erasing": (VIT, MUON | PLAIN),
 }
 
 
@@ -131,7 +141,8 @@ def run(name: str, seed: int, folder: Path, options: dict[str, Any], amp: bool) 
     """Train one variant: top-1 in percent, minutes, and for a clustering network what the last blocks of stages do.
 
     ``excess``, ``window``: by stages; None for a stage of a single centre. ``mixer``: what the mixer adds to its map,
-    as a share of it (root mean squares), by stages. ``alpha``: mean of all blocks.
+    as a share of it (root mean squares), by stages. ``grad``: norm of the loss's gradient at the features that place
+    the centres, over that at the values, by stages. ``alpha``: mean of all blocks.
     """
     config, changes = STUDY[name]
     start = time.process_time()
@@ -141,10 +152,11 @@ def run(name: str, seed: int, folder: Path, options: dict[str, Any], amp: bool) 
     model, clustering = runner.model.eval(), runner.model.backbone
     if hasattr(clustering, "forward_assignments"):
         dataset = runner.val_dataloader.dataset
-        inputs = torch.stack([dataset[i]["inputs"] for i in spread(len(dataset), 256)])
-        blocks = diagnose(model, clustering, inputs, None)
+        samples = [dataset[i] for i in spread(len(dataset), 256)]
+        inputs = torch.stack([sample["inputs"] for sample in samples])
+        blocks = diagnose(model, clustering, inputs, torch.tensor([sample["label"] for sample in samples]))
         last = {block["stage"]: block for block in blocks}
-        row |= {key: [block.get(key) for block in last.values()] for key in ("excess", "window", "mixer")}
+        row |= {key: [block.get(key) for block in last.values()] for key in ("excess", "window", "mixer", "grad")}
         row["alpha"] = statistics.mean(block["alpha"] for block in blocks)
     return row
 
@@ -157,8 +169,9 @@ def _top1(runner) -> float:
 def table(results: dict[str, dict[str, Any]], names: list[str], seeds: int) -> str:
     """Markdown: a row for each variant that has a result, the mean over its seeds and half their range."""
     lines = [
-        "| change | top-1 | excess, stages 1 to 4 | window level | mixers add, % | alpha | runs | core-minutes |",
-        "|---|--:|---|---|---|--:|--:|--:|",
+        "| change | top-1 | excess, stages 1 to 4 | window level | mixers add, % | gradient, % | alpha | runs "
+        "| core-minutes |",
+        "|---|--:|---|---|---|---|--:|--:|--:|",
     ]
     for name in names:
         rows = [results[key] for seed in range(seeds) if (key := key_of(name, seed)) in results]
@@ -167,7 +180,12 @@ def table(results: dict[str, dict[str, Any]], names: list[str], seeds: int) -> s
         top1 = [row["top1"] for row in rows]
         apart = f" ± {(max(top1) - min(top1)) / 2:.1f}" if len(rows) > 1 else ""
         alpha = f"{statistics.mean(row['alpha'] for row in rows):.2f}" if "alpha" in rows[0] else ""
-        sharp = [_stages(rows, "excess"), _stages(rows, "window"), _stages(rows, "mixer", 100)]
+        sharp = [
+            _stages(rows, "excess"),
+            _stages(rows, "window"),
+            _stages(rows, "mixer", 100),
+            _stages(rows, "grad", 100),
+        ]
         cells = [name, f"{statistics.mean(top1):.1f}{apart}", *sharp, alpha]
         lines.append("| " + " | ".join([*cells, str(len(rows)), f"{sum(row['minutes'] for row in rows):.0f}"]) + " |")
     total = sum(row["minutes"] for row in results.values()) / 60
@@ -175,8 +193,8 @@ def table(results: dict[str, dict[str, Any]], names: list[str], seeds: int) -> s
 
 
 def _stages(rows: list[dict[str, Any]], key: str, unit: float = 1) -> str:
-    """Means over runs of the stages that have a number."""
-    columns = [values for values in zip(*(row.get(key, []) for row in rows)) if None not in values]
+    """Means over the runs that tell, of the stages that have a number."""
+    columns = [values for values in zip(*(row[key] for row in rows if key in row)) if None not in values]
     return ", ".join(f"{unit * statistics.mean(values):.2g}" for values in columns)
 
 

@@ -1,12 +1,15 @@
-# HCFormer-nano on photos of 128 pixels, 33 a class, in 45 minutes of one CPU core: the recipe for small data with Muon,
-# and layer scales of mixers that keep their first value.
+# HCFormer-nano on photos of 128 pixels, 33 a class, in an hour of one CPU core: the recipe for small data with Muon, and
+# layer scales of mixers that keep their first value. Photos have more fine detail before the first map than images of 32
+# pixels: a stem of residual blocks and wider first stages are worth 14 points on validation photos (20 epochs).
 _base_ = [
     "../_base_/models/hcformer_nano_clusters.py",
     "../_base_/datasets/grocery.py",
     "../_base_/schedules/cifar10_adamw.py",
     "../_base_/default_runtime.py",
 ]
-model = dict(backbone=dict(num_classes=81, img_size=128, patch_size=8))
+model = dict(
+    backbone=dict(num_classes=81, img_size=128, patch_size=8, stem="residual", dims=(64, 128, 196, 224)),
+)
 train_cfg = dict(max_epochs=60, val_interval=20)
 auto_scale_lr = dict(enable=False)
 optim_wrapper = dict(

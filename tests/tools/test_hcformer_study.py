@@ -56,12 +56,18 @@ def test_runs_are_kept_and_not_repeated(monkeypatch, data, tmp_path, capsys):
     assert 0 <= ours["top1"] <= 100 and "excess" not in other
     assert len(ours["excess"]) == 4 and 0.3 < ours["excess"][0] < 1  # so it begins
     assert len(ours["mixer"]) == 4 and all(share > 0 for share in ours["mixer"])
+    assert len(ours["grad"]) == 4 and all(share > 0 for share in ours["grad"])
     assert ours["window"][2:] == [None, None] and ours["alpha"] == pytest.approx(3, abs=0.1)
     results["ResNet-10-T, seed 0"]["top1"] = 12.3
     results["ResNet-10-T, seed 1"] = {"top1": 13.3, "minutes": 6.0}
+    # A run of an earlier version, which did not measure the gradient: the column is of those that did.
+    earlier = {key: value for key, value in ours.items() if key != "grad"}
+    results["center, alpha 3, window alpha 4, seed 1"] = earlier | {"top1": ours["top1"]}
     (tmp_path / "results.json").write_text(json.dumps(results))
     capsys.readouterr()
     assert tool(monkeypatch, *only, 2, "--cfg-options", *few) == 0
-    assert "| ResNet-10-T | 12.8 ± 0.5 |" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "| ResNet-10-T | 12.8 ± 0.5 |" in out
+    assert f"| {', '.join(f'{100 * share:.2g}' for share in ours['grad'])} |" in out
     assert tool(monkeypatch, "--only", "ResNet-11", "--out", tmp_path) == 2
     assert "ResNet-10-T" in capsys.readouterr().err
