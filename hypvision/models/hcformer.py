@@ -221,7 +221,8 @@ class HCFormer(StagedModel):
         patch_size: kernel and stride of the stem (4 as published; 2 or 1 for small images such as CIFAR).
         stem: ``"patch"``, one convolution of kernel ``patch_size`` (as published); ``"conv"``, two or more of kernel
             3 with GroupNorm and GELU between, whose strides come to ``patch_size`` (a power of two); or ``"residual"``,
-            as many, with BatchNorm, and after each but the first a residual block of two, as in a ResNet.
+            as many, with BatchNorm, and after each but the first a residual block of two, as in a ResNet. It brings
+            statistics of the batch into a network that has none otherwise: not for batches of one or two images.
         local_conv: a depthwise 3x3 convolution, added to the map before each block (not in the paper).
         curvature, pad, lift, mixer_norm, alpha, window_alpha, center, locality: see
             :class:`~hypvision.nn.ClusterMixer`.

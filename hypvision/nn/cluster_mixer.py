@@ -90,8 +90,7 @@ class ClusterMixer(nn.Module):
             features with the exponential map at the origin.
         norm: GroupNorm over the concatenated levels before the output projection (in the paper, not in its code).
         alpha, window_alpha: initial values of the two temperatures, which multiply similarity and distance. At the
-            published 1 a softmax of cosines is near uniform, all centres are one, and little of the gradient reaches
-            the features that would tell them apart.
+            published 1 a softmax of cosines is near uniform, and all centres are nearly one.
         center: compare features without their mean: over the pixels of a window at patch level, over the windows at
             window level. What all have in common tells no centres apart, but makes all cosines alike.
         locality: initial value of what multiplies, in each head, the squared distance between a pixel and the cell
