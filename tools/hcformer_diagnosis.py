@@ -11,7 +11,8 @@ Prints a line for each block of the network of a config, with trained weights or
   centres, over that at the weights of the values; and of the temperature's gradient, absolute.
 
 Of a segmenter also the purity of the clusters on the masks of the data, beside that of equally many grid cells
-(``grid``) and of the same network's clusters with the temperatures at 0, which see places alone (``place``).
+(``grid``; ``error``: standard error of the difference over images) and of the same network's clusters with the
+temperatures at 0, which see places alone (``place``).
 ``--ablate`` (classifiers): top-1 on all validation data with the mixers' share taken away, or what they see; nothing
 is trained again. ``--draw FILE`` paints the assignments of the last block of each stage for some images,
 ``--json FILE`` keeps numbers.
@@ -87,7 +88,7 @@ def ablations(model, network, dataset) -> list[dict[str, float]]:
     variants |= {"content": (blocks, CONTENT), "assignments (uniform)": (blocks, ASSIGNMENT)}
     right = dict.fromkeys(variants, 0)
     loader = torch.utils.data.DataLoader(dataset, batch_size=128)
-    for batch in progress(loader, len(loader), "batch"):
+    for batch in progress(loader, len(loader), "step"):
         for name, (chosen, parameters) in variants.items():
             with without(chosen, parameters), torch.no_grad():
                 right[name] += (model(batch["inputs"]).argmax(1) == batch["label"]).sum().item()
@@ -170,10 +171,14 @@ def purities(model, network, dataset, count: int) -> list[dict[str, float]]:
             if assignment.patch.shape[2] > 1:
                 place, _ = cluster_purity(places[stage], classes)
                 found.setdefault(stage, []).append((*cluster_purity(assignment, classes), place))
-    means = {stage: torch.tensor(values).mean(0).tolist() for stage, values in found.items()}
-    return [
-        {"stage": stage, "purity": mine, "grid": grid, "place": place} for stage, (mine, grid, place) in means.items()
-    ]
+    rows = []
+    for stage, values in found.items():
+        purity, grid, place = torch.tensor(values).T
+        row = {"stage": stage, "purity": purity.mean(), "grid": grid.mean(), "place": place.mean()}
+        if len(values) > 1:
+            row["error"] = (purity - grid).std() / len(values) ** 0.5
+        rows.append({name: float(value) if name != "stage" else value for name, value in row.items()})
+    return rows
 
 
 def spread(length: int, count: int) -> list[int]:

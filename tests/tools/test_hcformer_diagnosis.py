@@ -65,6 +65,7 @@ def test_a_segmenter(monkeypatch, data, tmp_path, capsys):
     found = json.loads(path.read_text())
     assert [row["stage"] for row in found["purity"]] == [0, 1, 2, 3] and len(found["blocks"]) == 4
     assert all(0 < row[key] <= 1 for row in found["purity"] for key in ("purity", "grid", "place"))
+    assert all(0 <= row["error"] < 0.5 for row in found["purity"])
     assert (
         tool(monkeypatch, config, "--ablate", *where, *options) == 2
         and "give a classifier's" in capsys.readouterr().err
