@@ -174,10 +174,10 @@ def purities(model, network, dataset, count: int) -> list[dict[str, float]]:
     rows = []
     for stage, values in found.items():
         purity, grid, place = torch.tensor(values).T
-        row = {"stage": stage, "purity": purity.mean(), "grid": grid.mean(), "place": place.mean()}
+        row = {"stage": stage, "purity": purity.mean().item(), "grid": grid.mean().item(), "place": place.mean().item()}
         if len(values) > 1:
-            row["error"] = (purity - grid).std() / len(values) ** 0.5
-        rows.append({name: float(value) if name != "stage" else value for name, value in row.items()})
+            row["error"] = (purity - grid).std().item() / len(values) ** 0.5
+        rows.append(row)
     return rows
 
 
