@@ -8,7 +8,8 @@ Prints a line for each block of the network of a config, with trained weights or
 - ``alpha`` the two temperatures, ``bias`` and ``scale`` root mean squares of position bias and layer scales;
 - ``mixer`` and ``mlp``: root mean square of what the branch adds over that of what it is added to;
 - ``grad`` (classifiers): norm of the loss's gradient at the weights of the similarity features, which place the
-  centres, over that at the weights of the values; and of the temperature's gradient, absolute.
+  centres, over that at the weights of the values, where a mixer adds something; and of the temperature's gradient,
+  absolute.
 
 Of a segmenter also the purity of the clusters on the masks of the data, beside that of equally many grid cells
 (``grid``; ``error``: standard error of the difference over images) and of the same network's clusters with the
@@ -27,7 +28,7 @@ from pathlib import Path
 import torch
 
 from hypvision.errors import HypvisionError, guard
-from hypvision.files import write_json
+from hypvision.files import check_output, write_json
 from hypvision.inference.progress import progress
 
 
@@ -124,8 +125,9 @@ def gradients(model, network, inputs: torch.Tensor, labels: torch.Tensor) -> lis
     rows = []
     for *_, block in blocks_of(network):
         mixer = block.mixer
-        feature, value = mixer.feature.weight.grad.norm(), mixer.value.weight.grad.norm()
-        rows.append({"grad": (feature / value).item(), "grad_alpha": mixer.alpha.grad.abs().item()})
+        feature, value = (p.weight.grad.norm().item() for p in (mixer.feature, mixer.value))
+        rows.append({"grad": feature / value} if value else {})
+        rows[-1]["grad_alpha"] = mixer.alpha.grad.abs().item()
     model.zero_grad()
     return rows
 
@@ -230,6 +232,14 @@ def run(args: Namespace) -> None:
     config = load_config(args.config, parse_options(args.cfg_options))
     init_default_scope(config.get("default_scope", "mmengine"))
     segmenter = config.get("default_scope") == "mmseg"
+    if args.images < 1:
+        raise HypvisionError(f"--images {args.images}: give at least 1.")
+    if args.ablate and segmenter:
+        raise HypvisionError("--ablate measures top-1, which a segmenter does not have: give a classifier's config.")
+    if args.draw and segmenter:
+        raise HypvisionError("--draw paints for classifiers; use 'hypvision explain' for images of a segmenter.")
+    for path in filter(None, (args.draw, args.json)):
+        check_output(path)
     if segmenter:
         import hypvision.openmmlab.datasets.segmentation  # noqa: F401 - registers its data sets
     model, network = build(config, args.weights)
@@ -248,15 +258,9 @@ def run(args: Namespace) -> None:
         labels = torch.tensor([sample["label"] for sample in chosen])
     result["blocks"] = diagnose(model, network, inputs, labels)
     if args.ablate:
-        if labels is None:
-            raise HypvisionError(
-                "--ablate measures top-1, which a segmenter does not have: give a classifier's config."
-            )
         result["ablations"] = ablations(model, network, dataset)
     for rows in result.values():
         print(table(rows), end="\n\n")
-    if args.draw and segmenter:
-        raise HypvisionError("--draw paints for classifiers; use 'hypvision explain' for images of a segmenter.")
     if args.draw:
         places = spread(len(dataset), args.images)[:: max(args.images // 8, 1)][:8]
         few = torch.stack([dataset[i]["inputs"] for i in places])

@@ -10,7 +10,7 @@ to OUT/table.md. Each run's numbers lie in RESULTS and are not computed again, a
 last epoch (its minutes count from there): a study that was stopped goes on with the same command.
 ``--amp --seeds 2 --results configs/hcformer/curves/study.json`` prints the table in
 configs/hcformer/README.md. A file of results belongs to one precision and one set of ``--cfg-options``: other runs need
-another.
+another. (Their folders below OUT differ by themselves.)
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 from hcformer_diagnosis import diagnose, spread
@@ -108,7 +109,10 @@ STUDY: dict[str, tuple[str, dict[str, Any]]] = {
     "stem, locality 2, sharp, Muon, four centres for 16 pixels": (HCFORMER, NEAR | SHARP | MUON | FOUR),
     "recipe: the same, layer scales of mixers fixed": (HCFORMER, RECIPE),
     "recipe without mixers (layer scale 0)": (HCFORMER, RECIPE | network(layer_scale=(0.0, 0.1))),
+    "recipe, layer scales 1e-5": (HCFORMER, RECIPE | network(layer_scale=1e-5)),
     "recipe, layer scales 0.3": (HCFORMER, RECIPE | network(layer_scale=0.3)),
+    "recipe, MLPs as published": (HCFORMER, RECIPE | network(mlp_ratios=(8, 8, 4, 4))),
+    "recipe, position biases fixed at 0": (HCFORMER, RECIPE | fixed("layer_scale1", "mixer.bias", "mixer.window_bias")),
     "recipe with the stem of one convolution": (HCFORMER, RECIPE | network(stem="patch")),
     "recipe with the stem of residual blocks": (HCFORMER, RECIPE | network(stem="residual")),
     "recipe without locality": (HCFORMER, RECIPE | network(locality=0.0)),
@@ -203,6 +207,12 @@ def key_of(name: str, seed: int) -> str:
     return f"{name}, seed {seed}"
 
 
+def _folder(key: str, options: dict[str, Any], amp: bool) -> str:
+    """Of a run, which goes on from there: another one for other options or another precision."""
+    settings = f"-{crc32(repr((amp, sorted(options.items()))).encode()):08x}" if amp or options else ""
+    return re.sub(r"[^\w.]+", "-", key) + settings
+
+
 def study(args: Namespace) -> None:
     """Whatever is missing, seed by seed, and the table after each run."""
     unknown = [name for name in args.only if name not in STUDY]
@@ -217,7 +227,7 @@ def study(args: Namespace) -> None:
             key = key_of(name, seed)
             results = read_json(path) if path.is_file() else {}
             if key not in results:
-                row = run(name, seed, out / re.sub(r"[^\w.]+", "-", key), options, args.amp)
+                row = run(name, seed, out / _folder(key, options, args.amp), options, args.amp)
                 results = read_json(path) if path.is_file() else {}  # another process may have added to it
                 write_json(path, {**results, key: row}, indent=1)
     found = table(read_json(path), list(STUDY), args.seeds)

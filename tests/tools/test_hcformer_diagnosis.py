@@ -1,11 +1,15 @@
 """The diagnosis tool on small networks and drawn images: what it prints, keeps and refuses."""
 
+import copy
+import functools
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from hypvision.data.export import export
 
@@ -48,9 +52,11 @@ def test_a_classifier(monkeypatch, data, tmp_path, capsys):
 
     few = [f"model.backbone.{item}" for item in ("locality=2.0", "layer_scale=[0,3.0]")]  # mixers that add nothing
     assert tool(monkeypatch, config, "--ablate", "--json", path, "--cfg-options", *options, *few) == 0
-    rows = json.loads(path.read_text())["ablations"]
+    found = json.loads(path.read_text())
+    rows = found["ablations"]
     assert [row["without"] for row in rows][:3] == ["nothing", "all mixers", "mixers of stage 0"] and len(rows) == 8
     assert len({row["top1"] for row in rows}) == 1 and 0 < rows[0]["top1"] < 100
+    assert not any("grad" in row for row in found["blocks"])  # nothing reaches the values, either
 
     assert tool(monkeypatch, ROOT / "configs/baselines/resnet10t_cifar10.py", "--cfg-options", options[0]) == 2
     assert "does not cluster" in capsys.readouterr().err
@@ -58,23 +64,50 @@ def test_a_classifier(monkeypatch, data, tmp_path, capsys):
 
 def test_a_segmenter(monkeypatch, data, tmp_path, capsys):
     config = ROOT / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py"
-    options = [*(f"model.backbone.{item}" for item in SMALL), "model.neck.in_channels=[8,16,24,32]"]
+    options = [*(f"model.backbone.{item}" for item in (*SMALL, "alpha=8.0")), "model.neck.in_channels=[8,16,24,32]"]
     path = tmp_path / "numbers.json"
-    where = ["--json", path, "--images", 2, "--cfg-options", f"data_root={data / 'camvid'}"]
-    assert tool(monkeypatch, config, *where, *options) == 0
+    where = ["--json", path, "--cfg-options", f"data_root={data / 'camvid'}", *options]
+    assert tool(monkeypatch, config, "--images", 2, *where) == 0
     found = json.loads(path.read_text())
     assert [row["stage"] for row in found["purity"]] == [0, 1, 2, 3] and len(found["blocks"]) == 4
     assert all(0 < row[key] <= 1 for row in found["purity"] for key in ("purity", "grid", "place"))
-    assert all(0 <= row["error"] < 0.5 for row in found["purity"])
-    assert (
-        tool(monkeypatch, config, "--ablate", *where, *options) == 2
-        and "give a classifier's" in capsys.readouterr().err
-    )
+    # Places alone are no help before training: all pixels of a window go to one centre.
+    assert all(row["place"] < min(row["purity"], row["grid"]) for row in found["purity"][:2])
+    assert tool(monkeypatch, config, "--images", 1, *where) == 0
+    for both, first in zip(found["purity"], json.loads(path.read_text())["purity"]):
+        of_both, of_first = (row["purity"] - row["grid"] for row in (both, first))
+        assert both["error"] == pytest.approx(abs(of_both - of_first), abs=1e-6) and "error" not in first
+
+    path.unlink()
+    for option, why in (("--ablate", "classifier's"), ("--draw", "paints for classifiers"), ("--images", "at least 1")):
+        value = {"--draw": [tmp_path / "no.png"], "--images": [0]}.get(option, [])
+        assert tool(monkeypatch, config, option, *value, *where) == 2 and why in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_what_is_taken_away_is_away():
+    """Labels are what the network says without its mixers, without content, ...: there it is always right."""
+    import hypvision.models
+
+    torch.manual_seed(0)
+    module = runpy.run_path(str(ROOT / "tools/hcformer_diagnosis.py"))
+    few = dict(layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2,) * 4, head_dim=4, mlp_ratios=(2,) * 4)
+    build = functools.partial(hypvision.models.HCFormer, num_classes=10, img_size=32, patch_size=2, locality=1.0, **few)
+    network = build(layer_scale=3.0).eval()
+    zeros = {"all mixers": r"layer_scale1", "content": r"mixer\.(window_)?alpha"}
+    zeros["assignments (uniform)"] = zeros["content"] + r"|mixer\.locality"  # position biases are 0 as they begin
+    images = 3 * torch.randn(64, 3, 32, 32)
+    for name, pattern in zeros.items():
+        other = copy.deepcopy(network)
+        other.load_state_dict({k: 0 * v if re.search(pattern, k) else v for k, v in network.state_dict().items()})
+        with torch.no_grad():
+            labels = other(images).argmax(1)
+        data = [{"inputs": image, "label": label} for image, label in zip(images, labels)]
+        found = {row["without"]: row["top1"] for row in module["ablations"](network, network, data)}
+        assert [variant for variant, top1 in found.items() if top1 == 100] == [name], found
 
 
 def test_parameters_are_away_for_a_while():
-    import torch
-
     import hypvision.models
 
     network = hypvision.models.HCFormer(

@@ -40,10 +40,24 @@ def test_every_variant_is_a_config():
         with torch.device("meta"):
             model = MODELS.build(loaded.model)
         groups = build_optim_wrapper(model, loaded.optim_wrapper).optimizer.param_groups
-        still = {id(p) for group in groups if group["lr"] == 0 for p in group["params"]}
-        fixed[name] = {key.partition("blocks.")[2][2:] for key, p in model.named_parameters() if id(p) in still}
+        moved = {id(p) for group in groups for p in group["params"]}
+        fixed[name] = {key.partition("blocks.")[2][2:] for key, p in model.named_parameters() if id(p) not in moved}
     assert fixed["position biases fixed at 0"] == {"mixer.bias", "mixer.window_bias"}
     assert fixed["recipe, locality 4"] == {"layer_scale1"} and fixed["ViT, Muon"] == set()
+
+
+def test_the_table_in_the_readme_is_that_of_the_results():
+    study = runpy.run_path(str(TOOLS / "hcformer_study.py"))
+    folder = study["CONFIGS"] / "hcformer"
+    results = json.loads((folder / "curves/study.json").read_text())
+    assert study["table"](results, list(study["STUDY"]), 2).strip() in (folder / "README.md").read_text()
+
+
+def test_other_options_go_into_another_folder():
+    folder = runpy.run_path(str(TOOLS / "hcformer_study.py"))["_folder"]
+    folders = [folder("center, seed 1", options, amp) for options in ({}, {"a.b": 1}, {"a.b": 2}) for amp in (0, 1)]
+    assert folders[0] == "center-seed-1" and len(set(folders)) == 6
+    assert folder("x", {"a": 1, "b": 2}, True) == folder("x", {"b": 2, "a": 1}, True)
 
 
 def test_runs_are_kept_and_not_repeated(monkeypatch, data, tmp_path, capsys):
