@@ -290,9 +290,7 @@ class HCFormer(StagedModel):
         self.stem = _stem(stem, in_chans, dims[0], patch_size, factory)
         scales = tuple(layer_scale) if isinstance(layer_scale, (tuple, list)) else (layer_scale, layer_scale)
         if len(scales) != 2 or not all(isinstance(s, (int, float)) and 0 <= s < float("inf") for s in scales):
-            raise ValueError(
-                f"layer_scale must be a finite number >= 0, or two (mixers, MLPs), got {layer_scale!r}."
-            )
+            raise ValueError(f"layer_scale must be a finite number >= 0, or two (mixers, MLPs), got {layer_scale!r}.")
         rates = calculate_drop_path_rates(drop_path_rate, sum(layers))
         stages, self.feature_info, nominal = [], [], side // patch_size
         for i, depth in enumerate(layers):
