@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from hypvision.checkpoints.read import network_weights, tensor_problem
-from hypvision.checkpoints.renamed import current_names
 from hypvision.errors import HypvisionError
 
 __all__ = [
@@ -195,7 +194,7 @@ def check_finite(weights: Mapping[str, Tensor], source: str | Path | None = None
 def _named(weights: Mapping[str, Any]) -> dict[str, Tensor]:
     return {
         name.removeprefix("module."): value
-        for name, value in current_names(weights).items()
+        for name, value in weights.items()
         if isinstance(value, Tensor) and isinstance(name, str)
     }
 

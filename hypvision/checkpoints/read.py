@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hypvision.checkpoints.renamed import current_names
 from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import check_format, format_problem, unpack
 from hypvision.errors import HypvisionError
@@ -373,7 +372,7 @@ def network_weights(checkpoint: Mapping[str, Any], part: re.Pattern[str] | None 
     """
     weights = stored_weights(checkpoint)
     inside = {match[1]: value for name, value in weights.items() if part and (match := part.fullmatch(name))}
-    return current_names(unpack(inside or weights))
+    return unpack(inside or weights)
 
 
 def stored_weights(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -165,8 +165,8 @@ def foreign_setting(settings: Any) -> str | None:
     return None
 
 
-def read_metadata(path: str | Path, *entries: str) -> dict[str, Any]:
-    """The JSON in the first of these entries that the header of a safetensors file has; empty if it has none.
+def read_metadata(path: str | Path, entry: str) -> dict[str, Any]:
+    """The JSON in an entry of a safetensors file's header; empty if the header has no such entry.
 
     Raises:
         HypvisionError: not a safetensors file, or no mapping in its entry.
@@ -176,8 +176,8 @@ def read_metadata(path: str | Path, *entries: str) -> dict[str, Any]:
         length = int.from_bytes(file.read(8), "little")
         metadata = parse_json(file.read(length)).get("__metadata__") or {}
     try:
-        found = parse_json(next((metadata[entry] for entry in entries if entry in metadata), "{}"))
-    except (TypeError, ValueError):  # no text, no JSON
+        found = parse_json(metadata.get(entry, "{}"))
+    except (AttributeError, TypeError, ValueError):  # no mapping, no text, no JSON
         found = None
     if not isinstance(metadata, dict) or not isinstance(found, dict):
         raise HypvisionError(f"The header of '{path}' is not one of hypvision's. Download the file again.")

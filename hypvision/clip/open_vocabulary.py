@@ -28,8 +28,6 @@ __all__ = ["TUNING", "OpenVocabularyCLIP", "set_tuning"]
 TUNING = ("adapter", "attention", "text", "image", "full", "frozen")
 """What of CLIP trains: its adapters; queries and values (CAT-Seg); one of its towers; everything; nothing."""
 
-_FORMER = {"hyperbolic": "adapter"}  # as configs of earlier versions say it
-
 
 def set_tuning(model: nn.Module, mode: str) -> None:
     """Choose what of a CLIP model trains.
@@ -42,7 +40,6 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     Raises:
         HypvisionError: unknown mode, or ``"adapter"`` without one.
     """
-    mode = _FORMER.get(mode, mode)
     if mode not in TUNING:
         raise HypvisionError(f"There is no tuning '{mode}'. Use one of {', '.join(TUNING)}.")
     model.requires_grad_(mode == "full")
@@ -118,7 +115,6 @@ class OpenVocabularyCLIP(nn.Module):
         if synonyms not in ("first", "mean"):
             raise HypvisionError(f"synonyms is {synonyms!r}; use 'first' or 'mean'.")
         self.tokenizer = tokenizer
-        tune = _FORMER.get(tune, tune)
         if adapter is not None or tune == "adapter":
             if tune != "adapter":
                 raise HypvisionError(f"An adapter trains with tune='adapter', got '{tune}'. Leave out one of the two.")

@@ -56,25 +56,6 @@ KINDS = {
 
 OWN = "hypvision::"  # before the name of a shipped config in _base_, as "mmdet::" stands before those of mmdet
 
-# Modules that configs of earlier versions name in custom_imports, and where they are now.
-MOVED = {
-    "hypvision.mm": "hypvision.openmmlab",
-    "hypvision.mm.auxiliary_det": "hypvision.openmmlab.backbone_losses",
-    "hypvision.mm.auxiliary_seg": "hypvision.openmmlab.backbone_losses",
-    "hypvision.mm.det_datasets": "hypvision.openmmlab.datasets.detection",
-    "hypvision.mm.hyperclip": "hypvision.openmmlab.open_vocabulary.segmentation",
-    "hypvision.mm.openvocab_det": "hypvision.openmmlab.open_vocabulary.detection",
-    "hypvision.mm.openvocab_pan": "hypvision.openmmlab.open_vocabulary.panoptic",
-    "hypvision.mm.openvocab_pretrain": "hypvision.tasks.contrastive",
-    "hypvision.mm.openvocab_scenes": "hypvision.openmmlab.datasets.open_vocabulary_scenes",
-    "hypvision.mm.openvocab_shapes": "hypvision.openmmlab.datasets.open_vocabulary_shapes",
-    "hypvision.mm.openvocab_tags": "hypvision.data.tag_captions",
-    "hypvision.mm.pyramid": "hypvision.openmmlab.pyramid",
-    "hypvision.mm.seg_datasets": "hypvision.openmmlab.datasets.segmentation",
-    "hypvision.tasks.hyperbolic": "hypvision.engine",
-    "hypvision.tasks.retrieval": "hypvision.tasks.metric_learning",
-}
-
 
 def load_config(source: str | Path | Config, options: dict[str, Any] | None = None) -> Config:
     """Read a config file, with changes.
@@ -221,15 +202,11 @@ def _values(node: Any) -> Iterator[Any]:
 
 
 def _import_modules(config: Config) -> None:
-    """Import what ``custom_imports`` names, in place of mmengine, which does not know of :data:`MOVED`."""
+    """Import what ``custom_imports`` names."""
     from mmengine.utils import import_modules_from_strings
 
-    imports = config.get("custom_imports")
-    if not imports:
-        return
-    names = imports.get("imports") or []
-    imports["imports"] = [MOVED.get(name, name) for name in ([names] if isinstance(names, str) else names)]
-    import_modules_from_strings(**imports)
+    if imports := config.get("custom_imports"):
+        import_modules_from_strings(**imports)
 
 
 def _check_keys(config: Config, options: dict[str, Any]) -> None:
@@ -347,8 +324,7 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
             checkpoint = config.get("default_hooks", {}).get("checkpoint") or {}
             schedule.restart_interval = max(0, checkpoint.get("interval", 0))
 
-    # Configs dumped by earlier versions name the check of OpenMMLab's data sets in every run.
-    hooks = [hook for hook in config.get("custom_hooks") or [] if hook != dict(type="CheckSamplesHook")]
+    hooks = list(config.get("custom_hooks") or [])
     present = {hook.get("type") for hook in hooks if isinstance(hook, dict)}
     config.custom_hooks = hooks + [dict(type=name) for name in RUN_HOOKS if name not in present]
     return config

@@ -28,7 +28,7 @@ from hypvision.inference.predictors import Predictor, Request, zero_shot
 __all__ = ["CLIPContrast", "ShapeCaptions", "ZeroShotAccuracy", "vocabulary"]
 
 
-@MODELS.register_module(name=["CLIPContrast", "CaptionContrast"])  # the second is what configs of earlier versions say
+@MODELS.register_module()
 class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     """CLIP's symmetric contrastive loss (Radford et al., ICML 2021); images with the same caption are not told apart.
 
@@ -134,4 +134,4 @@ def _predictor(model: CLIPContrast, config: Any, request: Request) -> Predictor:
     return zero_shot(model, request)
 
 
-PREDICTORS["CLIPContrast"] = PREDICTORS["CaptionContrast"] = _predictor
+PREDICTORS["CLIPContrast"] = _predictor

@@ -75,8 +75,7 @@ class HierarchyClassifier(ImageClassifier):
         self.backbone.freeze(freeze)
         self.distillation = None
         if distillation is not None:
-            # Configs dumped earlier say `kind`.
-            self._set_teacher(**{"loss" if name == "kind" else name: value for name, value in distillation.items()})
+            self._set_teacher(**distillation)
 
     def init_weights(self) -> None:
         """Load the checkpoint that the fine-tuning starts from."""

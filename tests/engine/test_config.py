@@ -1,6 +1,5 @@
 """Reading configs."""
 
-import importlib
 import json
 
 import pytest
@@ -10,19 +9,9 @@ pytest.importorskip("mmdet")
 
 from helpers.engine import make_images, write_config
 
-from hypvision.engine.config import MOVED, leave_out_pretrained, load_config
+from hypvision.engine.config import leave_out_pretrained, load_config
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
-
-
-def test_configs_dumped_by_earlier_versions_find_the_modules_that_moved(tmp_path):
-    path = tmp_path / "old.py"
-    names = [*MOVED, "hypvision.tasks"]
-    path.write_text(f"custom_imports = dict(imports={names!r})\nmodel = dict(type='ImageClassifier')\n")
-    imports = load_config(path).custom_imports["imports"]
-    assert imports == [*MOVED.values(), "hypvision.tasks"]
-    assert all(importlib.import_module(name) for name in imports)
-
 
 ATTACK = "!!python/object/apply:os.system ['touch {target}']"
 

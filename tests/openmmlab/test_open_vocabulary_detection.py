@@ -206,14 +206,14 @@ def small(options=None):
 
 
 TUNING = {
-    "hyperbolic": {},
+    "adapter": {},
     "frozen": {"model.adapter": None, "model.tune": "frozen"},
     "full": {"model.adapter": None, "model.tune": "full"},
 }
 
 
 @pytest.mark.parametrize(
-    "tune", [pytest.param(key, marks=[] if key == "hyperbolic" else [pytest.mark.slow]) for key in TUNING]
+    "tune", [pytest.param(key, marks=[] if key == "adapter" else [pytest.mark.slow]) for key in TUNING]
 )
 def test_train_and_test(tune, tmp_path):
     torch.manual_seed(0)
@@ -222,14 +222,12 @@ def test_train_and_test(tune, tmp_path):
     losses = {key for key in runner.message_hub.log_scalars if "loss" in key}
     assert ("train/loss_region" in losses) == (tune != "frozen") and "train/loss_mask" in losses
     trained = {name for name, p in model.named_parameters() if name.startswith("clip.") and p.requires_grad}
-    assert bool(trained) == (tune != "frozen") and (
-        tune != "hyperbolic" or all(".hyperclip." in name for name in trained)
-    )
+    assert bool(trained) == (tune != "frozen") and (tune != "adapter" or all(".hyperclip." in name for name in trained))
     assert set(model.train_classes) < set(model.test_classes) == set(scene_classes())
     metrics = run_test(small(TUNING[tune]), tmp_path / "iter_2.pth", tmp_path / "test", out=tmp_path / "found.json")
     assert {"ov/AP50", "ov/AP50_base", "ov/AP50_novel"} <= set(metrics)
     assert {path.name for path in tmp_path.glob("found.*.json")} >= {"found.bbox.json"}
-    if tune == "hyperbolic":
+    if tune == "adapter":
         check_any_image(model, tmp_path)
 
 
@@ -329,7 +327,7 @@ def test_scores_are_the_fusion():
     assert torch.allclose(plain.bboxes, box.expand_as(plain.bboxes)) and torch.allclose(halved.bboxes, plain.bboxes / 2)
 
 
-@pytest.mark.parametrize("tune", ["hyperbolic", "full"])
+@pytest.mark.parametrize("tune", ["adapter", "full"])
 def test_every_parameter_that_trains_has_a_gradient(tune):
     """Distributed training waits for the others."""
     from mmengine.dataset import pseudo_collate

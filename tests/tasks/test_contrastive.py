@@ -8,7 +8,6 @@ import torch
 
 pytest.importorskip("open_clip")
 
-from mmengine.registry import MODELS
 from mmengine.runner import CheckpointLoader
 
 import hypvision
@@ -122,7 +121,6 @@ def test_shipped_weights():
     "options,learned",
     [
         (dict(adapter=dict(type="hyperclip", block=32)), ".hyperclip."),
-        (dict(adapter=dict(block=32), tune="hyperbolic"), ".hyperclip."),  # as earlier versions said it
         (dict(tune="attention"), ".in_proj_weight"),
         (dict(tune="text"), "clip."),
         (dict(tune="image"), "clip.visual."),
@@ -166,7 +164,3 @@ def test_an_adapter_learns_and_is_saved_alone(tmp_path):
         assert torch.allclose(fresh(inputs, captions), model.eval()(inputs, captions), atol=1e-5)
     with pytest.raises(HypvisionError, match="Leave out one of the two"):
         CLIPContrast(clip, adapter=dict(type="hyperclip", block=32), tune="text")
-
-
-def test_former_names_of_types_build_the_same():
-    assert MODELS.get("CaptionContrast") is MODELS.get("CLIPContrast") is CLIPContrast

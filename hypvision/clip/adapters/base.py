@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import check_finite, compare
 from hypvision.checkpoints.read import read_weights
-from hypvision.checkpoints.renamed import current_names
 from hypvision.checkpoints.storage import format_problem, read_metadata, write_tensors
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError, did_you_mean
@@ -53,9 +52,6 @@ __all__ = [
 class AdapterConfig:
     """Base of the configs of adapters: frozen dataclasses whose fields have defaults."""
 
-    renamed: ClassVar[dict[str, str]] = {}
-    """Options of earlier versions, which are still taken, and what they are called now."""
-
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Any:
         """A config from options by name.
@@ -63,7 +59,6 @@ class AdapterConfig:
         Raises:
             HypvisionError: there is no such option.
         """
-        options = {cls.renamed.get(name, name): value for name, value in options.items()}
         known = [field.name for field in fields(cls)]
         method = cls.__name__.removesuffix("Config")
         if unknown := sorted(set(options) - set(known)):
@@ -312,7 +307,7 @@ def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
 
     Args:
         model: the base model, without an adapter of this method.
-        path: a file of :func:`save`, of an earlier version, too.
+        path: a file of :func:`save`.
         strict: refuse a base model whose weights are not those that the adapter was trained on.
 
     Raises:
@@ -353,14 +348,14 @@ def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, Any], dict[str, Tenso
             )
         raise HypvisionError(f"The adapter '{path}' cannot be read: it is {wrong}. {advice}")
     try:
-        about = read_metadata(path, "adapter", "hyperclip")  # earlier versions had one method, named by the entry
-        config = _method(about.get("type", "hyperclip")).Config.from_options(about["config"])
+        about = read_metadata(path, "adapter")
+        config = _method(about["type"]).Config.from_options(about["config"])
         base = {
             modality: dict(
                 width=int(given["width"]),
                 depth=int(given["depth"]),
                 mean_abs=float(given["mean_abs"]),
-                sample=torch.tensor(given.get("sample", []), dtype=torch.float32).flatten(),
+                sample=torch.tensor(given["sample"], dtype=torch.float32).flatten(),
             )
             for modality, given in about["base"].items()
         }
@@ -369,7 +364,7 @@ def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, Any], dict[str, Tenso
             f"'{path}' is not an adapter: it lacks its configuration, or has one of another version ({error}). Use "
             "adapters.save."
         ) from error
-    return config, base, current_names(read_weights(path))
+    return config, base, read_weights(path)
 
 
 def _check_sizes(model: nn.Module, base: Mapping[str, Any], path: Path) -> None:
@@ -395,11 +390,8 @@ def _check_base(measured: Mapping[str, Any], base: Mapping[str, Any], path: Path
                 f"a mean size of {size:.5f}, this model's {here['mean_abs']:.5f}. Load the same pretrained weights "
                 "first, or pass strict=False."
             )
-        # As exact as bfloat16, in which either model may be; files of the first version have none.
-        numbers = torch.tensor(here["sample"])
-        if len(sample) and not (
-            sample.shape == numbers.shape and torch.allclose(numbers, sample, rtol=1e-2, atol=1e-2 * size)
-        ):
+        numbers = torch.tensor(here["sample"])  # as exact as bfloat16, in which either model may be
+        if sample.shape != numbers.shape or not torch.allclose(numbers, sample, rtol=1e-2, atol=1e-2 * size):
             raise HypvisionError(
                 f"The adapter '{path}' was trained on other weights: the {modality} projections of its base model "
                 "begin differently. Load the same pretrained weights first, or pass strict=False."

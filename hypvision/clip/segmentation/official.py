@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hypvision.checkpoints.renamed import current_names
 from hypvision.errors import HypvisionError
 
 __all__ = [
@@ -27,13 +26,14 @@ __all__ = [
 ]
 
 _PREDICTOR = "sem_seg_head.predictor."
-_ADAPTER = ".hyperclip."
+_ADAPTER = ".hyperclip."  # in our names; in the official ones:
+_OFFICIAL_ADAPTER = re.compile(r"\.hyperbolic_attn\.adapter_attn_([qkv])\.weights$")
 _VISION = "clip.visual.transformer.resblocks."
 
 
 def is_official_hyperclip(state_dict: Mapping[str, Tensor]) -> bool:
     """Whether the names are the official HyperCLIP code's."""
-    return any(name.startswith(_PREDICTOR) and _ADAPTER in name for name in current_names(state_dict))
+    return any(name.startswith(_PREDICTOR) and _OFFICIAL_ADAPTER.search(name) for name in state_dict)
 
 
 def is_official_catseg(state_dict: Mapping[str, Tensor]) -> bool:
@@ -75,7 +75,7 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
             given = ", ".join(sorted(projections))
             raise HypvisionError(f"The checkpoint has only {given} of the projection '{name}'.")
         out[name] = torch.cat([projections[letter] for letter in "qkv"]).float()
-    out = current_names(out)
+    out = {_OFFICIAL_ADAPTER.sub(rf"{_ADAPTER}\1", name): value for name, value in out.items()}
     for name, value in out.items():
         if name.startswith(_VISION) and _ADAPTER in name:
             number, depth = int(name[len(_VISION) :].partition(".")[0]), _depth(out, _VISION)
@@ -103,7 +103,7 @@ def hyperclip_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]
     from hypvision.clip.segmentation.catseg import _window_mask
 
     out: dict[str, Tensor] = {}
-    for name, value in current_names(state_dict).items():
+    for name, value in state_dict.items():
         name = re.sub(r"\.hyperclip\.([qkv])$", r".hyperbolic_attn.adapter_attn_\1.weights", name)
         if name.startswith("clip."):
             out[f"{_PREDICTOR}clip_model.{name[5:]}"] = value
@@ -125,7 +125,7 @@ def catseg_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         HypvisionError: the model carries an adapter, which has to be merged first.
     """
-    if any(_ADAPTER in name for name in current_names(state_dict)):
+    if any(_ADAPTER in name for name in state_dict):
         raise HypvisionError(
             "The checkpoint carries HyperCLIP's adapters, for which CAT-Seg has no place. Load it, call "
             "adapters.merge(model.clip), and save it again."
@@ -153,7 +153,7 @@ def segmenter_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, 
     conv = state_dict.get("clip.visual.conv1.weight")
     if conv is None or not any(name.startswith("head.") for name in state_dict):
         raise HypvisionError("The file holds only a part of a segmenter: CLIP's image tower or the head is missing.")
-    family = "hyperclip" if any(_ADAPTER in name for name in current_names(state_dict)) else "catseg"
+    family = "hyperclip" if any(_ADAPTER in name for name in state_dict) else "catseg"
     known = {(768, 16): "vitb16", (1024, 14): "vitl14-336"}
     size = (conv.shape[0], conv.shape[-1])
     return f"{family}-{known.get(size, f'width{size[0]}-patch{size[1]}')}", {}

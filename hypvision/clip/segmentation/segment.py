@@ -100,7 +100,7 @@ def load_segmenter(
         family, _, size = variant.partition("-")
         if size not in _OFFICIAL:
             raise HypvisionError(f"'{weights}' is of another size ({variant}). Give its config with --config.")
-        options = dict(_OFFICIAL[size], tune="hyperbolic" if family == "hyperclip" else "frozen")
+        options = dict(_OFFICIAL[size], tune="adapter" if family == "hyperclip" else "frozen")
     options["clip"] = {k: v for k, v in options.get("clip", {}).items() if k != "pretrained"}  # they are in the file
     model = OpenVocabSegmenter(**options)
     advice = "Give the --config that it was trained with."

@@ -102,14 +102,11 @@ class SegmenterBase(OpenVocabularyCLIP):
         checkpointing: bool = False,
         mask_ignored: bool = False,
         official_whole_padding: bool = False,
-        official_whole_quirk: bool | None = None,
         tokenizer: Any = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> None:
         """Make CLIP and the head; called once by the constructors."""
-        if official_whole_quirk is not None:
-            official_whole_padding = official_whole_quirk
         self.build_clip(clip, adapter, tune, classes, templates, synonyms, tokenizer, mean, std)
         if inference not in ("slide", "whole"):
             raise HypvisionError(f"inference is {inference!r}; use 'slide' or 'whole'.")
@@ -311,7 +308,6 @@ class OpenVocabSegmenter(SegmenterBase):
         checkpointing: less memory in training, more work.
         mask_ignored: leave ignored pixels out of the loss (officially they are negative for every class).
         official_whole_padding: with ``"whole"``: do not remove the padding of the image, as the official code.
-        official_whole_quirk: the former name of that.
         tokenizer, mean, std: for a ready model.
 
     Raises:

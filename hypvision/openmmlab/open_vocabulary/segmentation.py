@@ -140,7 +140,7 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
 # Data -----------------------------------------------------------------------------------------------------------------
 
 
-@TRANSFORMS.register_module(["Load16BitAnnotations", "LoadWideAnnotations"])  # dumped configs have the former name
+@TRANSFORMS.register_module()
 class Load16BitAnnotations(LoadAnnotations):
     """Label maps of any depth; mmseg's own cuts them to 8 bits, which breaks lists of more than 255 classes."""
 
@@ -166,7 +166,7 @@ class Load16BitAnnotations(LoadAnnotations):
         results["seg_fields"].append("gt_seg_map")
 
 
-@TRANSFORMS.register_module(["Resize16Bit", "ResizeWide"])  # dumped configs have the former name
+@TRANSFORMS.register_module()
 class Resize16Bit(Resize):
     """mmcv's Resize, also for label maps of more than 8 bits, which it refuses with Pillow as the backend."""
 

@@ -453,34 +453,8 @@ def test_two_methods_on_one_model(monkeypatch, tmp_path):
     assert adapters.adapter_of(model).name == "hyperclip" and not hasattr(model, "scale")
 
 
-def former(name):
-    stem, _, letter = name.rpartition(".")
-    return f"{stem.removesuffix('hyperclip')}hyperbolic_attn.adapter_attn_{letter}.weights"
-
-
-def test_what_earlier_versions_wrote_is_read(tmp_path):
-    """Adapter files and state dicts with the official code's names, and former names of options."""
-    make = clip_models.openai_clip
-    model = learn(adapters.inject(make(), block=16, official_cls_quirk=True, official_layer_quirk=True))
-    config = adapters.adapter_of(model).config
-    assert config.official_dense_only and config.official_twelve_layers
-    path = adapters.save(model, tmp_path / "new.safetensors")
-    with safe_open(path, framework="pt") as file:
-        about = file.metadata()["adapter"]
-        weights = {former(name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    about = about.replace("official_dense_only", "official_cls_quirk").replace('"type": "hyperclip", ', "")
-    assert "transformer.resblocks.0.hyperbolic_attn.adapter_attn_q.weights" in weights
-    save_file(weights, tmp_path / "old.safetensors", metadata={"hyperclip": about})
-    assert difference(outputs(adapters.load(make(), tmp_path / "old.safetensors")), outputs(model)) < 1e-5
-    own = adapters.adapter_state_dict(model)
-    old = {former(name) if name in own else name: value for name, value in model.state_dict().items()}
-    other = adapters.inject(make(), config)
-    found = other.load_state_dict(old)
-    assert not found.missing_keys and not found.unexpected_keys and difference(outputs(other), outputs(model)) < 1e-5
-
-
-def test_optimiser_states_of_earlier_versions_fit():
-    """Blocks stand where they stood: after everything else of their transformer block, q, k, v."""
+def test_parameters_have_one_order():
+    """Optimisers number parameters: the blocks come after everything else of their transformer block, as q, k, v."""
     model = adapters.inject(clip_models.openai_clip(), block=16)
     names = [name for name, _ in model.named_parameters()]
     for stem in ("transformer.resblocks.1.", "visual.transformer.resblocks.2."):

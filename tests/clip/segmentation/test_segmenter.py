@@ -1,7 +1,6 @@
 """The whole segmenter on tiny CLIPs: class lists, text cache, loss, sliding and whole inference, mistakes."""
 
 import copy
-import re
 import warnings
 
 import pytest
@@ -252,25 +251,6 @@ def test_weights_travel():
             parameter.add_(0.1 * torch.randn_like(parameter))
     other.load_state_dict(model.state_dict())
     assert torch.equal(copy.deepcopy(other).predict([random_image()])[0], model.predict([random_image()])[0])
-
-
-def test_weights_and_options_of_earlier_versions():
-    model = build(official_whole_padding=True, inference="whole")
-    with torch.no_grad():
-        for parameter in adapters.trainable_parameters(model.clip):
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    former = {
-        re.sub(r"\.hyperclip\.([qkv])$", r".hyperbolic_attn.adapter_attn_\1.weights", name): value
-        for name, value in model.state_dict().items()
-    }
-    assert sum("hyperbolic_attn" in name for name in former) == len(adapters.trainable_parameters(model.clip))
-    adapter = dict(block=16, official_cls_quirk=False, official_layer_quirk=False)
-    other = build(official_whole_quirk=True, inference="whole", tune="hyperbolic", adapter=adapter)
-    other.load_state_dict(former)
-    assert (
-        torch.equal(other.predict([random_image()])[0], model.predict([random_image()])[0])
-        and other.official_whole_padding
-    )
 
 
 def test_texts_follow_weights_that_are_exchanged_unseen():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from hypvision.clip.adapters.base import AdapterConfig
 from hypvision.errors import HypvisionError
@@ -49,11 +48,6 @@ class HyperCLIPConfig(AdapterConfig):
     official_text_curvature: bool = False
     official_dense_only: bool = False
     official_twelve_layers: bool = False
-
-    renamed: ClassVar[dict[str, str]] = {
-        "official_cls_quirk": "official_dense_only",
-        "official_layer_quirk": "official_twelve_layers",
-    }
 
     def __post_init__(self):
         for name, allowed in (("form", ("weight", "feature")), ("geometry", ("hyperbolic", "euclidean"))):

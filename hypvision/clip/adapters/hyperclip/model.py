@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from hypvision.checkpoints.renamed import current_names
 from hypvision.clip.adapters.base import Adapter, adapter_of, register
 from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
 from hypvision.clip.adapters.hyperclip.layer import CLIP_RADIUS, AdaptedWeight, BlockMaps, block_product
@@ -44,7 +43,7 @@ class HyperCLIP(Adapter):
 
     Each adapted transformer block gets a child ``hyperclip`` (:class:`.layer.BlockMaps`) with the parameters ``q``,
     ``k``, ``v``; the packed projection becomes a parametrised weight of it. In state dicts the projection keeps the
-    name of the base model; the names of earlier versions load, too.
+    name of the base model.
     """
 
     name = "hyperclip"
@@ -70,7 +69,7 @@ class HyperCLIP(Adapter):
             block, owner, maps = site.block, site.owner, site.maps
             block.add_module(self.name, maps)
             if self.config.form == "weight":
-                # Beside it, not as its child: parameters keep the order of earlier versions (optimisers number them).
+                # On the block beside the projection: the parametrised module must not own the maps as well.
                 parametrize.register_parametrization(owner, site.tower.packed_name, AdaptedWeight(maps))
                 self.handles += [
                     owner.register_forward_pre_hook(maps.begin),
@@ -242,8 +241,8 @@ def _base_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, _:
 
 
 def _own_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before ``block.load_state_dict()``: from the names in files, of any version, to those of the modules."""
-    own = _PARAMETRISED if block.hyperclip.config.form == "weight" else {}
-    for given in [name for name in state_dict if name.startswith(prefix)]:
-        (name,) = current_names({given.removeprefix(prefix): None})
-        state_dict[prefix + own.get(name, name)] = state_dict.pop(given)
+    """Before ``block.load_state_dict()``: from the names in files to those of the modules."""
+    if block.hyperclip.config.form == "weight":
+        for name, parametrised in _PARAMETRISED.items():
+            if prefix + name in state_dict:
+                state_dict[prefix + parametrised] = state_dict.pop(prefix + name)
