@@ -15,6 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -47,11 +48,12 @@ class Terms:
     meaning: dict[str, str]
     top: int = 0
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def _children(self) -> dict[str, list[str]]:
         children: dict[str, list[str]] = defaultdict(list)
         for child, parent in self.broader.items():
             children[parent].append(child)
-        object.__setattr__(self, "_children", dict(children))
+        return children
 
     def path(self, node: str) -> list[str]:
         """The nodes from the top to ``node``.
@@ -87,7 +89,8 @@ def read_terms(path: str | Path) -> Terms:
     path = Path(path).expanduser()
     if path.is_dir():
         rows = _rows(path / "nouns.tsv", ("wnid", "synset", "lemmas"), "\t")
-        names, senses = {}, {}
+        names: dict[str, str] = {}
+        senses: dict[str, tuple[int, str]] = {}
         for _, (node, synset, lemmas) in rows:
             words = [word.strip().replace("_", " ") for word in lemmas.split("|") if word.strip()] or [node]
             names[node] = words[0]
@@ -118,8 +121,8 @@ def _rows(path: Path, columns: tuple[str, ...], delimiter: str) -> list[tuple[in
         raise HypvisionError(f"There is no table '{path}'. Its columns are {' and '.join(columns)}.")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-            reader = csv.DictReader(file, delimiter=delimiter, quoting=quoting)
+            quoted = delimiter != "\t"
+            reader = csv.DictReader(file, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
             if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
                 raise HypvisionError(
                     f"The table '{path}' has no column '{missing[0]}'. Expected: {', '.join(columns)}."
@@ -173,7 +176,9 @@ def chain_of(caption: str, terms: Terms, levels: int = 4) -> tuple[str, ...] | N
     return None if found is None else found[0]
 
 
-def _build(caption: str, terms: Terms, levels: int, rng: np.random.Generator | None = None):
+def _build(
+    caption: str, terms: Terms, levels: int, rng: np.random.Generator | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     term = _term_in(caption, terms)
     if term is None:
         return None
@@ -185,7 +190,7 @@ def _build(caption: str, terms: Terms, levels: int, rng: np.random.Generator | N
     texts = (*(terms.names[path[place]] for place in places[:-1]), word, caption)
     if len(set(texts)) < levels or rng is None:
         return (texts, ()) if len(set(texts)) == levels else None
-    negatives = []
+    negatives: list[str] = []
     for place in places:
         others = [terms.names[other] for other in terms.siblings(path[: place + 1]) if terms.names[other] not in texts]
         if not others:
@@ -231,7 +236,7 @@ def build_chains(
         raise HypvisionError(f"A chain of a caption has at least 3 levels (broader term, term, caption), got {levels}.")
     rng = np.random.default_rng(seed)
     built = [(_build(caption, terms, levels, rng), image) for caption, image in captions]
-    found = [Chain(*chain, image) for chain, image in built if chain is not None]
+    found = [Chain(chain[0], chain[1], image) for chain, image in built if chain is not None]
     if not found:
         raise HypvisionError(
             f"None of the {len(captions)} captions has a term with {levels - 2} broader ones in the table. Give fewer "

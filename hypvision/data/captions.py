@@ -33,11 +33,16 @@ _OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "be
 class Described(Protocol):
     """What a caption needs to know of an object; ``box`` is (left, top, right, bottom) in pixels."""
 
-    kind: str
-    shape: str
-    texture: str
-    colour: str
-    box: tuple[int, int, int, int]
+    @property
+    def kind(self) -> str: ...
+    @property
+    def shape(self) -> str: ...
+    @property
+    def texture(self) -> str: ...
+    @property
+    def colour(self) -> str: ...
+    @property
+    def box(self) -> tuple[int, int, int, int]: ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Fact:
         if self.absent:
             return not any(self.subject.matches(item) for item in objects)
         subjects = [item for item in objects if self.subject.matches(item)]
-        if self.relation is None:
+        if self.relation is None or self.other is None:
             return bool(subjects)
         others = [item for item in objects if self.other.matches(item)]
         return any(a is not b and _offset(a, b, self.relation) > 0 for a in subjects for b in others)
@@ -130,8 +135,9 @@ def _specific(rng, subject: Described, objects: Sequence[Described], size: tuple
     others = [item for item in objects if item is not subject]
     for index in rng.permutation(len(others)):
         # The relation is the axis along which the two are furthest apart; nearly concentric objects have none.
-        relation = max(_OPPOSITE, key=lambda relation, other=others[index]: _offset(subject, other, relation))
-        if _offset(subject, others[index], relation) >= 0.1 * min(size):
+        offsets = {relation: _offset(subject, others[index], relation) for relation in _OPPOSITE}
+        relation = max(offsets, key=offsets.__getitem__)
+        if offsets[relation] >= 0.1 * min(size):
             return Fact(looks, relation, _looks(others[index]))
     return Fact(looks, ground=True)
 
@@ -143,7 +149,7 @@ def _looks(item: Described) -> Phrase:
 def _variations(fact: Fact) -> list[Fact]:
     """All facts that differ from this one in one texture, one colour or the relation."""
     found = [replace(fact, subject=looks) for looks in _other_looks(fact.subject)]
-    if fact.relation is not None:
+    if fact.relation is not None and fact.other is not None:
         found += [replace(fact, other=looks) for looks in _other_looks(fact.other)]
         found += [replace(fact, relation=_OPPOSITE[fact.relation])] * len(found)  # half of the choices: the hard ones
     return found

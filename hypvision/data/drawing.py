@@ -237,7 +237,7 @@ def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
     x, y = _turn(dx, dy, sprite.angle, 1 / sprite.radius)
 
     base, dark, light = _shades(sprite)
-    cover = paint = parts = None
+    layers: list[tuple[np.ndarray, np.ndarray, int]] = []  # cover, colours and number of each part
     for part in OUTLINES[sprite.shape]:
         amount = np.clip(0.5 - part.outline(x, y) * sprite.radius, 0, 1)
         if part.paint == "texture" and sprite.texture != "plain":
@@ -245,15 +245,14 @@ def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
             shade = base + _texture(sprite, dx, dy)[..., None] * (second - base)
         else:
             shade = {"texture": base, "dark": dark, "light": light}[part.paint]
-        number = _PART_NUMBER.get(f"{sprite.shape}/{part.name}", 0)
-        if cover is None:
-            cover = amount
-            paint = np.broadcast_to(shade, (*amount.shape, 3)).copy()
-            parts = np.where(amount >= 0.5, np.uint8(number), np.uint8(0))
-        else:
-            cover = np.maximum(cover, amount)
-            paint += amount[..., None] * (shade - paint)
-            parts[amount >= 0.5] = number
+        layers.append((amount, shade, _PART_NUMBER.get(f"{sprite.shape}/{part.name}", 0)))
+    cover, shade, number = layers[0]
+    paint = np.broadcast_to(shade, (*cover.shape, 3)).copy()
+    parts = np.where(cover >= 0.5, np.uint8(number), np.uint8(0))
+    for amount, shade, number in layers[1:]:
+        cover = np.maximum(cover, amount)
+        paint += amount[..., None] * (shade - paint)
+        parts[amount >= 0.5] = number
     return Stamp((slice(top, bottom), slice(left, right)), cover, paint, parts)
 
 

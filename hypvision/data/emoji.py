@@ -78,7 +78,7 @@ def read_emoji(root: str | Path, split: str) -> tuple[list[Emoji], tuple[str, ..
     for name in splits[split]:
         row = known.get(name)
         place = by_subgroup.get(row["subgroup"]) if row else None
-        if place is None:
+        if row is None or place is None:
             raise HypvisionError(
                 f"The emoji '{name}' of the split '{split}' has no {'class' if row else 'entry'} in "
                 f"'{root / ('splits/classes.json' if row else 'emoji.json')}'. Add it, or take it out of the split."

@@ -108,7 +108,7 @@ def _with_safe_posterize(transform: tv_transforms.Compose) -> tv_transforms.Comp
 class _ImageDataset(Dataset, ABC):
     """Samples from :meth:`read`; subclasses fill ``labels`` and ``metainfo`` and say how an image is read."""
 
-    labels: Sequence[int]
+    labels: np.ndarray
     metainfo: dict[str, Any]
 
     def __init__(self, transform: dict[str, Any] | Callable):
@@ -159,14 +159,15 @@ class ImageFolderDataset(_ImageDataset):
         super().__init__(transform)
         self.root = Path(root).expanduser()
         check_root(self.root)
-        partial = isinstance(classes, str | Path)
-        if partial:
+        if isinstance(classes, str | Path):
             check_root(classes)
-            classes = _sub_folders(Path(classes).expanduser())
-        if ann_file is None:
-            samples, found = self._scan_folders(classes, partial)
+            names: Sequence[str] | None = _sub_folders(Path(classes).expanduser())
         else:
-            samples, found = self._scan_list(Path(ann_file), classes)
+            names = classes
+        if ann_file is None:
+            samples, found = self._scan_folders(names, partial=names is not classes)
+        else:
+            samples, found = self._scan_list(Path(ann_file), names)
         if indices is not None:
             samples = [samples[i] for i in indices]
         self.paths = [path for path, _ in samples]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def _ade847(source: Path) -> Iterator[Item]:
 
     for path in sorted(folder.rglob("*.jpg")):
         seg = _need(path.with_name(f"{path.stem}_seg.png"))
-        yield path.stem, path, seg, lambda seg=seg: labels(seg)
+        yield path.stem, path, seg, partial(labels, seg)
 
 
 def _pc59(source: Path) -> Iterator[Item]:
@@ -124,7 +125,7 @@ def _pc59(source: Path) -> Iterator[Item]:
 
     for name, item in wanted:
         source_image = _need(source / "JPEGImages" / f"{name}.jpg")
-        yield name, source_image, source / "trainval_merged.json", lambda item=item: labels(item)
+        yield name, source_image, source / "trainval_merged.json", partial(labels, item)
 
 
 def _pc459(source: Path) -> Iterator[Item]:
@@ -138,19 +139,17 @@ def _pc459(source: Path) -> Iterator[Item]:
 
     for name in _names(source / "pascalcontext_val.txt"):
         path = _need(source / "trainval" / f"{name}.mat")
-        yield name, _need(source / "JPEGImages" / f"{name}.jpg"), path, lambda path=path: labels(path)
+        yield name, _need(source / "JPEGImages" / f"{name}.jpg"), path, partial(labels, path)
 
 
 def _voc(background: bool) -> Callable[[Path], Iterator[Item]]:
+    def labels(path: Path) -> np.ndarray:
+        return voc_labels(read_labels(path), background)
+
     def items(source: Path) -> Iterator[Item]:
         for name in _names(source / "ImageSets/Segmentation/val.txt"):
             path = _need(source / "SegmentationClassAug" / f"{name}.png")
-            yield (
-                name,
-                _need(source / "JPEGImages" / f"{name}.jpg"),
-                path,
-                lambda path=path: voc_labels(read_labels(path), background),
-            )
+            yield name, _need(source / "JPEGImages" / f"{name}.jpg"), path, partial(labels, path)
 
     return items
 

@@ -14,7 +14,7 @@ process, at whatever level its label is asked for; and the splits share no strea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from numbers import Integral
@@ -25,7 +25,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from ..errors import HypvisionError
-from .captions import describe
+from .captions import Fact, describe
 from .drawing import COLOURS, PARTS, TEXTURES, Sprite, Stamp, add_noise, draw_background, rasterise
 from .taxonomy import KINDS, LEVELS, TAXONOMY, Taxonomy
 
@@ -228,8 +228,8 @@ def make_scene(index: int, split: str = "train", size: int | tuple[int, int] = 1
     for _ in range(int(rng.integers(1, MAX_OBJECTS + 1))):
         shape, texture, colour = (str(rng.choice(words)) for words in (shapes, TEXTURES, list(COLOURS)))
         radius = max(_MIN_RADIUS, min(height, width) * rng.uniform(0.12, 0.24))
-        sprite = _random_sprite(rng, shape, texture, colour, radius, height, width)
-        sprite = _place(rng, sprites, sprite, height, width)
+        free = _random_sprite(rng, shape, texture, colour, radius, height, width)
+        sprite = _place(rng, sprites, free, height, width)
         if sprite is None:
             continue
         stamp = rasterise(sprite, height, width)
@@ -243,7 +243,12 @@ def make_scene(index: int, split: str = "train", size: int | tuple[int, int] = 1
     objects = tuple(_scene_object(sprite, instances == number) for number, sprite in enumerate(sprites, start=1))
     true, false = describe(rng, objects, (height, width))
     image = Image.fromarray(add_noise(rng, canvas))
-    return Scene(image, objects, instances, parts, tuple(map(str, true)), tuple(map(str, false)))
+    return Scene(image, objects, instances, parts, _four(true), _four(false))
+
+
+def _four(facts: Sequence[Fact]) -> tuple[str, str, str, str]:
+    first, second, third, fourth = map(str, facts)
+    return first, second, third, fourth
 
 
 def _place(rng, sprites: list[Sprite], sprite: Sprite, height: int, width: int) -> Sprite | None:
@@ -382,13 +387,13 @@ def _check(split, size, seed, number, name: str = "index") -> tuple[str, tuple[i
     if (
         not isinstance(sides, (tuple, list))
         or len(sides) != 2
-        or not all(isinstance(side, Integral) and side >= MIN_SIZE for side in sides)
+        or not all(isinstance(side, Integral) and int(side) >= MIN_SIZE for side in sides)
     ):
         raise HypvisionError(
             f"The size {size!r} cannot be drawn. Give a whole number of pixels or a pair (height, width), each at "
             f"least {MIN_SIZE}, such as 64 or (96, 128)."
         )
     for label, value in (("seed", seed), (name, number)):
-        if not isinstance(value, Integral) or not 0 <= value < 2**32:
+        if not isinstance(value, Integral) or not 0 <= int(value) < 2**32:
             raise HypvisionError(f"The {label} is {value!r}. Give a whole number from 0 to 2**32 - 1.")
     return split, (int(sides[0]), int(sides[1])), int(seed), int(number)

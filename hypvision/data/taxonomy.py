@@ -84,7 +84,8 @@ class _ShapesTaxonomy(Taxonomy):
     @cached_property
     def instances(self) -> tuple[tuple[str, str, str], ...]:
         """(texture, colour, shape) of every instance label."""
-        return tuple(tuple(name.split()) for name in self.classes["instance"])
+        words = (name.split() for name in self.classes["instance"])
+        return tuple((texture, colour, shape) for texture, colour, shape in words)
 
     def instance_label(self, texture: str, colour: str, shape: str) -> int:
         """The label of one instance; raises KeyError for unknown words."""

@@ -74,9 +74,9 @@ class TextChains(Dataset):
         self.metainfo = dict(classes=())
         self.size, self.files = size, []
         if images is not None:
-            if not all(chain.image for chain in self.chains):
+            owners = [chain.image for chain in self.chains if chain.image]
+            if len(owners) < len(self.chains):
                 raise HypvisionError(f"The chains '{source}' name no images (id or image_url): leave out images=.")
-            owners = [chain.image for chain in self.chains]
             files = find_image_files(owners, images)
             self.files = [files[owner] for owner in owners]
 

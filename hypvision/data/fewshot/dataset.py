@@ -113,7 +113,7 @@ class FewShotDataset(Dataset):
         if part not in PARTS:
             raise HypvisionError(f"A part of a data set is {', '.join(PARTS)}, not '{part}'.")
         split = load_cell(root, name, shots, seed, subset, pickles)
-        self.cell = dict(root=root, name=name, shots=shots, seed=seed, subset=subset, pickles=pickles)
+        self.cell: dict[str, Any] = dict(root=root, name=name, shots=shots, seed=seed, subset=subset, pickles=pickles)
         self.skip_broken = skip_broken
         self.items = split.part(part)
         if skip_broken:
@@ -121,7 +121,7 @@ class FewShotDataset(Dataset):
         if not self.items:
             raise HypvisionError(f"The data set '{name}' has no images for '{part}' ({subset} classes).")
         augment = part == "train" if augment is None else augment
-        self.size, self.scale, self.flip, self.augment = size, tuple(scale), flip, augment
+        self.size, self.scale, self.flip, self.augment = size, (scale[0], scale[1]), flip, augment
         self.transform = augmentation(size, scale, flip) if augment else centre_crop(size)
         self.features: torch.Tensor | None = None
         self.root, self.labels = root, [item.label for item in self.items]

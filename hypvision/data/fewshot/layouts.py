@@ -75,8 +75,8 @@ def _imagenet(layout: Layout, folder: Path) -> Split:
     folders = [folder / layout.images / part for part in ("train", "val")]
     train, test = (_by_wnid(part, names) for part in folders)
     # Labels number the folders that are there: of other folders they would mean other classes.
-    classes = [{Path(item.path).parent.name for item in part} for part in (train, test)]
-    for here, there, place in ((*classes, folders[1]), (*classes[::-1], folders[0])):
+    trained, tested = ({Path(item.path).parent.name for item in part} for part in (train, test))
+    for here, there, place in ((trained, tested, folders[1]), (tested, trained, folders[0])):
         if missing := sorted(here - there):
             raise HypvisionError(
                 f"'{place}' has no images of '{missing[0]}' ({names[missing[0]]}), the other part has some. "

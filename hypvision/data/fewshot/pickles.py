@@ -56,7 +56,7 @@ def read_pickled_shots(path: str | Path, folder: str, images: str | Path) -> dic
         data = path.read_bytes()
         # The reader makes room for as many objects as the file says that it will remember.
         for operation, number, _ in pickletools.genops(data):
-            if operation.name.endswith("PUT") and int(number) > len(data):
+            if operation.name.endswith("PUT") and int(number or 0) > len(data):
                 raise pickle.UnpicklingError("it remembers more objects than it has bytes")
         content = _Reader(io.BytesIO(data)).load()
         parts = ["train", *(["val"] if "val" in content else [])]

@@ -43,7 +43,8 @@ def _by_class(classes: Iterable[tuple[int, str, list[str]]]) -> Split:
 
 def _with_validation(items: Sequence[Item], test: list[Item]) -> Split:
     """A fifth of each class of the official training images for validation."""
-    generator, classes = random.Random(_SEED), {}
+    generator = random.Random(_SEED)
+    classes: dict[int, list[Item]] = {}
     for item in items:
         classes.setdefault(item.label, []).append(item)
     parts = Split([], [], test)
