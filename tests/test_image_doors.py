@@ -95,7 +95,7 @@ def command(path):
     """explain, search and the rest of the commands open images in the one way."""
     from hypvision.cli import main
 
-    assert main(["search", str(path), "--gallery", str(path.parent), "--model", "test_vit"]) == 2
+    assert main(["metric", "search", str(path), "--gallery", str(path.parent), "--model", "test_vit"]) == 2
     return open_image(path)  # raises for the bad ones
 
 

@@ -6,7 +6,7 @@
 
 ``runs`` reads the logs of trainings, whose folders are called NAME-sSEED: held-out bits a byte after validations, mean
 and spread over the seeds, tokens a second, minutes, curvatures at the end. It keeps what it has read in a file, which
-it takes instead of the folders. ``model`` takes what ``hypvision lm-save`` has
+it takes instead of the folders. ``model`` takes what ``hypvision lm save`` has
 written: the curvatures of experts; how far out the points of words lie behind the last layer, by how often the text
 has the word; how the rotary code makes logits fall with the distance; the accuracy on a jsonl of ``{context, choices,
 label}``, by the likelihood of a choice and by that of a character of it.
@@ -243,7 +243,7 @@ def main() -> int:
     of_runs.add_argument("--steps", type=int, nargs="+", metavar="N", help="columns of the table (default: all)")
     of_runs.add_argument("--tokens", type=int, default=1024, metavar="N", help="of a step (default: 1024)")
     of_model = commands.add_parser("model", help="what a model has learned")
-    of_model.add_argument("folder", metavar="FOLDER", help="as hypvision lm-save writes it")
+    of_model.add_argument("folder", metavar="FOLDER", help="as hypvision lm save writes it")
     of_model.add_argument("--text", type=Path)
     of_model.add_argument("--items", type=Path, nargs="*", default=[])
     of_model.add_argument("--limit", type=int, default=300, metavar="N", help="items of a file (default: 300)")

@@ -413,7 +413,7 @@ def _check_space(folder: Path, needed: int) -> None:
 def _full(folder: Path, needed: int | None, free: int | None = None) -> str:
     sizes = f": {needed / 1e6:.1f} MB to download, {free / 1e6:.1f} MB free" if needed is not None else ""
     return (
-        f"The disk is full in '{folder}'{sizes}. Free some space (`hypvision cache clean` removes what no record "
+        f"The disk is full in '{folder}'{sizes}. Free some space (`hypvision zoo clean` removes what no record "
         "needs), or set HYPVISION_HOME to a folder on another disk. What has been downloaded is kept."
     )
 

@@ -34,8 +34,8 @@ __all__ = [
 
 VERSION = 1
 _HEADER = """\
-# The model zoo: one record a weight file. Written by hypvision publish; docs/model-zoo.md describes the keys.
-# README.md is rendered from this file: hypvision models --write-readme model_zoo/README.md
+# The model zoo: one record a weight file. Written by hypvision zoo publish; docs/model-zoo.md describes the keys.
+# README.md is rendered from this file: hypvision zoo list --write-readme model_zoo/README.md
 """
 
 

@@ -341,7 +341,7 @@ class Index:
         tags = [known for known in self.records if known.startswith(name + ".")]
         hint = did_you_mean(name, self.records, cutoff=0.4, also=tags)
         hint = hint or f" There are: {', '.join(self.records) or 'none'}."
-        raise HypvisionError(f"The zoo has no weights '{name}'.{hint} `hypvision models` lists all.")
+        raise HypvisionError(f"The zoo has no weights '{name}'.{hint} `hypvision zoo list` lists all.")
 
     def select(self, pattern: str | None = None, task: str | None = None) -> list[Record]:
         """Records whose name matches a shell pattern (or contains it, without wildcards), of a task."""

@@ -268,7 +268,7 @@ def _download(record: Record, cached: Path, places: list[_Place], answers: list[
     except OSError as error:
         raise HypvisionError(
             f"The cache '{cached.parent}' cannot be written ({error.strerror or error}). Set HYPVISION_HOME to a "
-            f"folder that you may write to, or let somebody who may run: hypvision download {record.name}"
+            f"folder that you may write to, or let somebody who may run: hypvision zoo get {record.name}"
         ) from error
     return None
 
@@ -426,7 +426,7 @@ def find(text: str) -> tuple[Index, Record]:
     """The record that a text means, with its index.
 
     Args:
-        text: a name in the built-in index, ``zoo:NAME``; or a release that ``hypvision push`` made, ``ADDRESS[#NAME]``
+        text: a name in the built-in index, ``zoo:NAME``; or a release of ``hypvision zoo push``, ``ADDRESS[#NAME]``
             with an address as in :func:`mirrors`, a folder with a slash in it (the name is needed if there are several
             records).
 
@@ -480,7 +480,7 @@ def open_release(address: str) -> Index:
     if not kept.is_file():
         raise HypvisionError(
             f"The index of the release '{shown}' cannot be read: {reason}. Check the address; a release has a file "
-            "index.yml, as `hypvision push` writes it."
+            "index.yml, as `hypvision zoo push` writes it."
         )
     _logger.warning("%s: %s; using the index of the last visit.", shown, reason)
     return parse_index(kept.read_text(encoding="utf-8"), address=address)

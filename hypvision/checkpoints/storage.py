@@ -142,7 +142,7 @@ def check_format(path: str | Path) -> None:
     if what is not None:
         raise HypvisionError(
             f"'{path}' is not a safetensors file: it is {what}. The zoo reads safetensors only, which cannot run code; "
-            "convert other checkpoints with hypvision publish or hypvision convert."
+            "convert other checkpoints with hypvision zoo publish or hypvision zoo convert."
         )
 
 

@@ -8,10 +8,11 @@ PyTorch, so that help costs nothing; :mod:`hypvision_cli`, the console script, s
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import warnings
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from hypvision.cli.arguments import Parser
@@ -19,7 +20,7 @@ from hypvision.errors import HypvisionError, guard, how_to_install
 from hypvision.files import protecting
 from hypvision.version import __version__
 
-__all__ = ["COMMANDS", "Command", "main", "parser_of"]
+__all__ = ["COMMANDS", "GROUPS", "Command", "Group", "main", "parser_of"]
 
 
 class Command(NamedTuple):
@@ -30,43 +31,84 @@ class Command(NamedTuple):
     light: bool = False
 
 
+class Group(NamedTuple):
+    """Commands that belong together: what they are about, and two of them as a user would type them."""
+
+    help: str
+    examples: tuple[str, str]
+
+
+GROUPS = {
+    "": Group(
+        "models and images",
+        (
+            "hypvision train hcformer-nano-clusters-p2_25e_cifar10",
+            "hypvision predict photos/ --model hcformer_nano.cifar10",
+        ),
+    ),
+    "zoo": Group("trained weights", ("hypvision zoo list", "hypvision zoo get hcformer_nano.cifar10")),
+    "fewshot": Group(
+        "few images a class",
+        ("hypvision fewshot base2new --method coop --datasets dtd --root DATA", "hypvision fewshot table RESULTS"),
+    ),
+    "clip": Group(
+        "images and texts",
+        (
+            'hypvision clip segment street.jpg --classes "car, road, sky"',
+            "hypvision clip chains chains.csv --clip ViT-B-32:openai",
+        ),
+    ),
+    "metric": Group(
+        "embeddings and neighbours",
+        (
+            "hypvision metric search photo.jpg --gallery FOLDER --model resnet50",
+            "hypvision metric embed FOLDER --model resnet50",
+        ),
+    ),
+    "lm": Group(
+        "language models", ("hypvision lm save CONFIG CHECKPOINT model", 'hypvision lm generate model "It was a"')
+    ),
+    "scaling": Group("superposition", ("hypvision scaling run quick", "hypvision scaling run fig3 --out results")),
+    "data": Group("data sets", ("hypvision data make shapes --layout coco", "hypvision data prepare voc20 SOURCE OUT")),
+}
+
 COMMANDS = {
     "train": Command("train", "train a classifier, segmenter, detector or language model"),
     "test": Command("train", "measure a checkpoint on test data"),
-    "configs": Command("configs", "list the configs that ship", light=True),
-    "exec": Command("configs", "run another project's script with our models registered"),
     "predict": Command("predict", "run any model on images, folders and videos"),
     "explain": Command("explain", "draw what a model clusters, or its tree of parts, in an image"),
-    "fewshot": Command("fewshot", "few-shot recognition with CLIP: run the benchmark, print its tables"),
-    "segment": Command("segment", "segment images by any class names"),
-    "radius": Command("radius", "hyperbolic radii of CLIP embeddings, before and after tuning"),
-    "chains": Command("chains", "measure how a CLIP orders texts from general to specific"),
-    "make-chains": Command("chains", "write chains of texts from shapes, emoji or captions"),
-    "embed": Command("embeddings", "embeddings of images, in a file"),
-    "search": Command("embeddings", "find the nearest images in a folder"),
-    "hierarchy": Command("embeddings", "draw the hierarchy that a metric learner found"),
-    "prepare": Command("data", "write label maps of the open-vocabulary test sets"),
-    "make-data": Command("data", "write the procedural data set to disk"),
-    "models": Command("zoo", "list the trained weights of the zoo"),
-    "download": Command("zoo", "fetch and verify weights of the zoo"),
-    "verify": Command("zoo", "check the weights on this machine against the index"),
-    "cache": Command("zoo", "list or clean the downloaded weights"),
-    "card": Command("zoo", "print the model card of weights"),
-    "push": Command("zoo", "make a release of weights: a folder or a hub repository"),
     "export": Command("export", "write a model for ONNX or torch.export"),
-    "convert": Command("convert", "convert an official checkpoint to hypvision's names, or back"),
-    "lm-save": Command("language", "write a trained language model as a folder for transformers"),
-    "lm-generate": Command("language", "continue texts with a language model"),
-    "lm-eval": Command("language", "run tasks of the lm-evaluation-harness on a language model"),
-    "publish": Command("publish", "measure a trained checkpoint and put it into a model zoo"),
+    "configs": Command("configs", "list the configs that ship", light=True),
+    "exec": Command("configs", "run another project's script with our models registered"),
+    "zoo list": Command("zoo", "list the trained weights of the zoo"),
+    "zoo get": Command("zoo", "fetch and verify weights of the zoo"),
+    "zoo verify": Command("zoo", "check the weights on this machine against the index"),
+    "zoo clean": Command("zoo", "remove downloaded weights, or list them"),
+    "zoo card": Command("zoo", "print the model card of weights"),
+    "zoo push": Command("zoo", "make a release of weights: a folder or a hub repository"),
+    "zoo publish": Command("publish", "measure a trained checkpoint and put it into a model zoo"),
+    "zoo convert": Command("convert", "convert an official checkpoint to hypvision's names, or back"),
+    "fewshot": Command("fewshot", "few-shot recognition with CLIP: run the benchmark, print its tables"),
+    "clip segment": Command("segment", "segment images by any class names"),
+    "clip chains": Command("chains", "measure how a CLIP orders texts from general to specific"),
+    "clip make-chains": Command("chains", "write chains of texts from shapes, emoji or captions"),
+    "clip radius": Command("radius", "hyperbolic radii of CLIP embeddings, before and after tuning"),
+    "metric embed": Command("embeddings", "embeddings of images, in a file"),
+    "metric search": Command("embeddings", "find the nearest images in a folder"),
+    "metric hierarchy": Command("embeddings", "draw the hierarchy that a metric learner found"),
+    "lm save": Command("language", "write a trained language model as a folder for transformers"),
+    "lm generate": Command("language", "continue texts with a language model"),
+    "lm eval": Command("language", "run tasks of the lm-evaluation-harness on a language model"),
     "scaling": Command("scaling", "the toy model of superposition and its scaling laws"),
+    "data make": Command("data", "write the procedural data set to disk"),
+    "data prepare": Command("data", "write label maps of the open-vocabulary test sets"),
 }
 
 
 def parser_of(name: str) -> Parser:
     """The parser of a command."""
-    command = COMMANDS[name]
-    parser = Parser(prog=f"hypvision {name}", description=f"{command.help[0].upper()}{command.help[1:]}.")
+    text = COMMANDS[name].help
+    parser = Parser(prog=f"hypvision {name}", description=f"{text[0].upper()}{text[1:]}.")
     _part(name, "add", "_arguments")(parser)
     return parser
 
@@ -98,12 +140,9 @@ def _leave_out_notes() -> None:
 
 
 def _run(argv: list[str], load: Callable[[], None] | None) -> None:
-    if not argv or argv[0] not in COMMANDS:
-        _main_parser().parse_args(argv)  # help, the version, or an error
-        raise HypvisionError("No command is given. Run: hypvision --help")
-    name = argv[0]
+    name = _command(argv)
     parser = parser_of(name)
-    args = parser.parse_args(argv[1:])
+    args = parser.parse_args(argv[len(name.split()) :])
     with protecting(*parser.inputs(args)), warnings.catch_warnings():
         if "verbose" not in args:  # train and test have them in their log
             _leave_out_notes()
@@ -122,19 +161,70 @@ def _run(argv: list[str], load: Callable[[], None] | None) -> None:
 
 def _part(name: str, prefix: str, suffix: str = "") -> Callable:
     module = importlib.import_module(f"hypvision.cli.{COMMANDS[name].module}")
-    return getattr(module, f"{prefix}_{name.replace('-', '_')}{suffix}")
+    return getattr(module, f"{prefix}_{re.sub('[- ]', '_', name)}{suffix}")
 
 
-def _main_parser() -> Parser:
-    width = max(map(len, COMMANDS))
-    parser = Parser(
-        prog="hypvision",
-        description="Hyperbolic vision models: train, test, explain.",
-        epilog="commands:\n" + "\n".join(f"  {name:{width}}  {command.help}" for name, command in COMMANDS.items()),
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+def _command(argv: list[str]) -> str:
+    """The command that the words begin with. Help, the version and errors end here."""
+    first = argv[0] if argv else ""
+    if first in COMMANDS:
+        return first
+    if first in GROUPS and first:
+        parser = _parser(f"hypvision {first}", [first])
+        parser.add_argument("command", choices=_words(first), metavar="COMMAND")
+        return f"{first} {parser.parse_args(argv[1:2] or ['--help']).command}"
+    parser = _parser("hypvision", GROUPS)
     parser.add_argument("--version", action="version", version=f"hypvision {__version__}")
+    parser.add_argument("--completion", choices=("bash", "zsh", "fish"), metavar="SHELL",
+                        help="print what completes commands and options in bash, zsh or fish")  # fmt: skip
+    grouped = [name for name in COMMANDS if name.split()[1:] == [first]]
+    if grouped:
+        raise HypvisionError(f"hypvision: there is no command '{first}'. Did you mean {' or '.join(grouped)}?")
     parser.add_argument(
-        "command", choices=list(COMMANDS), metavar="COMMAND", help="hypvision COMMAND --help tells more"
+        "command",
+        choices=[*_words(""), *(group for group in GROUPS if group not in COMMANDS)],
+        nargs="?",
+        metavar="COMMAND",
     )
-    return parser
+    args = parser.parse_args(argv[:2])
+    if args.completion is None:
+        raise HypvisionError("No command is given. Run: hypvision --help")
+    print(_completion(args.completion))
+    raise SystemExit(0)
+
+
+def _words(group: str) -> list[str]:
+    """The commands of a group, without its name; those of "" stand alone."""
+    return [name.split()[-1] for name in COMMANDS if name.split()[:-1] == group.split()]
+
+
+def _parser(prog: str, groups: Iterable[str]) -> Parser:
+    """A parser whose help lists the commands of the groups."""
+    width = max(map(len, COMMANDS))
+    lines = []
+    for group in groups:
+        lines.append(f"{GROUPS[group].help}:")
+        own = [name for name in COMMANDS if (name if name in GROUPS else " ".join(name.split()[:-1])) == group]
+        lines += [f"  {name:{width}}  {COMMANDS[name].help}" for name in own]
+        lines += [f"    {example}" for example in GROUPS[group].examples] + [""]
+    epilog = "\n".join([*lines, "hypvision COMMAND --help tells the options of each."])
+    return Parser(prog=prog, epilog=epilog, formatter_class=RawDescriptionHelpFormatter, usage=f"{prog} COMMAND ...")
+
+
+def _completion(shell: str) -> str:
+    """A script for a shell that completes commands and options."""
+    import shtab
+
+    parser = Parser(prog="hypvision")
+    parser.add_argument("--version", action="store_true")
+    commands = parser.add_subparsers()
+    groups = {
+        name: commands.add_parser(name, help=group.help).add_subparsers()
+        for name, group in GROUPS.items()
+        if name not in COMMANDS and name
+    }
+    for name, command in COMMANDS.items():
+        *group, word = name.split()
+        place = groups[group[0]] if group else commands
+        _part(name, "add", "_arguments")(place.add_parser(word, help=command.help))
+    return shtab.complete(parser, shell)

@@ -1,4 +1,4 @@
-"""``hypvision chains``: how a model orders texts from general to specific; ``make-chains``: chains to measure."""
+"""``hypvision clip chains``: how a model orders texts from general to specific; ``make-chains``: chains to measure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_device_argument, device_of, whole
 
-__all__ = ["add_chains_arguments", "add_make_chains_arguments", "run_chains", "run_make_chains"]
+__all__ = ["add_clip_chains_arguments", "add_clip_make_chains_arguments", "run_clip_chains", "run_clip_make_chains"]
 
 
-def add_chains_arguments(parser: Parser) -> None:
+def add_clip_chains_arguments(parser: Parser) -> None:
     """The arguments of ``chains``."""
     parser.add_argument("chains", metavar="CHAINS", help="csv or csv.gz of chains (HierarCaps' form), see make-chains")
     model = parser.add_mutually_exclusive_group()
@@ -36,7 +36,7 @@ def add_chains_arguments(parser: Parser) -> None:
     add_device_argument(parser)
 
 
-def run_chains(args: Namespace) -> None:
+def run_clip_chains(args: Namespace) -> None:
     """``chains`` from parsed arguments: prints a table, writes it and images."""
     from hypvision.clip.radial.measure import find_image_files, measure_chains, read_embeddings
     from hypvision.data.chains import read_chains
@@ -170,7 +170,7 @@ def _show(args: Namespace, walks: dict) -> None:
         print(path)
 
 
-def add_make_chains_arguments(parser: Parser) -> None:
+def add_clip_make_chains_arguments(parser: Parser) -> None:
     """The arguments of ``make-chains``."""
     parser.add_argument("source", choices=["shapes", "emoji", "captions"], metavar="SOURCE",
                         help="shapes (drawn scenes), emoji (a folder of them) or captions (your own)")  # fmt: skip
@@ -184,7 +184,7 @@ def add_make_chains_arguments(parser: Parser) -> None:
     parser.add_argument("--seed", type=whole(0), default=0, help="of the choice of negatives")
 
 
-def run_make_chains(args: Namespace) -> None:
+def run_clip_make_chains(args: Namespace) -> None:
     """``make-chains`` from parsed arguments."""
     from hypvision.data.broader import build_chains, read_captions, read_terms
     from hypvision.data.chains import emoji_chains, shape_chains, write_chains

@@ -1,4 +1,4 @@
-"""``hypvision convert --from FAMILY IN OUT``: official checkpoints to hypvision's names, or back."""
+"""``hypvision zoo convert --from FAMILY IN OUT``: official checkpoints to hypvision's names, or back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from hypvision.cli.arguments import Parser
 
-__all__ = ["FAMILIES", "add_convert_arguments", "run_convert"]
+__all__ = ["FAMILIES", "add_zoo_convert_arguments", "run_zoo_convert"]
 
 # Those of hypvision.zoo.convert, whose import brings PyTorch.
 FAMILIES = (
@@ -15,7 +15,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def add_convert_arguments(parser: Parser) -> None:
+def add_zoo_convert_arguments(parser: Parser) -> None:
     """The arguments of ``convert``."""
     parser.add_argument(
         "--from", dest="family", required=True, choices=FAMILIES, metavar="FAMILY",
@@ -30,7 +30,7 @@ def add_convert_arguments(parser: Parser) -> None:
     )
 
 
-def run_convert(args: Namespace) -> None:
+def run_zoo_convert(args: Namespace) -> None:
     """``convert`` from parsed arguments."""
     from hypvision.zoo.convert import convert_file
 

@@ -1,4 +1,4 @@
-"""``hypvision prepare`` and ``hypvision make-data``."""
+"""``hypvision data prepare`` and ``hypvision data make``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hypvision.cli.arguments import Parser, whole
 
-__all__ = ["LAYOUTS", "LEVELS", "PREPARED", "add_make_data_arguments", "add_prepare_arguments", "run_make_data",
-           "run_prepare"]  # fmt: skip
+__all__ = ["LAYOUTS", "LEVELS", "PREPARED", "add_data_make_arguments", "add_data_prepare_arguments", "run_data_make",
+           "run_data_prepare"]  # fmt: skip
 
 # Those of hypvision.data, whose import brings PyTorch.
 PREPARED = ("ade847", "pc59", "pc459", "voc20", "voc20b")
@@ -16,14 +16,14 @@ LAYOUTS = ("imagefolder", "ade", "coco")
 LEVELS = ("kind", "shape", "instance")
 
 
-def add_prepare_arguments(parser: Parser) -> None:
+def add_data_prepare_arguments(parser: Parser) -> None:
     """The arguments of ``prepare``."""
     parser.add_argument("name", choices=PREPARED, metavar="NAME", help=f"the test set: {', '.join(PREPARED)}")
     parser.add_argument("source", metavar="SOURCE", help="folder of the published data")
     parser.add_output("out", what="folder", metavar="OUT", help="folder to write to, e.g. data/ade847")
 
 
-def run_prepare(args: Namespace) -> None:
+def run_data_prepare(args: Namespace) -> None:
     """``prepare`` from parsed arguments."""
     from hypvision.data.prepare import prepare
 
@@ -40,7 +40,7 @@ def _size(text: str) -> int | tuple[int, int]:
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
 
-def add_make_data_arguments(parser: Parser) -> None:
+def add_data_make_arguments(parser: Parser) -> None:
     """The arguments of ``make-data``."""
     text = "folder; each layout gets its own folder in it with --layout all"
     parser.add_output("out", what="folder", metavar="OUT", help=text)
@@ -53,7 +53,7 @@ def add_make_data_arguments(parser: Parser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a data set with other parameters")
 
 
-def run_make_data(args: Namespace) -> None:
+def run_data_make(args: Namespace) -> None:
     """``make-data`` from parsed arguments."""
     from hypvision.data.export import export
 

@@ -1,4 +1,4 @@
-"""``hypvision embed``, ``search`` and ``hierarchy``: embeddings of images.
+"""``hypvision metric embed``, ``search`` and ``hierarchy``: embeddings of images.
 
 All take a metric learner, by its config and checkpoint; ``embed`` and ``search`` also any timm model, whose features
 compare by cosine.
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from hypvision.inference.sources import Frame, Sources
 
 __all__ = [
-    "add_embed_arguments",
-    "add_hierarchy_arguments",
-    "add_search_arguments",
-    "run_embed",
-    "run_hierarchy",
-    "run_search",
+    "add_metric_embed_arguments",
+    "add_metric_hierarchy_arguments",
+    "add_metric_search_arguments",
+    "run_metric_embed",
+    "run_metric_hierarchy",
+    "run_metric_search",
 ]
 
 
@@ -56,7 +56,7 @@ def _embedder(args: Namespace, device: str):
     return load_embedder(args.config, args.weights, args.model, device)
 
 
-def add_embed_arguments(parser: Parser) -> None:
+def add_metric_embed_arguments(parser: Parser) -> None:
     """The arguments of ``embed``."""
     add_sources_arguments(parser, "IMAGE")
     _add_model_arguments(parser)
@@ -64,7 +64,7 @@ def add_embed_arguments(parser: Parser) -> None:
     parser.add_output("--out", default="embeddings.npz", metavar="FILE", help=text)
 
 
-def run_embed(args: Namespace) -> None:
+def run_metric_embed(args: Namespace) -> None:
     """``embed`` from parsed arguments: a NumPy archive of ``embeddings``, ``paths``, ``frames`` (their numbers in a
     video; -1 of images), ``space``, ``weights``."""
     import numpy as np
@@ -93,7 +93,7 @@ def run_embed(args: Namespace) -> None:
     )
 
 
-def add_search_arguments(parser: Parser) -> None:
+def add_metric_search_arguments(parser: Parser) -> None:
     """The arguments of ``search``."""
     add_sources_arguments(parser, "IMAGE")
     text = "where to search: a folder, with its sub-folders, or what IMAGE can be"
@@ -107,7 +107,7 @@ def add_search_arguments(parser: Parser) -> None:
     parser.add_output("--out", default="search.png", metavar="FILE", help=text)
 
 
-def run_search(args: Namespace) -> None:
+def run_metric_search(args: Namespace) -> None:
     """``search`` from parsed arguments: prints the nearest images, draws and lists them."""
     import torch
 
@@ -181,7 +181,7 @@ def _thumbnails(sources: Sources, numbers: Collection[int]) -> dict[int, Image.I
     return found
 
 
-def add_hierarchy_arguments(parser: Parser) -> None:
+def add_metric_hierarchy_arguments(parser: Parser) -> None:
     """The arguments of ``hierarchy``."""
     _add_model_arguments(parser, timm=False)
     parser.add_argument("--split", choices=["train", "test", "both"], default="both", help="which data (default: both)")
@@ -192,7 +192,7 @@ def add_hierarchy_arguments(parser: Parser) -> None:
     parser.add_argument("--data-root", metavar="DIR", help="folder of the data, if not the config's")
 
 
-def run_hierarchy(args: Namespace) -> None:
+def run_metric_hierarchy(args: Namespace) -> None:
     """``hierarchy`` from parsed arguments; see :func:`hypvision.tasks.class_hierarchy.class_hierarchy`."""
     require("matplotlib", "viz")
     import hypvision.openmmlab  # noqa: F401 - as above

@@ -23,7 +23,7 @@ def add_explain_arguments(parser: Parser) -> None:
         "--model",
         required=True,
         metavar="NAME",
-        help="e.g. hcformer_nano, himapper_resnet50, or a name of `hypvision models`, which has its weights",
+        help="e.g. hcformer_nano, himapper_resnet50, or a name of `hypvision zoo list`, which has its weights",
     )
     text = "checkpoint, or zoo:NAME; random weights without, unless --model has its own"
     parser.add_argument("--weights", metavar="FILE", help=text)

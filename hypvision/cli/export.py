@@ -20,7 +20,7 @@ def add_export_arguments(parser: Parser) -> None:
     parser.add_argument(
         "name",
         metavar="NAME",
-        help="as `hypvision models` lists it, or a release, ADDRESS#NAME; or, with --model, the checkpoint file of "
+        help="as `hypvision zoo list` lists it, or a release, ADDRESS#NAME; or, with --model, the checkpoint file of "
         "a training",
     )
     parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")

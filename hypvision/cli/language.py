@@ -1,4 +1,4 @@
-"""``hypvision lm-save``, ``lm-generate`` and ``lm-eval``; language models are trained by ``hypvision train``."""
+"""``hypvision lm save``, ``lm generate`` and ``lm eval``; language models are trained by ``hypvision train``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 def add_lm_save_arguments(parser: Parser) -> None:
-    """The arguments of ``lm-save``."""
+    """The arguments of ``lm save``."""
     parser.add_argument("config", metavar="CONFIG", help="the config that trained the model")
     parser.add_argument("weights", metavar="WEIGHTS", help="checkpoint of the training")
     parser.add_output("folder", what="folder", metavar="FOLDER", help="folder for transformers, with the tokenizer")
@@ -33,23 +33,23 @@ def add_lm_save_arguments(parser: Parser) -> None:
 
 
 def run_lm_save(args: Namespace) -> None:
-    """``lm-save`` from parsed arguments."""
+    """``lm save`` from parsed arguments."""
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import parse_options
     from hypvision.tasks.language_models import save_folder
 
     with readable_errors():
         folder = save_folder(args.config, args.weights, args.folder, parse_options(args.cfg_options))
-    print(f"Wrote {folder}\nUse: hypvision lm-generate {folder} 'The sea'")
+    print(f"Wrote {folder}\nUse: hypvision lm generate {folder} 'The sea'")
 
 
 def _add_model(parser: Parser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="a language model, as hypvision lm-save writes it")
+    parser.add_argument("folder", metavar="FOLDER", help="a language model, as hypvision lm save writes it")
     add_device_argument(parser)
 
 
 def add_lm_generate_arguments(parser: Parser) -> None:
-    """The arguments of ``lm-generate``."""
+    """The arguments of ``lm generate``."""
     _add_model(parser)
     parser.add_argument("prompts", nargs="+", metavar="PROMPT", help="texts to continue")
     parser.add_argument("--tokens", type=whole(1), default=200, metavar="N", help="new tokens (default: 200)")
@@ -60,7 +60,7 @@ def add_lm_generate_arguments(parser: Parser) -> None:
 
 
 def run_lm_generate(args: Namespace) -> None:
-    """``lm-generate`` from parsed arguments; prints each prompt with its continuation."""
+    """``lm generate`` from parsed arguments; prints each prompt with its continuation."""
     if args.temperature < 0 or not 0 < args.top_p <= 1:
         raise HypvisionError("--temperature must not be negative, and --top-p be above 0 and at most 1.")
     from hypvision.tasks.language_models import generate
@@ -72,7 +72,7 @@ def run_lm_generate(args: Namespace) -> None:
 
 
 def add_lm_eval_arguments(parser: Parser) -> None:
-    """The arguments of ``lm-eval``."""
+    """The arguments of ``lm eval``."""
     _add_model(parser)
     parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="of the harness (default: the paper's)")
     parser.add_argument("--shots", type=whole(0), metavar="N", help="examples in a prompt (default: the paper's)")
@@ -85,7 +85,7 @@ def add_lm_eval_arguments(parser: Parser) -> None:
 
 
 def run_lm_eval(args: Namespace) -> None:
-    """``lm-eval`` from parsed arguments; prints the results as one line of JSON."""
+    """``lm eval`` from parsed arguments; prints the results as one line of JSON."""
     from hypvision.tasks.language_models import TASKS, evaluate
 
     results = evaluate(

@@ -32,7 +32,7 @@ def add_predict_arguments(parser: Parser) -> None:
         "--model",
         required=True,
         metavar="NAME|CONFIG",
-        help="a timm model, a name of `hypvision models`, a release (hf-hub:USER/REPO), or the config of a training",
+        help="a timm model, a name of `hypvision zoo list`, a release (hf-hub:USER/REPO), or the config of a training",
     )
     text = "checkpoint of the training; without, a timm model has its published weights"
     parser.add_argument("--weights", metavar="FILE", help=text)

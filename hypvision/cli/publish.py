@@ -1,4 +1,4 @@
-"""``hypvision publish``: put a trained checkpoint into a model zoo; run it from the root of the repository.
+"""``hypvision zoo publish``: put a trained checkpoint into a model zoo; run it from the root of the repository.
 
 Strips the optimiser, stores the weights as safetensors, measures checkpoint and file in fresh processes, and adds the
 record to ``model_zoo/index.yml`` (and renders ``model_zoo/README.md``) if the metric is repeated. ``docs/model-zoo.md``
@@ -11,13 +11,13 @@ from argparse import Namespace
 
 from hypvision.cli.arguments import Parser, number
 
-__all__ = ["STORAGES", "add_publish_arguments", "run_publish"]
+__all__ = ["STORAGES", "add_zoo_publish_arguments", "run_zoo_publish"]
 
 # Those of hypvision.checkpoints.storage, whose import brings PyTorch.
 STORAGES = ("float32", "float16", "bfloat16", "int8")
 
 
-def add_publish_arguments(parser: Parser) -> None:
+def add_zoo_publish_arguments(parser: Parser) -> None:
     """The arguments of ``publish``."""
     parser.add_argument("config", metavar="CONFIG", help="the config that trained it")
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint of the training; it is only read")
@@ -35,7 +35,7 @@ def add_publish_arguments(parser: Parser) -> None:
     )
 
 
-def run_publish(args: Namespace) -> None:
+def run_zoo_publish(args: Namespace) -> None:
     """``publish`` from parsed arguments."""
     from hypvision.tasks.publishing import publish, read_about
 

@@ -1,4 +1,4 @@
-"""``hypvision radius``: how far from the origin CLIP's embeddings lie on the ball, before and after tuning."""
+"""``hypvision clip radius``: how far from the origin CLIP's embeddings lie on the ball, before and after tuning."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from hypvision.cli.arguments import Parser, number
 
-__all__ = ["add_radius_arguments", "run_radius"]
+__all__ = ["add_clip_radius_arguments", "run_clip_radius"]
 
 
-def add_radius_arguments(parser: Parser) -> None:
+def add_clip_radius_arguments(parser: Parser) -> None:
     """The arguments of ``radius``."""
     parser.add_argument("--clip", default="ViT-B-16:openai", metavar="NAME[:TAG]", help="the CLIP before tuning")
     parser.add_argument("--adapter", metavar="FILE", help="a saved HyperCLIP adapter: the CLIP after tuning")
@@ -25,7 +25,7 @@ def add_radius_arguments(parser: Parser) -> None:
     parser.add_output("--out", what="folder", default="radius", metavar="DIR", help=text)
 
 
-def run_radius(args: Namespace) -> None:
+def run_clip_radius(args: Namespace) -> None:
     """``radius`` from parsed arguments: prints statistics, writes them and a drawing."""
     from hypvision.clip import adapters
     from hypvision.clip.classes import load_classes

@@ -1,4 +1,4 @@
-"""``hypvision segment IMAGE... --classes "cat, dog, grass"``: segment any images by any class names.
+"""``hypvision clip segment IMAGE... --classes "cat, dog, grass"``: segment any images by any class names.
 
 For each image ``NAME_labels.png`` (class numbers; 255, or 65535 with more than 255 classes, is never used) and
 ``NAME_overlay.png`` (colours and a legend); for a video ``NAME_overlay.mp4``.
@@ -11,7 +11,7 @@ from argparse import Namespace
 from hypvision.cli.arguments import Parser, add_device_argument, device_of
 from hypvision.cli.predict import add_sources_arguments
 
-__all__ = ["CLASS_LISTS", "add_segment_arguments", "run_segment"]
+__all__ = ["CLASS_LISTS", "add_clip_segment_arguments", "run_clip_segment"]
 
 # Those of hypvision.clip.classes, whose import brings PyTorch.
 CLASS_LISTS = (
@@ -20,7 +20,7 @@ CLASS_LISTS = (
 )  # fmt: skip
 
 
-def add_segment_arguments(parser: Parser) -> None:
+def add_clip_segment_arguments(parser: Parser) -> None:
     """The arguments of ``segment``."""
     add_sources_arguments(parser, "IMAGE")
     known = ", ".join(CLASS_LISTS)
@@ -33,7 +33,7 @@ def add_segment_arguments(parser: Parser) -> None:
     parser.add_output("--out", what="folder", default="segmented", metavar="DIR", help=text)
 
 
-def run_segment(args: Namespace) -> None:
+def run_clip_segment(args: Namespace) -> None:
     """``segment`` from parsed arguments; prints the names of the files written."""
     from hypvision.clip.classes import load_classes
     from hypvision.clip.segmentation.segment import load_segmenter, parse_classes, segment

@@ -57,7 +57,9 @@ def run_train(args: Namespace) -> None:
 def add_test_arguments(parser: Parser) -> None:
     """The arguments of ``test``."""
     parser.add_argument("config", metavar="CONFIG", help="config file")
-    parser.add_argument("weights", metavar="WEIGHTS", help="checkpoint file, or zoo:NAME (hypvision models lists them)")
+    parser.add_argument(
+        "weights", metavar="WEIGHTS", help="checkpoint file, or zoo:NAME (hypvision zoo list lists them)"
+    )
     text = "write predictions: a .json file, or a folder for label maps"
     parser.add_output("--out", what="either", metavar="PATH", help=text)
     parser.add_output(

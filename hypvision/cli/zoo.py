@@ -1,4 +1,4 @@
-"""The commands of the zoo: ``models``, ``download``, ``verify``, ``cache``, ``card`` and ``push``."""
+"""The commands of the zoo: ``list``, ``get``, ``verify``, ``clean``, ``card`` and ``push``."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from hypvision.errors import HypvisionError
 
 __all__ = [
     "TASKS",
-    "add_cache_arguments",
-    "add_card_arguments",
-    "add_download_arguments",
-    "add_models_arguments",
-    "add_push_arguments",
-    "add_verify_arguments",
-    "run_cache",
-    "run_card",
-    "run_download",
-    "run_models",
-    "run_push",
-    "run_verify",
+    "add_zoo_clean_arguments",
+    "add_zoo_card_arguments",
+    "add_zoo_get_arguments",
+    "add_zoo_list_arguments",
+    "add_zoo_push_arguments",
+    "add_zoo_verify_arguments",
+    "run_zoo_clean",
+    "run_zoo_card",
+    "run_zoo_get",
+    "run_zoo_list",
+    "run_zoo_push",
+    "run_zoo_verify",
 ]
 
 # Those of hypvision.checkpoints.records.
 TASKS = ("classification", "segmentation", "detection", "zero-shot")
-_NAME_HELP = "name as `hypvision models` lists it, or a release, ADDRESS#NAME (https://, file://, hf-hub:USER/REPO)"
+_NAME_HELP = "name as `hypvision zoo list` lists it, or a release, ADDRESS#NAME (https://, file://, hf-hub:USER/REPO)"
 
 
-# models
+# list
 
 
-def add_models_arguments(parser: Parser) -> None:
-    """The arguments of ``models``."""
+def add_zoo_list_arguments(parser: Parser) -> None:
+    """The arguments of ``zoo list``."""
     parser.add_argument(
         "pattern", nargs="?", metavar="PATTERN", help="part of the name, or a pattern such as '*.cifar10'"
     )
@@ -43,8 +43,8 @@ def add_models_arguments(parser: Parser) -> None:
     parser.add_output("--write-readme", metavar="FILE", help="render the table of the zoo into this file")
 
 
-def run_models(args: Namespace) -> None:
-    """``models``: what there is."""
+def run_zoo_list(args: Namespace) -> None:
+    """``zoo list``: what there is."""
     from hypvision.checkpoints.index import builtin_index
     from hypvision.files import write_text
     from hypvision.zoo.cache import whereabouts
@@ -66,17 +66,17 @@ def run_models(args: Namespace) -> None:
     print(listing(records, [whereabouts(index, record) for record in records]))
 
 
-# download
+# get
 
 
-def add_download_arguments(parser: Parser) -> None:
-    """The arguments of ``download``."""
+def add_zoo_get_arguments(parser: Parser) -> None:
+    """The arguments of ``zoo get``."""
     parser.add_argument("names", nargs="+", metavar="NAME", help=_NAME_HELP)
     parser.add_output("--to", what="folder", metavar="DIR", help="copy the files there; such a folder can be a mirror")
 
 
-def run_download(args: Namespace) -> None:
-    """``download``: makes sure that weights are on this machine, and prints where."""
+def run_zoo_get(args: Namespace) -> None:
+    """``zoo get``: makes sure that weights are on this machine, and prints where."""
     from hypvision.checkpoints.download import SourceError, copy_verified
     from hypvision.checkpoints.sources import find, resolve
 
@@ -96,15 +96,15 @@ def run_download(args: Namespace) -> None:
 # verify
 
 
-def add_verify_arguments(parser: Parser) -> None:
-    """The arguments of ``verify``."""
+def add_zoo_verify_arguments(parser: Parser) -> None:
+    """The arguments of ``zoo verify``."""
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"{_NAME_HELP}; default: everything that is on this machine"
     )
 
 
-def run_verify(args: Namespace) -> None:
-    """``verify``: checks packaged and cached files; fails if one is wrong, or a named one is not there."""
+def run_zoo_verify(args: Namespace) -> None:
+    """``zoo verify``: checks packaged and cached files; fails if one is wrong, or a named one is not there."""
     from hypvision.checkpoints.sources import find
     from hypvision.zoo.cache import check_files, records_here
 
@@ -122,36 +122,36 @@ def run_verify(args: Namespace) -> None:
     if wrong:
         raise HypvisionError(
             f"{len(wrong)} of {checked} files are not what the index says: {', '.join(wrong)}. Remove them; "
-            "`hypvision download NAME` fetches them again (in a checkout: git checkout model_zoo)."
+            "`hypvision zoo get NAME` fetches them again (in a checkout: git checkout model_zoo)."
         )
     if missing and args.names:
-        raise HypvisionError(f"Not on this machine: {', '.join(missing)}. Run: hypvision download {' '.join(missing)}")
+        raise HypvisionError(f"Not on this machine: {', '.join(missing)}. Run: hypvision zoo get {' '.join(missing)}")
 
 
-# cache
+# clean
 
 
-def add_cache_arguments(parser: Parser) -> None:
-    """The arguments of ``cache``."""
-    parser.add_argument("action", nargs="?", choices=["list", "clean"], default="list", help="default: list")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="clean the files of these records")
-    parser.add_argument(
-        "--all", action="store_true", help="clean everything; default: unfinished downloads and files of no record"
+def add_zoo_clean_arguments(parser: Parser) -> None:
+    """The arguments of ``zoo clean``."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="remove the files of these records")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--all", action="store_true", help="remove everything; default: unfinished downloads and files of no record"
     )
+    what.add_argument("--list", action="store_true", help="remove nothing: list what lies there")
 
 
-def run_cache(args: Namespace) -> None:
-    """``cache``: what lies there; ``cache clean`` removes."""
+def run_zoo_clean(args: Namespace) -> None:
+    """``zoo clean``: removes downloaded files, or lists them."""
     from hypvision.checkpoints.index import builtin_index
     from hypvision.checkpoints.sources import cache_folder
     from hypvision.zoo.cache import clean, list_cache
     from hypvision.zoo.cards import size_text, table
 
     index = builtin_index()
-    if args.action == "list":
-        if args.names or args.all:
-            raise HypvisionError("Names and --all belong to: hypvision cache clean")
-        files = list_cache(index)
+    if args.list:
+        if args.names:
+            raise HypvisionError("--list lists everything: leave out the names.")
         print(cache_folder())
         rows = [
             {
@@ -160,7 +160,7 @@ def run_cache(args: Namespace) -> None:
                 "state": "unfinished" if file.partial else "complete",
                 "file": file.path.name,
             }
-            for file in files
+            for file in list_cache(index)
         ]
         print(table(rows) if rows else "empty")
         return
@@ -171,14 +171,14 @@ def run_cache(args: Namespace) -> None:
 # card
 
 
-def add_card_arguments(parser: Parser) -> None:
-    """The arguments of ``card``."""
+def add_zoo_card_arguments(parser: Parser) -> None:
+    """The arguments of ``zoo card``."""
     parser.add_argument("name", metavar="NAME", help=_NAME_HELP)
     parser.add_output("--out", metavar="FILE", help="write it there instead of printing it")
 
 
-def run_card(args: Namespace) -> None:
-    """``card``: the model card."""
+def run_zoo_card(args: Namespace) -> None:
+    """``zoo card``: the model card."""
     from hypvision.checkpoints.sources import find
     from hypvision.files import write_text
     from hypvision.zoo.cards import model_card
@@ -195,9 +195,9 @@ def run_card(args: Namespace) -> None:
 # push
 
 
-def add_push_arguments(parser: Parser) -> None:
-    """The arguments of ``push``."""
-    parser.add_argument("names", nargs="+", metavar="NAME", help="names as `hypvision models` lists them")
+def add_zoo_push_arguments(parser: Parser) -> None:
+    """The arguments of ``zoo push``."""
+    parser.add_argument("names", nargs="+", metavar="NAME", help="names as `hypvision zoo list` lists them")
     place = parser.add_mutually_exclusive_group(required=True)
     text = "make a release folder for a web server; it must be new or empty"
     place.add_argument("--to", metavar="DIR", help=text)
@@ -205,8 +205,8 @@ def add_push_arguments(parser: Parser) -> None:
     parser.add_argument("--private", action="store_true", help="make a new hub repository private")
 
 
-def run_push(args: Namespace) -> None:
-    """``push``: a release folder, or a hub repository."""
+def run_zoo_push(args: Namespace) -> None:
+    """``zoo push``: a release folder, or a hub repository."""
     from hypvision.checkpoints.index import builtin_index
     from hypvision.zoo.release import push_to_folder, push_to_hub
 

@@ -179,7 +179,7 @@ def _already_there(out: Path, record: dict, overwrite: bool) -> bool:
         found = read_json(out / _RECORD)
     except (OSError, ValueError):
         raise HypvisionError(
-            f"'{out}' exists and is not a data set of `hypvision make-data`. Choose another folder, or remove it."
+            f"'{out}' exists and is not a data set of `hypvision data make`. Choose another folder, or remove it."
         ) from None
     if found == record:
         return True

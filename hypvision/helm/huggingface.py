@@ -184,7 +184,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_official(cls, source: str | Path | Mapping[str, Tensor], **options: Any) -> HelmForCausalLM:
-        """A model with the weights of an official checkpoint, of one that ``hypvision convert`` has written, or of a
+        """A model with the weights of an official checkpoint, of one that ``hypvision zoo convert`` wrote, or of a
         training.
 
         Args:

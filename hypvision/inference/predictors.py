@@ -87,7 +87,7 @@ def load_predictor(request: Request) -> Predictor:
     if not name.startswith("local-dir:") and not timm.is_model(name):
         known = [*timm.list_models(), *builtin_index().records, *shipped_configs()]
         raise HypvisionError(
-            f"There is no model '{name}'.{did_you_mean(name, known)} Give a name of timm, of `hypvision models`, or "
+            f"There is no model '{name}'.{did_you_mean(name, known)} Give a name of timm, of `hypvision zoo list`, or "
             "a config, by its file or name."
         )
     _refuse_classes(request)
@@ -130,7 +130,7 @@ def _published(name: str, arguments: Mapping[str, Any]) -> nn.Module:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise HypvisionError(
             f"The model '{name}' has no weights that can be had ({reason.rstrip('.')}). Give a checkpoint with "
-            "--weights FILE, or a name of `hypvision models`."
+            "--weights FILE, or a name of `hypvision zoo list`."
         ) from error
 
 
@@ -138,7 +138,7 @@ def _refuse_classes(request: Request) -> None:
     if request.classes is not None:
         raise HypvisionError(
             f"The classes of '{request.model}' are fixed: leave out --classes. Open-vocabulary models take them: "
-            "hypvision models --task zero-shot, or a config of configs/hyperclip."
+            "hypvision zoo list --task zero-shot, or a config of configs/hyperclip."
         )
 
 

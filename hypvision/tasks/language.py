@@ -207,4 +207,4 @@ class BitsPerByte(BaseMetric):
         return dict(cross_entropy=loss, perplexity=math.exp(min(loss, 50.0)), bits_per_byte=loss * ratio / math.log(2))
 
 
-PREDICTORS["LanguageModel"] = "It continues texts: hypvision lm-save, then hypvision lm-generate."
+PREDICTORS["LanguageModel"] = "It continues texts: hypvision lm save, then hypvision lm generate."

@@ -84,7 +84,7 @@ def load_folder(folder: str | Path, device: str = "cpu"):
     if not Path(folder, "config.json").is_file():
         raise HypvisionError(
             f"'{folder}' is no folder of a language model: there is no config.json in it. Write one with hypvision "
-            "lm-save CONFIG WEIGHTS FOLDER."
+            "lm save CONFIG WEIGHTS FOLDER."
         )
     options = dict(local_files_only=True, trust_remote_code=False)  # else it asks whether to run code of the folder
     try:

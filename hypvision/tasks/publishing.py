@@ -1,4 +1,4 @@
-"""From a checkpoint of a training to a record of the zoo; ``hypvision publish`` is its command line.
+"""From a checkpoint of a training to a record of the zoo; ``hypvision zoo publish`` is its command line.
 
 Nothing is believed: the checkpoint is measured, the file that was made from it is measured in a fresh process that
 finds it through the zoo's own resolver, and the record is written only if the two agree. The numbers in a record are
@@ -324,8 +324,8 @@ def _check_total(index: Index, name: str, size: int) -> None:
     if total > PACKAGED_LIMIT:
         raise HypvisionError(
             f"With this file the zoo would hold {total / 2**20:.1f} MiB; {PACKAGED_LIMIT / 2**20:.0f} MiB is the limit "
-            "for files in the repository. Store it with fewer bits, or put it on a hub (hypvision push) and list its "
-            "url."
+            "for files in the repository. Store it with fewer bits, or put it on a hub (hypvision zoo push) and list "
+            "its url."
         )
 
 

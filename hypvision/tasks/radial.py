@@ -216,5 +216,5 @@ class ChainOrder(BaseMetric):
 
 
 PREDICTORS["RadialTuning"] = (
-    "It puts texts in order: hypvision chains CHAINS --clip NAME --tuned CHECKPOINT measures and draws it."
+    "It puts texts in order: hypvision clip chains CHAINS --clip NAME --tuned CHECKPOINT measures and draws it."
 )

@@ -12,7 +12,7 @@ __all__ = ["listing", "model_card", "readme", "table"]
 _README = """\
 # Model zoo
 
-<!-- Rendered from index.yml; do not edit. To render it again: hypvision models --write-readme model_zoo/README.md -->
+<!-- Rendered from index.yml; do not edit. To render it again: hypvision zoo list --write-readme model_zoo/README.md -->
 
 {count} weight files, {size} in all. Each is verified against the sha256 in [index.yml](index.yml) before it is loaded.
 
@@ -22,8 +22,8 @@ import hypvision
 model = hypvision.load("{example}")  # the same: timm.create_model("{example}", pretrained=True)
 ```
 
-`hypvision models` lists them, `hypvision card NAME` describes one, [docs/model-zoo.md](../docs/model-zoo.md) explains
-mirrors, caches, and how to publish.
+`hypvision zoo list` lists them, `hypvision zoo card NAME` describes one, [docs/model-zoo.md](../docs/model-zoo.md)
+explains mirrors, caches, and how to publish.
 """
 
 

@@ -1,4 +1,4 @@
-"""Official checkpoints to hypvision's state dicts, and back: ``hypvision convert --from NAME IN OUT``.
+"""Official checkpoints to hypvision's state dicts, and back: ``hypvision zoo convert --from NAME IN OUT``.
 
 A converter is a pair of functions of state dicts (names to tensors), ``NAME_from_official`` and ``NAME_to_official``,
 and ``NAME_variant``, which tells the model that converted weights belong to. They stand beside the models.

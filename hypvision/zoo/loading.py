@@ -34,7 +34,7 @@ def load(
     """A model with its trained weights, in eval mode.
 
     Args:
-        name: ``hypvision models`` lists them, e.g. ``"hcformer_nano.cifar10"``; or a release, see
+        name: ``hypvision zoo list`` lists them, e.g. ``"hcformer_nano.cifar10"``; or a release, see
             :func:`hypvision.checkpoints.sources.find`: ``"hf-hub:USER/REPO"``, ``"file:///folder#NAME"``; or, with
             ``model``, the checkpoint file of a training.
         device: where to put it.

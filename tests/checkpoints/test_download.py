@@ -370,7 +370,7 @@ def test_read_only_cache(record, server, micro, home, there, monkeypatch):
     if there:
         assert resolve(record) == home / "weights" / record.filename
     else:
-        with pytest.raises(HypvisionError, match=f"HYPVISION_HOME.*hypvision download {record.name}"):
+        with pytest.raises(HypvisionError, match=f"HYPVISION_HOME.*hypvision zoo get {record.name}"):
             resolve(record)
 
 
@@ -413,7 +413,7 @@ def test_the_cache_of_another_user(record, server, public_home, mode, monkeypatc
     (home / "weights").mkdir(parents=True)
     home.chmod(mode)
     said = as_nobody(lambda: resolve(record))
-    assert "HypvisionError" in said and "HYPVISION_HOME" in said and f"hypvision download {record.name}" in said
+    assert "HypvisionError" in said and "HYPVISION_HOME" in said and f"hypvision zoo get {record.name}" in said
     path = resolve(record)
     assert as_nobody(lambda: read_weights(resolve(record)).keys()).startswith("dict_keys" if mode & 1 else "Hypvision")
     assert path.is_file()

@@ -197,7 +197,7 @@ def test_a_link_out_of_the_folder_is_not_followed(item, tmp_path, micro):
 
 def test_the_readme_is_rendered_from_the_index():
     expected = readme(read_index(ZOO))
-    assert (ZOO / "README.md").read_text() == expected, "run: hypvision models --write-readme model_zoo/README.md"
+    assert (ZOO / "README.md").read_text() == expected, "run: hypvision zoo list --write-readme model_zoo/README.md"
 
 
 def test_the_files_that_ship_are_those_of_the_index_and_small():

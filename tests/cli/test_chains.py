@@ -1,4 +1,4 @@
-"""``hypvision chains`` and ``make-chains`` from their arguments to their files."""
+"""``hypvision clip chains`` and ``make-chains`` from their arguments to their files."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
     """Emoji with their chains, a CLIP and a tuned text tower of it."""
     root = tmp_path_factory.mktemp("chains")
     make_emoji(root / "emoji", styles=("noto",))
-    words = ["make-chains", "emoji", str(root / "chains.csv"), "--root", str(root / "emoji"), "--split", "test"]
+    words = ["clip", "make-chains", "emoji", str(root / "chains.csv"), "--root", str(root / "emoji"), "--split", "test"]
     assert main(words) == 0
     torch.manual_seed(0)
     clip = create_clip("emoji-s16")
@@ -35,7 +35,15 @@ def folder(tmp_path_factory):
 
 def test_before_and_after(folder, tmp_path, capsys):
     shown = folder / "emoji/images/noto/test-0-1.png"
-    words = ["chains", str(folder / "chains.csv"), "--clip", f"emoji-s16:{folder / 'clip.pt'}", "--device", "cpu"]
+    words = [
+        "clip",
+        "chains",
+        str(folder / "chains.csv"),
+        "--clip",
+        f"emoji-s16:{folder / 'clip.pt'}",
+        "--device",
+        "cpu",
+    ]
     words += ["--tuned", str(folder / "tuned.safetensors"), "--images", str(folder / "emoji/images/noto")]
     assert main([*words, "--show", str(shown), "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
@@ -48,7 +56,15 @@ def test_before_and_after(folder, tmp_path, capsys):
 
 
 def test_texts_alone_and_the_other_walk(folder, tmp_path, capsys):
-    words = ["chains", str(folder / "chains.csv"), "--clip", f"emoji-s16:{folder / 'clip.pt'}", "--out", str(tmp_path)]
+    words = [
+        "clip",
+        "chains",
+        str(folder / "chains.csv"),
+        "--clip",
+        f"emoji-s16:{folder / 'clip.pt'}",
+        "--out",
+        str(tmp_path),
+    ]
     shown = str(folder / "emoji/images/noto/test-1-2.png")
     assert main([*words, "--show", shown, "--traversal", "meru", "--candidates", str(folder / "chains.csv")]) == 0
     assert set(json.loads((tmp_path / "chains.json").read_text())["models"]["model"]) == {"d_corr"}
@@ -60,7 +76,7 @@ def test_embeddings_of_a_file(folder, tmp_path, capsys):
     root = torch.nn.functional.normalize(torch.ones(6), dim=0)
     tensors = dict(texts=torch.randn(n, 4, 6) / 9 + 0.2, images=torch.randn(n, 6), root=root)
     save_file(tensors, tmp_path / "e.safetensors")
-    words = ["chains", str(folder / "chains.csv"), "--embeddings", str(tmp_path / "e.safetensors")]
+    words = ["clip", "chains", str(folder / "chains.csv"), "--embeddings", str(tmp_path / "e.safetensors")]
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     assert "embeddings" in capsys.readouterr().out
     noto, out = folder / "emoji/images/noto", str(tmp_path / "shown")
@@ -75,7 +91,7 @@ def test_embeddings_of_a_file(folder, tmp_path, capsys):
         ("nan", dict(texts=tensors["texts"].index_fill(0, torch.tensor([1]), torch.nan)), "(row 2, level 1) is not"),
     ):
         save_file(tensors | key, tmp_path / f"{name}.safetensors")
-        given = ["chains", str(folder / "chains.csv"), "--embeddings", str(tmp_path / f"{name}.safetensors")]
+        given = ["clip", "chains", str(folder / "chains.csv"), "--embeddings", str(tmp_path / f"{name}.safetensors")]
         assert main([*given, "--out", str(tmp_path / "out")]) == 2
         told = capsys.readouterr().err
         assert message in told and f"{name}.safetensors' and '{folder / 'chains.csv'}'" in told
@@ -90,7 +106,7 @@ def test_hyperlex_and_a_tree(folder, tmp_path):
     for name in tree:
         (tmp_path / "images" / name).mkdir(parents=True)
         shutil.copy(folder / "emoji/images/noto/test-0-1.png", tmp_path / "images" / name)
-    words = ["chains", str(folder / "chains.csv"), "--clip", f"emoji-s16:{folder / 'clip.pt'}"]
+    words = ["clip", "chains", str(folder / "chains.csv"), "--clip", f"emoji-s16:{folder / 'clip.pt'}"]
     words += ["--hyperlex", str(tmp_path / "hyperlex.txt"), "--tree", str(tmp_path / "tree.json")]
     words += ["--tree-images", str(tmp_path / "images")]
     found = []
@@ -104,13 +120,20 @@ def test_hyperlex_and_a_tree(folder, tmp_path):
 def test_own_captions(tmp_path, capsys):
     (tmp_path / "captions.csv").write_text("image,caption\n1.jpg,a bowl of ramen\n2.jpg,nothing\n")
     (tmp_path / "terms.csv").write_text("word,broader\nramen,dish\npizza,dish\ndish,food\nfruit,food\ndog,animal\n")
-    words = ["make-chains", "captions", str(tmp_path / "out.csv.gz"), "--captions", str(tmp_path / "captions.csv")]
+    words = [
+        "clip",
+        "make-chains",
+        "captions",
+        str(tmp_path / "out.csv.gz"),
+        "--captions",
+        str(tmp_path / "captions.csv"),
+    ]
     assert main([*words, "--terms", str(tmp_path / "terms.csv")]) == 0
     assert "1 of 2 captions have a chain" in capsys.readouterr().out
     (chain,) = read_chains(tmp_path / "out.csv.gz")
     assert chain.texts == ("food", "dish", "ramen", "a bowl of ramen") and chain.image == "1.jpg"
     assert main(words) == 2 and "needs --captions FILE and --terms" in capsys.readouterr().err
-    assert main(["make-chains", "shapes", str(tmp_path / "shapes.csv"), "--length", "3"]) == 0
+    assert main(["clip", "make-chains", "shapes", str(tmp_path / "shapes.csv"), "--length", "3"]) == 0
     assert len(read_chains(tmp_path / "shapes.csv")) == 3
 
 
@@ -135,5 +158,5 @@ def test_mistakes_are_told(folder, tmp_path, capsys):
             f"large.pt' and '{folder / 'chains.csv'}': The embedding of",
         ),
     ):
-        assert main(["chains", *words]) == 2
+        assert main(["clip", "chains", *words]) == 2
         assert message in capsys.readouterr().err

@@ -45,9 +45,9 @@ def run(code):
 def test_help_version_and_mistakes_need_no_pytorch():
     done = run(f"""
 for name in {list(COMMANDS)}:
-    status, text = call(name, "--help")
+    status, text = call(*name.split(), "--help")
     assert status == 0 and text.startswith(f"usage: hypvision {{name}}"), (name, status, text)
-    status, text = call(name, "--hlep")
+    status, text = call(*name.split(), "--hlep")
     assert status == 2 and "Did you mean --help?" in text, (name, status, text)
 status, text = call("--help")
 assert status == 0 and all(name in text for name in {list(COMMANDS)})
@@ -56,17 +56,34 @@ status, text = call("configs", "camvid")
 assert status == 0 and "semantic-fpn_hcformer-nano_600i_camvid" in text, text
 status, text = call("tarin", "x.py")
 assert status == 2 and "no command 'tarin'. Did you mean train?" in text, text
+status, text = call("zoo")
+assert status == 0 and "zoo get" in text and "train" not in text.replace("trained", ""), text
+status, text = call("zoo", "lsit")
+assert status == 2 and "no command 'lsit'. Did you mean list?" in text, text
+status, text = call("segment", "a.png")
+assert status == 2 and "no command 'segment'. Did you mean clip segment?" in text, text
 status, text = call()
 assert status == 2, text
 """)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions_need_no_pytorch(shell):
+    done = run(f"status, text = call('--completion', {shell!r})\nassert status in (0, None), text\nprint(text)")
+    assert done.returncode == 0, done.stderr
+    assert all(word in done.stdout for word in ("make-chains", "prepare", "--cfg-options", "--gallery"))
+    if shell == "bash":  # the script is one: bash reads it, and completes a word of a group
+        asked = "COMP_WORDS=(hypvision zoo ve); COMP_CWORD=2; _shtab_hypvision; echo ${COMPREPLY[@]}"
+        found = subprocess.run(["bash", "-c", done.stdout + asked], capture_output=True, text=True)
+        assert found.stdout.strip() == "verify", found.stderr
+
+
 def test_the_package_is_complete_when_a_command_runs(tmp_path):
     code = (
-        "import sys; from hypvision_cli import main; assert main(['models', '--json']) == 0\n"
+        "import sys; from hypvision_cli import main; assert main(['zoo', 'list', '--json']) == 0\n"
         "import hypvision, timm; assert timm.is_model('hcformer_nano') and hypvision.load and hypvision.nn\n"
-        "assert main(['cache']) == 0"
+        "assert main(['zoo', 'clean', '--list']) == 0"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT), "HYPVISION_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
@@ -106,15 +123,15 @@ def test_the_tables_in_help_are_those_of_the_rooms():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["search", "a.png", "--galery", "d"], "There is no option '--galery'. Did you mean --gallery"),
+        (["metric", "search", "a.png", "--galery", "d"], "There is no option '--galery'. Did you mean --gallery"),
         (["export", "x", "--format", "onxn"], "no --format 'onxn'. Did you mean onnx?"),
         (["export", "x", "--format", "torchscript"], "There are: onnx, torchexport"),
-        (["embed", "a.png", "--batch", "many"], "--batch: takes a whole number, got 'many'"),
-        (["embed", "a.png", "--batch", "9" * 5000], "--batch"),
-        (["segment", "a.png", "--classes", "a", "--device", "gpu"], "takes cpu, cuda or cuda:N"),
+        (["metric", "embed", "a.png", "--batch", "many"], "--batch: takes a whole number, got 'many'"),
+        (["metric", "embed", "a.png", "--batch", "9" * 5000], "--batch"),
+        (["clip", "segment", "a.png", "--classes", "a", "--device", "gpu"], "takes cpu, cuda or cuda:N"),
         (["explain", "a.png", "--model", "m", "--mean", "nan"], "takes a finite number"),
         (["train"], "required: CONFIG"),
-        (["prepare", "voc2O", "a", "b"], "Did you mean voc20"),
+        (["data", "prepare", "voc2O", "a", "b"], "Did you mean voc20"),
     ],
 )  # fmt: skip
 def test_mistakes_say_what_was_meant(capsys, words, said):
@@ -129,23 +146,23 @@ NEEDED = {
     "test": ["in.py", "in.pth"],
     "predict": ["in.png", "--model", "m"],
     "explain": ["in.png", "--model", "m"],
-    "segment": ["in.png", "--classes", "a"],
+    "clip segment": ["in.png", "--classes", "a"],
     "fewshot": ["table", "folder"],
-    "radius": ["--images", "in.png"],
-    "chains": ["in.csv"],
-    "make-chains": ["shapes"],
-    "embed": ["in.png", "--model", "m"],
-    "search": ["in.png", "--gallery", "folder", "--model", "m"],
-    "hierarchy": ["--config", "in.py", "--weights", "in.pth"],
-    "prepare": ["voc20", "folder"],
-    "make-data": [],
-    "models": [],
-    "download": ["zoo:none"],
-    "card": ["none"],
+    "clip radius": ["--images", "in.png"],
+    "clip chains": ["in.csv"],
+    "clip make-chains": ["shapes"],
+    "metric embed": ["in.png", "--model", "m"],
+    "metric search": ["in.png", "--gallery", "folder", "--model", "m"],
+    "metric hierarchy": ["--config", "in.py", "--weights", "in.pth"],
+    "data prepare": ["voc20", "folder"],
+    "data make": [],
+    "zoo list": [],
+    "zoo get": ["zoo:none"],
+    "zoo card": ["none"],
     "export": ["in.pth", "--format", "onnx", "--model", "m"],
-    "convert": ["--from", "hcformer", "in.pth"],
-    "lm-save": ["in.py", "in.pth"],
-    "publish": ["in.py", "in.pth", "--name", "a.b"],
+    "zoo convert": ["--from", "hcformer", "in.pth"],
+    "lm save": ["in.py", "in.pth"],
+    "zoo publish": ["in.py", "in.pth", "--name", "a.b"],
     "scaling": ["run", "quick"],
 }
 OUTPUTS = [
@@ -183,7 +200,7 @@ def test_outputs_are_new_or_regular(tmp_path, monkeypatch, capsys, name, option,
     wrong += ["target"] if what == "folder" else ["folder"] if what == "file" else []
     before = identities(tmp_path)
     for place in wrong:
-        assert main([name, *NEEDED[name], *option, place]) == 2, place
+        assert main([*name.split(), *NEEDED[name], *option, place]) == 2, place
         error = capsys.readouterr().err
         assert any(word in error for word in ("is a", "is no", "is empty", "was not written", "an input")), (
             place,
@@ -199,6 +216,6 @@ def test_inputs_in_folders_are_kept(tmp_path, monkeypatch, capsys):
     for name in ("a.png", "a_overlay.png"):
         Image.new("RGB", (96, 96), "red").save(name)
     before = Path("a_overlay.png").read_bytes()
-    assert main(["segment", "*.png", "--classes", "disk, ring", "--clip", "shapes-s8", "--out", "."]) == 2
+    assert main(["clip", "segment", "*.png", "--classes", "disk, ring", "--clip", "shapes-s8", "--out", "."]) == 2
     assert "a_overlay.png' would be overwritten, but it is an input" in capsys.readouterr().err
     assert Path("a_overlay.png").read_bytes() == before

@@ -1,4 +1,4 @@
-"""``hypvision embed``, ``search`` and ``hierarchy``, on images drawn here."""
+"""``hypvision metric embed``, ``search`` and ``hierarchy``, on images drawn here."""
 
 import csv
 import json
@@ -70,7 +70,9 @@ def options(learner):
 
 def test_embed_writes_points_of_the_hyperboloid(learner, tmp_path):
     out = tmp_path / "deep" / "found.npz"
-    assert main(["embed", str(learner / "data/cat"), *options(learner), "--batch", "2", "--out", str(out)]) == 0
+    assert (
+        main(["metric", "embed", str(learner / "data/cat"), *options(learner), "--batch", "2", "--out", str(out)]) == 0
+    )
     with np.load(out) as file:
         found = torch.from_numpy(file["embeddings"])
         assert found.shape == (5, 9) and str(file["space"]) == "lorentz"
@@ -91,7 +93,10 @@ def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
     weights = learner / ("weights.pth" if kind == "learner" else "timm.pth")
     given = options(learner) if kind == "learner" else ["--model", "test_vit", "--weights", str(weights)]
     out = tmp_path / ("found.jpg" if kind == "timm" else "found.png")
-    assert main(["search", str(query), "--gallery", str(learner / "data"), *given, "-k", "4", "--out", str(out)]) == 0
+    assert (
+        main(["metric", "search", str(query), "--gallery", str(learner / "data"), *given, "-k", "4", "--out", str(out)])
+        == 0
+    )
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("0.0000") and said[0].endswith("ship/0003.png") and len(said) == 5
     assert said[-1] == f"Drawn in {out}; weights {weights}"
@@ -112,7 +117,7 @@ def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys
     features = []
     for model in ("test_vit.r160_in1k", f"test_vit --weights {learner / 'timm.pth'}"):
         out = tmp_path / "found.npz"
-        assert main(["embed", str(learner / "data/cat"), "--model", *model.split(), "--out", str(out)]) == 0
+        assert main(["metric", "embed", str(learner / "data/cat"), "--model", *model.split(), "--out", str(out)]) == 0
         with np.load(out) as file:
             features.append(file["embeddings"])
             assert str(file["weights"]) == model.split()[-1]
@@ -125,14 +130,14 @@ def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys
 
     monkeypatch.setattr("hypvision.checkpoints.timm_models.fetch_from_hub", lambda *_: None)
     monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", offline)
-    assert main(["embed", str(learner / "data/cat"), "--model", "test_vit"]) == 2
+    assert main(["metric", "embed", str(learner / "data/cat"), "--model", "test_vit"]) == 2
     said = capsys.readouterr().err
     assert "weights of 'test_vit' cannot be fetched (OSError: no route to the hub)" in said and "--weights" in said
 
 
 def test_the_query_is_not_among_its_results(learner, tmp_path, capsys):
     query = learner / "data/ship/0001.png"
-    assert main(["search", str(query), "--gallery", str(learner / "data"), *options(learner), "-k", "99",
+    assert main(["metric", "search", str(query), "--gallery", str(learner / "data"), *options(learner), "-k", "99",
                  "--out", str(tmp_path / "found.png")]) == 0  # fmt: skip
     said = capsys.readouterr().out
     assert "ship/0001.png" not in said and said.count(".png") == 4 * 5 - 1 + 1
@@ -142,7 +147,7 @@ def test_search_and_embed_take_lists_and_patterns(learner, tmp_path, capsys):
     (tmp_path / "list.txt").write_text(f"{learner}/data/cat/0001.png\n{learner}/data/ship/0003.png\n")
     out = tmp_path / "found.png"
     given = ["--gallery", str(learner / "data/*/000[13].png"), *options(learner), "-k", "3", "--out", str(out)]
-    assert main(["search", str(tmp_path / "list.txt"), *given]) == 0
+    assert main(["metric", "search", str(tmp_path / "list.txt"), *given]) == 0
     names = ["found.csv", "found.json", "found_0001.png", "found_0003.png", "list.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     queries = json.loads((tmp_path / "found.json").read_text())["queries"]
@@ -155,7 +160,9 @@ def test_search_and_embed_take_lists_and_patterns(learner, tmp_path, capsys):
         assert [item["distance"] for item in found] == sorted(item["distance"] for item in found)
         assert said[4 * i : 4 * i + 4] == [query["file"], *(f"{x['distance']:.4f}  {x['file']}" for x in found)]
         assert [row["file"] for row in rows if row["query"] == query["file"]] == [item["file"] for item in found]
-    assert main(["embed", str(tmp_path / "list.txt"), *options(learner), "--out", str(tmp_path / "e.npz")]) == 0
+    assert (
+        main(["metric", "embed", str(tmp_path / "list.txt"), *options(learner), "--out", str(tmp_path / "e.npz")]) == 0
+    )
     with np.load(tmp_path / "e.npz") as file:
         assert [Path(path).parent.name for path in file["paths"]] == ["cat", "ship"] and (file["frames"] == -1).all()
 
@@ -170,11 +177,11 @@ def test_frames_of_videos_are_found(learner, tmp_path, capsys):
         writer.write(np.array(Image.open(learner / f"data/{name}/0001.png").convert("RGB"))[..., ::-1].copy())
     writer.release()
     given = ["--gallery", str(path), *options(learner), "-k", "1", "--out", str(tmp_path / "found.png")]
-    assert main(["search", str(path), *given, "--every", "2"]) == 0
+    assert main(["metric", "search", str(path), *given, "--every", "2"]) == 0
     queries = json.loads((tmp_path / "found.json").read_text())["queries"]
     assert [(query["frame"], query["neighbours"][0]["frame"]) for query in queries] == [(0, 2), (2, 0)]
     assert (tmp_path / "found_clip_000002.png").is_file()
-    assert main(["embed", str(path), *options(learner), "--out", str(tmp_path / "e.npz")]) == 0
+    assert main(["metric", "embed", str(path), *options(learner), "--out", str(tmp_path / "e.npz")]) == 0
     with np.load(tmp_path / "e.npz") as file:
         assert file["frames"].tolist() == [0, 1, 2] and set(file["paths"]) == {str(path)}
 
@@ -189,14 +196,14 @@ def test_a_sheet_shows_the_images_in_order():
 def test_hierarchy_draws_and_reports(learner, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     out = tmp_path / "drawn"
-    assert main(["hierarchy", *options(learner), "--per-class", "3", "--out", str(out)]) == 0
+    assert main(["metric", "hierarchy", *options(learner), "--per-class", "3", "--out", str(out)]) == 0
     report = json.loads((out / "hierarchy.json").read_text())
     assert report["classes"] == list(CLASSES) and report["images"] == 12 and report["curvature"] == pytest.approx(1)
     assert all(-1 <= value <= 1 for value in report["cophenetic"].values())
     assert json.loads(capsys.readouterr().out.splitlines()[0]) == report
     for name in ("disk", "tree", "proxies"):
         assert len(np.unique(np.asarray(Image.open(out / f"{name}.png").convert("RGB")).reshape(-1, 3), axis=0)) > 10
-    assert main(["hierarchy", *options(learner), "--split", "test", "--out", str(out), "--data-root",
+    assert main(["metric", "hierarchy", *options(learner), "--split", "test", "--out", str(out), "--data-root",
                  str(learner / "data")]) == 0  # fmt: skip
     assert json.loads((out / "hierarchy.json").read_text())["classes"] == ["ship", "truck"]
 

@@ -181,9 +181,9 @@ NO_SCRIPTS = ["", "no_such.py", "folder", "pipe", "good.png", "latin.txt", "dang
 def invocation(random_, files):
     """A random command line."""
     name = random_.choice(list(COMMANDS))
-    words = [name]
+    words = name.split()
     actions = [action for action in parser_of(name)._actions if action.dest != "help"]
-    if name == "make-data":  # a number that is right would draw as many images
+    if name == "data make":  # a number that is right would draw as many images
         actions = [action for action in actions if action.dest not in ("train", "val", "size")]
         small = ["-1", "0", "1", "2", "x", "", "9" * 40]
         words += ["--train", random_.choice(small), "--val", random_.choice(small), "--size", "32"]

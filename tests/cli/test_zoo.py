@@ -36,136 +36,138 @@ def remote(tmp_path, record, server, monkeypatch):
 
 
 def test_models_lists_what_ships(call):
-    status, out, _ = call("models")
+    status, out, _ = call("zoo", "list")
     lines = out.splitlines()
     assert status == 0 and lines[0].split()[:4] == ["name", "task", "parameters", "input"]
     assert [line.split()[0] for line in lines[1:]] == list(builtin_index().records)
     assert "top1 84.88" in out and "packaged" in out and "4.3 MB" in out
-    assert len(call("models", "*.shapes")[1].splitlines()) == 4
-    assert len(call("models", "cifar", "--task", "classification")[1].splitlines()) == 2
-    status, _, error = call("models", "no-such")
+    assert len(call("zoo", "list", "*.shapes")[1].splitlines()) == 4
+    assert len(call("zoo", "list", "cifar", "--task", "classification")[1].splitlines()) == 2
+    status, _, error = call("zoo", "list", "no-such")
     assert status == 2 and "hcformer_nano.cifar10" in error
 
 
 def test_models_as_json_are_whole_records(call):
-    rows = json.loads(call("models", "--json")[1])
+    rows = json.loads(call("zoo", "list", "--json")[1])
     where = [row.pop("where") for row in rows]
     assert set(where) == {"packaged"}
     assert [parse_record(row) for row in rows] == list(builtin_index())
-    assert json.loads(call("models", "no-such", "--json")[1]) == []
+    assert json.loads(call("zoo", "list", "no-such", "--json")[1]) == []
 
 
 def test_models_writes_the_readme(call, tmp_path, zoo):
-    assert call("models", "--write-readme", tmp_path / "README.md")[0] == 0
+    assert call("zoo", "list", "--write-readme", tmp_path / "README.md")[0] == 0
     assert NAME in (tmp_path / "README.md").read_text()
 
 
 def test_download_verify_cache(call, remote, micro, tmp_path):
-    assert "to download" in call("models")[1]
-    status, out, _ = call("verify")
+    assert "to download" in call("zoo", "list")[1]
+    status, out, _ = call("zoo", "verify")
     assert status == 0 and "missing" in out
-    status, _, error = call("verify", NAME)
-    assert status == 2 and f"hypvision download {NAME}" in error
-    assert call("cache")[1].splitlines()[-1] == "empty"
+    status, _, error = call("zoo", "verify", NAME)
+    assert status == 2 and f"hypvision zoo get {NAME}" in error
+    assert call("zoo", "clean", "--list")[1].splitlines()[-1] == "empty"
 
-    status, out, _ = call("download", NAME, "--to", tmp_path / "mirror")
+    status, out, _ = call("zoo", "get", NAME, "--to", tmp_path / "mirror")
     assert status == 0 and out.strip() == str(tmp_path / "mirror" / remote.filename)
     assert (tmp_path / "mirror" / remote.filename).read_bytes() == micro[1].read_bytes()
-    assert "cached" in call("models")[1]
-    assert call("verify", NAME)[1].startswith("ok")
-    assert NAME in call("cache")[1]
+    assert "cached" in call("zoo", "list")[1]
+    assert call("zoo", "verify", NAME)[1].startswith("ok")
+    assert NAME in call("zoo", "clean", "--list")[1]
 
     path = cache_folder() / remote.filename
     path.write_bytes(bytes(path.stat().st_size))
-    status, out, error = call("verify")
+    status, out, error = call("zoo", "verify")
     assert status == 2 and "WRONG" in out and str(path) in error
 
 
 def test_download_that_fails(call, remote, server, monkeypatch):
     monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/missing")
-    status, _, error = call("download", NAME)
+    status, _, error = call("zoo", "get", NAME)
     assert status == 2 and "404" in error and "HYPVISION_WEIGHTS" in error
-    status, _, error = call("download", "hcformer_nano.micr")
+    status, _, error = call("zoo", "get", "hcformer_nano.micr")
     assert status == 2 and f"Did you mean {NAME}" in error
 
 
 def test_cleaning_keeps_what_is_needed_and_what_is_in_use(call, remote):
     folder = cache_folder()
-    call("download", NAME)
+    call("zoo", "get", NAME)
     (folder / "old.tag-00000000.safetensors").write_bytes(b"x" * 10)
     (folder / "a.b-00000000.safetensors.part").write_bytes(b"x" * 10)
     (folder / "busy.b-00000000.safetensors.part").write_bytes(b"x" * 10)
-    lines = call("cache")[1]
+    lines = call("zoo", "clean", "--list")[1]
     assert "(no record)" in lines and "unfinished" in lines
     with FileLock(lock_path("busy.b-00000000.safetensors")):
-        status, out, _ = call("cache", "clean")
+        status, out, _ = call("zoo", "clean")
     assert status == 0 and "Removed 2 files" in out
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         ["busy.b-00000000.safetensors.part", remote.filename]
     )
-    assert call("cache", "clean", "no.such")[0] == 2
-    assert "Removed 1 " in call("cache", "clean", NAME)[1]
-    assert "Removed 1 " in call("cache", "clean", "--all")[1]
+    assert call("zoo", "clean", "no.such")[0] == 2
+    assert "Removed 1 " in call("zoo", "clean", NAME)[1]
+    assert "Removed 1 " in call("zoo", "clean", "--all")[1]
     assert list(folder.iterdir()) == []
-    assert call("cache", "list", "--all")[0] == 2
+    assert call("zoo", "clean", "--list", "--all")[0] == 2
 
 
 def test_files_of_releases_are_known_to_the_cache(call, zoo, record, micro, tmp_path, monkeypatch):
     """What hypvision.load("https://HOST/FOLDER#NAME") brought is needed, though no record of the index says so."""
     release = tmp_path / "release"
-    assert call("push", NAME, "--to", release)[0] == 0
+    assert call("zoo", "push", NAME, "--to", release)[0] == 0
     server = Server({path.name: path.read_bytes() for path in release.iterdir()})
     address = f"{server.url}/good#{NAME}"
     monkeypatch.delenv("HYPVISION_INDEX")
     try:
-        status, _, error = call("verify", address)
-        assert status == 2 and f"hypvision download {address}" in error
-        assert call("download", address)[0] == 0
+        status, _, error = call("zoo", "verify", address)
+        assert status == 2 and f"hypvision zoo get {address}" in error
+        assert call("zoo", "get", address)[0] == 0
     finally:
         server.close()
     (path,) = cache_folder().iterdir()
-    assert NAME in call("cache")[1] and "(no record)" not in call("cache")[1]
-    assert "Removed 0 files" in call("cache", "clean")[1] and path.is_file()
+    assert NAME in call("zoo", "clean", "--list")[1] and "(no record)" not in call("zoo", "clean", "--list")[1]
+    assert "Removed 0 files" in call("zoo", "clean")[1] and path.is_file()
     for arguments in ((), (address,)):
-        status, out, _ = call("verify", *arguments)
+        status, out, _ = call("zoo", "verify", *arguments)
         assert status == 0 and f"ok       {NAME}  {path}" in out
     path.write_bytes(micro[1].read_bytes()[:-1])
     for arguments in ((), (address,)):
-        status, out, error = call("verify", *arguments)
+        status, out, error = call("zoo", "verify", *arguments)
         assert status == 2 and "WRONG" in out and str(path) in error
-    status, _, error = call("cache", "clean", NAME, "--all")
+    status, _, error = call("zoo", "clean", NAME, "--all")
     assert status == 2 and "either names or --all" in error and path.is_file()
-    assert "Removed 1 file," in call("cache", "clean", NAME)[1] and not path.exists()
-    assert call("cache", "clean", "--all")[0] == 0 and not list((cache_folder().parent / "indexes").iterdir())
+    assert "Removed 1 file," in call("zoo", "clean", NAME)[1] and not path.exists()
+    assert call("zoo", "clean", "--all")[0] == 0 and not list((cache_folder().parent / "indexes").iterdir())
 
 
 def test_verify_looks_into_a_release_folder(call, zoo, tmp_path):
-    call("push", NAME, "--to", tmp_path / "release")
-    assert call("verify", f"{tmp_path / 'release'}#{NAME}")[1].startswith(f"ok       {NAME}  {tmp_path / 'release'}")
+    call("zoo", "push", NAME, "--to", tmp_path / "release")
+    assert call("zoo", "verify", f"{tmp_path / 'release'}#{NAME}")[1].startswith(
+        f"ok       {NAME}  {tmp_path / 'release'}"
+    )
     (path,) = (tmp_path / "release").glob("*.safetensors")
     path.write_bytes(bytes(path.stat().st_size))
-    status, out, _ = call("verify", f"{tmp_path / 'release'}#{NAME}")
+    status, out, _ = call("zoo", "verify", f"{tmp_path / 'release'}#{NAME}")
     assert status == 2 and out.startswith("WRONG")
 
 
 def test_card(call, zoo, tmp_path):
-    status, out, _ = call("card", NAME)
+    status, out, _ = call("zoo", "card", NAME)
     assert status == 0 and out.startswith(f"# {NAME}") and "Knows nothing." in out
-    assert call("card", NAME, "--out", tmp_path / "card.md")[0] == 0
+    assert call("zoo", "card", NAME, "--out", tmp_path / "card.md")[0] == 0
     assert (tmp_path / "card.md").read_text() == out
 
 
 def test_push(call, zoo, tmp_path):
-    status, out, _ = call("push", NAME, "--to", tmp_path / "release")
+    status, out, _ = call("zoo", "push", NAME, "--to", tmp_path / "release")
     assert status == 0 and "SHA256SUMS" in out and f"#{NAME}" in out
-    assert call("push", NAME, "--to", tmp_path / "release")[0] == 2
-    assert call("push", NAME, "--to", tmp_path / "other", "--private")[0] == 2
+    assert call("zoo", "push", NAME, "--to", tmp_path / "release")[0] == 2
+    assert call("zoo", "push", NAME, "--to", tmp_path / "other", "--private")[0] == 2
 
 
 def test_push_to_the_hub_respects_offline_mode(call, zoo, monkeypatch):
     monkeypatch.setattr("huggingface_hub.HfApi", None)  # nothing may ask it
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    status, _, error = call("push", NAME, "--hub", "me/model")
+    status, _, error = call("zoo", "push", NAME, "--hub", "me/model")
     assert status == 2 and "HYPVISION_OFFLINE" in error and "--to DIR" in error
 
 

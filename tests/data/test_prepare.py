@@ -80,7 +80,7 @@ def test_voc(tmp_path, name, expected, capsys):
     (tmp_path / "in/ImageSets/Segmentation/val.txt").write_text("x\n")
     (tmp_path / "in/SegmentationClassAug").mkdir()
     Image.fromarray(np.array([[0, 1, 20, 255]], dtype=np.uint8)).save(tmp_path / "in/SegmentationClassAug/x.png")
-    assert main(["prepare", name, str(tmp_path / "in"), str(tmp_path / "out")]) == 0
+    assert main(["data", "prepare", name, str(tmp_path / "in"), str(tmp_path / "out")]) == 0
     assert label(tmp_path / "out/annotations/validation/x.png") == expected
     assert f"{name}: 1 images" in capsys.readouterr().out
 

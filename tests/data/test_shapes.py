@@ -182,7 +182,7 @@ def test_mistakes(arguments, message):
 
 def test_make_data_command(tmp_path, capsys):
     out = tmp_path / "shapes"
-    command = ["make-data", str(out), "--train", "4", "--val", "2", "--size", "40x56", "--level", "instance"]
+    command = ["data", "make", str(out), "--train", "4", "--val", "2", "--size", "40x56", "--level", "instance"]
     assert main(command) == 0
     assert sorted(path.name for path in out.iterdir()) == ["ade", "coco", "imagefolder"]
     assert "coco: " in capsys.readouterr().out
@@ -193,5 +193,5 @@ def test_make_data_command(tmp_path, capsys):
     assert np.array_equal(labels, scene.semantic_at("instance") + 1) and labels.max() > 255
     assert main([*command, "--seed", "1"]) == 2
     assert "other parameters (seed)" in capsys.readouterr().err
-    assert main(["make-data", str(tmp_path / "x"), "--size", "big"]) == 2
+    assert main(["data", "make", str(tmp_path / "x"), "--size", "big"]) == 2
     assert "HEIGHTxWIDTH" in capsys.readouterr().err and not (tmp_path / "x").exists()

@@ -496,9 +496,9 @@ def test_commands_without_mmengine(tmp_path, capsys, originals):
     (tmp_path / "notes.md").write_text("")
     image = next((originals["detection"] / "train2017").iterdir())
     for arguments, message in (
-        (["make-data", tmp_path / "notes.md", "--layout", "ade"], "notes.md' is no folder"),
-        (["make-data", tmp_path / "notes.md"], "notes.md' is no folder"),
-        (["make-data", "/proc/shapes"], "was not written"),
+        (["data", "make", tmp_path / "notes.md", "--layout", "ade"], "notes.md' is no folder"),
+        (["data", "make", tmp_path / "notes.md"], "notes.md' is no folder"),
+        (["data", "make", "/proc/shapes"], "was not written"),
         (["explain", image, "--model", "hcformer_nano", "--model-args", "patch_size=0"], "patch_size must be a posi"),
     ):
         assert message in fails(capsys, *arguments)

@@ -217,7 +217,7 @@ def test_every_model_that_trains_here_predicts_or_says_what_uses_it(tmp_path):
         importlib.import_module(module.name)
     own = {name for name, kind in MODELS.module_dict.items() if kind.__module__.startswith("hypvision.tasks.")}
     assert {"FewShotCLIP", "LanguageModel", "ImageClassifier"} <= own <= set(PREDICTORS)
-    for kind, said in (("LanguageModel", "lm-generate"), ("RadialTuning", "hypvision chains CHAINS")):
+    for kind, said in (("LanguageModel", "hypvision lm generate"), ("RadialTuning", "hypvision clip chains CHAINS")):
         (tmp_path / "model.py").write_text(f"default_scope = 'mmengine'\nmodel = dict(type='{kind}')\n")
         with pytest.raises(HypvisionError, match=f"finds nothing in images.*{said}"):
             hypvision.predict(Image.new("RGB", (8, 8)), tmp_path / "model.py")

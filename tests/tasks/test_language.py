@@ -91,14 +91,14 @@ def test_training_learns_and_is_used(text, tmp_path, capsys):
     folder = tmp_path / "model"
     weights = next((tmp_path / "run").glob("iter_*.pth"))
     pytest.importorskip("transformers")
-    assert main(["lm-save", str(path), str(weights), str(folder)]) == 0
+    assert main(["lm", "save", str(path), str(weights), str(folder)]) == 0
     capsys.readouterr()
-    assert main(["lm-generate", str(folder), "the sea", "a", "--tokens", "8", "--temperature", "0"]) == 0
+    assert main(["lm", "generate", str(folder), "the sea", "a", "--tokens", "8", "--temperature", "0"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("the sea") and "\n\na" in said
-    assert main(["lm-generate", str(folder), "the sea", "--tokens", "9000"]) == 2
+    assert main(["lm", "generate", str(folder), "the sea", "--tokens", "9000"]) == 2
     assert "more than the context of 256" in capsys.readouterr().err
-    assert main(["lm-generate", str(tmp_path), "a"]) == 2
+    assert main(["lm", "generate", str(tmp_path), "a"]) == 2
     assert "no config.json" in capsys.readouterr().err
     metrics = json.loads(capsys.readouterr().out) if main(["test", str(path), str(weights)]) else None
     assert metrics is None and "bits_per_byte" in capsys.readouterr().out
@@ -153,7 +153,7 @@ def test_a_task_of_the_harness(style, tmp_path, capsys):
         by_length = [score / len(ending) for score, ending in zip(scores, endings)]
         right_by_length += by_length.index(max(by_length)) == label
     assert 0 < right < len(ITEMS)
-    command = ["lm-eval", str(folder), "--tasks", "our_hellaswag", "--include", str(tasks), "--prompt-style", style]
+    command = ["lm", "eval", str(folder), "--tasks", "our_hellaswag", "--include", str(tasks), "--prompt-style", style]
     assert main(command) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["our_hellaswag"]
     assert found["acc,none"] == right / len(ITEMS) and found["acc_norm,none"] == right_by_length / len(ITEMS)
@@ -278,7 +278,7 @@ def test_the_harness_on_the_items_of_hellaswag(tmp_path, capsys):
             logits = model(torch.tensor([ahead + behind])).logits[0].log_softmax(-1)
             scores.append(sum(logits[len(ahead) + k - 1, token].item() for k, token in enumerate(behind)))
         right += scores.index(max(scores)) == item["label"]
-    assert main(["lm-eval", str(folder), "--tasks", "hellaswag_items", "--include", str(tmp_path)]) == 0
+    assert main(["lm", "eval", str(folder), "--tasks", "hellaswag_items", "--include", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["hellaswag_items"]
     assert len(items) == 100 and found["acc,none"] == pytest.approx(right / 100, abs=1e-4)
 
@@ -297,7 +297,7 @@ def test_tasks_whose_items_are_out_of_reach(tmp_path, capsys, monkeypatch):
         doc_to_target="{{c}}", metric_list=[dict(metric="acc")],
     )  # fmt: skip
     (tmp_path / "absent.yaml").write_text(yaml.safe_dump(task))
-    assert main(["lm-eval", str(tmp_path / "model"), "--tasks", "absent", "--include", str(tmp_path)]) == 2
+    assert main(["lm", "eval", str(tmp_path / "model"), "--tasks", "absent", "--include", str(tmp_path)]) == 2
     assert "The harness could not read the items of absent" in capsys.readouterr().err
 
 
@@ -318,9 +318,9 @@ def test_tokenizers_that_mark_no_beginning(text, tmp_path, capsys):
         dict(state_dict=LanguageModel(**{k: v for k, v in config.model.items() if k != "type"}).state_dict()),
         tmp_path / "a.pth",
     )
-    assert main(["lm-save", str(tmp_path / "config.py"), str(tmp_path / "a.pth"), str(tmp_path / "saved")]) == 0
+    assert main(["lm", "save", str(tmp_path / "config.py"), str(tmp_path / "a.pth"), str(tmp_path / "saved")]) == 0
     assert load_folder(tmp_path / "saved")[0].config.bos_token_id == 1
-    assert main(["lm-generate", str(tmp_path / "saved"), "the sea", "--tokens", "3"]) == 0
+    assert main(["lm", "generate", str(tmp_path / "saved"), "the sea", "--tokens", "3"]) == 0
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("the sea")
 
 
@@ -356,7 +356,7 @@ def test_a_folder_of_other_files_is_kept(tmp_path, capsys):
     pytest.importorskip("transformers")
     (tmp_path / "mine.txt").write_text("untouched")
     config = str(ROOT / "configs/helm/helm-d-tiny_books.py")
-    assert main(["lm-save", config, "none.pth", str(tmp_path)]) == 2
+    assert main(["lm", "save", config, "none.pth", str(tmp_path)]) == 2
     assert "is not empty" in capsys.readouterr().err and (tmp_path / "mine.txt").read_text() == "untouched"
 
 

@@ -33,7 +33,7 @@ def data(tmp_path_factory):
     write_inshop(root / "inshop")
     write_folder(root / "cifar10/train", CIFAR, images=8)
     write_folder(root / "cifar10/test", CIFAR, images=8)
-    # Six instances of each shape: the folders are named as `hypvision make-data --level instance` does.
+    # Six instances of each shape: the folders are named as `hypvision data make --level instance` does.
     shapes = TAXONOMY.classes["instance"][: 6 * len(TAXONOMY.classes["shape"])]
     write_folder(root / "shapes/train", shapes, images=8)
     write_folder(root / "shapes/val", shapes, images=8)

@@ -1,6 +1,6 @@
 # Drawn shapes for retrieval: an instance (a shape with a texture and a colour) is a class; those of 12 shapes for
 # training, of 4 others for test, one of each kind. Make the images with
-#   hypvision make-data data/shapes32 --layout imagefolder --level instance --train 7680 --val 3840 --size 32
+#   hypvision data make data/shapes32 --layout imagefolder --level instance --train 7680 --val 3840 --size 32
 data_root = "data/shapes32"
 normalisation = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 unseen = ("* cross", "* house", "* pentagon", "* ring")

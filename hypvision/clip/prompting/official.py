@@ -1,7 +1,7 @@
 """Official checkpoints of the prompt methods and ours: names of what was learned.
 
 The official files hold the frozen CLIP beside it (PromptSRC's two), and class tokens of the training's classes; both
-are dropped. Ours are those of a few-shot training, ``host.learner.*``. ``hypvision convert --from maple IN OUT``.
+are dropped. Ours are those of a few-shot training, ``host.learner.*``. ``hypvision zoo convert --from maple IN OUT``.
 """
 
 from __future__ import annotations

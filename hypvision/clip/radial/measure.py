@@ -1,4 +1,4 @@
-"""All measurements of a model on chains at once; ``hypvision chains`` is their command line."""
+"""All measurements of a model on chains at once; ``hypvision clip chains`` is their command line."""
 
 from __future__ import annotations
 

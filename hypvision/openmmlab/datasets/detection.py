@@ -205,7 +205,7 @@ def _number(text: str) -> float:
 
 @DATASETS.register_module()
 class ShapesCocoDataset(CocoDataset):
-    """The procedural scenes of :mod:`hypvision.data.shapes` as ``hypvision make-data --layout coco`` writes them.
+    """The procedural scenes of :mod:`hypvision.data.shapes` as ``hypvision data make --layout coco`` writes them.
 
     Args:
         level: the level of the hierarchy that they were exported at: ``"kind"`` or ``"shape"``.

@@ -34,7 +34,7 @@ class CamVidDataset(BaseSegDataset):
 
 @DATASETS.register_module()
 class ShapesSegDataset(BaseSegDataset):
-    """The procedural scenes of :mod:`hypvision.data.shapes` as ``hypvision make-data --layout ade`` writes them.
+    """The procedural scenes of :mod:`hypvision.data.shapes` as ``hypvision data make --layout ade`` writes them.
 
     Args:
         level: the level of the hierarchy that they were exported at: ``"kind"`` or ``"shape"``.

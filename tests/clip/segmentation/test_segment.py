@@ -104,13 +104,13 @@ def test_command(photos, tmp_path, capsys):
         "--out",
         str(tmp_path / "out"),
     ]
-    assert main(["segment", str(photos), *common]) == 0
+    assert main(["clip", "segment", str(photos), *common]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "0_labels.png", "0_overlay.png", "1_labels.png", "1_overlay.png"
     ]  # fmt: skip
     assert set(np.unique(np.array(Image.open(tmp_path / "out/0_labels.png")))) <= {0, 1}
     (tmp_path / "names.txt").write_text("disk\nring\n")
-    assert main(["segment", str(photos / "0.png"), *common[:1], str(tmp_path / "names.txt"), *common[2:]]) == 0
+    assert main(["clip", "segment", str(photos / "0.png"), *common[:1], str(tmp_path / "names.txt"), *common[2:]]) == 0
     capsys.readouterr()
     for match, arguments in (
         ("There is no image", ["none.png", *common]),
@@ -121,7 +121,7 @@ def test_command(photos, tmp_path, capsys):
         ("There is no checkpoint", [str(photos), "--classes", "a", "--weights", "none.pth"]),
         ("at least 1", [str(photos), *common, "--every", "0"]),
     ):
-        assert main(["segment", *arguments]) == 2
+        assert main(["clip", "segment", *arguments]) == 2
         assert match in capsys.readouterr().err
 
 
@@ -144,7 +144,7 @@ def test_video(photos, tmp_path):
     writer.release()
     out = str(tmp_path / "out")
     arguments = ["--classes", "disk, ring", "--clip", "shapes-s8", "--every", "2", "--out", out, "--device", "cpu"]
-    assert main(["segment", str(tmp_path / "a.mp4"), *arguments]) == 0
+    assert main(["clip", "segment", str(tmp_path / "a.mp4"), *arguments]) == 0
     reader = cv2.VideoCapture(str(tmp_path / "out/a_overlay.mp4"))
     assert reader.get(cv2.CAP_PROP_FRAME_COUNT) == 2
     # A pattern finds both kinds; videos of one name in two folders keep apart.
@@ -153,12 +153,12 @@ def test_video(photos, tmp_path):
     (tmp_path / "more/1.avi").write_bytes((tmp_path / "more/0.mp4").read_bytes())
     (tmp_path / "0.MP4").write_bytes((tmp_path / "more/0.mp4").read_bytes())
     (tmp_path / "more/0.png").write_bytes((photos / "0.png").read_bytes())
-    assert main(["segment", str(tmp_path / "more/*"), str(tmp_path / "0.MP4"), *arguments]) == 0
+    assert main(["clip", "segment", str(tmp_path / "more/*"), str(tmp_path / "0.MP4"), *arguments]) == 0
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written >= {"0_overlay.mp4", "0-2_overlay.mp4", "1_overlay.mp4", "0_labels.png"}
     (tmp_path / "bad.mp4").write_bytes(b"no video")
     for name in ("bad.mp4", "none.mp4", "none*.mp4"):
-        assert main(["segment", str(tmp_path / name), *arguments]) == 2
+        assert main(["clip", "segment", str(tmp_path / name), *arguments]) == 2
 
 
 def test_trained_weights_come_back(tmp_path, capsys, photos):
@@ -197,7 +197,7 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_a_device_that_is_not_there_is_told(photos, capsys):
     arguments = ["--classes", "disk", "--clip", "shapes-s8", "--device", "cuda"]
-    assert main(["segment", str(photos), *arguments]) == 2 and "finds no GPU" in capsys.readouterr().err
+    assert main(["clip", "segment", str(photos), *arguments]) == 2 and "finds no GPU" in capsys.readouterr().err
 
 
 def test_offline_is_told(monkeypatch):
@@ -280,11 +280,14 @@ def test_radius_command(tmp_path, photos, capsys):
             parameter.mul_(0.9)
     adapter = adapters.save(model, tmp_path / "a.safetensors")
     arguments = ["--clip", "shapes-s8", "--classes", "voc20", "--adapter", str(adapter), "--images", str(photos)]
-    assert main(["radius", *arguments, "--sweep", "0.9", "1", "--out", str(tmp_path / "out")]) == 0
+    assert main(["clip", "radius", *arguments, "--sweep", "0.9", "1", "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert "text voc20 before: mean" in printed and "patches after" in printed and "S x 0.9" in printed
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["radius.json", "radius.png"]
-    assert main(["radius", "--clip", "shapes-s8", "--classes", "disk, ring", "--out", str(tmp_path / "named")]) == 0
+    assert (
+        main(["clip", "radius", "--clip", "shapes-s8", "--classes", "disk, ring", "--out", str(tmp_path / "named")])
+        == 0
+    )
     assert "disk, ring" in capsys.readouterr().out
     assert clip_models.VOCABULARY == 100
     torch.save(model.state_dict(), tmp_path / "model.pth")
@@ -292,7 +295,7 @@ def test_radius_command(tmp_path, photos, capsys):
         (["--clip", "ViT-B-32"], "Say which weights of 'ViT-B-32'"),
         (["--clip", "shapes-s8", "--adapter", str(tmp_path / "model.pth")], "save the adapter of its clip"),
     ):
-        assert main(["radius", *wrong, "--classes", "voc20", "--out", str(tmp_path / "out")]) == 2
+        assert main(["clip", "radius", *wrong, "--classes", "voc20", "--out", str(tmp_path / "out")]) == 2
         assert match in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-# PC-459: Pascal Context, 459 classes, written by `hypvision prepare pc459`:
+# PC-459: Pascal Context, 459 classes, written by `hypvision data prepare pc459`:
 # data/pc459/{images,annotations}/validation.
 _base_ = ["./open_vocabulary_test.py"]
 data_root = "data/pc459"

@@ -1,4 +1,4 @@
-# PAS-20b: the same with background, written by `hypvision prepare voc20b`; the text list has the 20 names and the 39
+# PAS-20b: the same with background, by `hypvision data prepare voc20b`; the text list has the 20 names and the 39
 # of Pascal Context that are not among them, which all count as background.
 _base_ = ["./open_vocabulary_test.py"]
 data_root = "data/voc20b"
