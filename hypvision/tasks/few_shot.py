@@ -106,7 +106,7 @@ class FewShotCLIP(BaseModel):
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights by this model's names, from those of the methods' official code too."""
-        return learned_names(weights)
+        return {**{f"host.{name}": value for name, value in self.host.unsaid().items()}, **learned_names(weights)}
 
     def set_classes(self, names: Sequence[str], template: str | None = None) -> None:
         """Change the classes, see :meth:`hypvision.clip.prompting.Host.set_classes`."""

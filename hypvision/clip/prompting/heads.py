@@ -103,6 +103,10 @@ class TipAdapter(Host):
         self.learner.register_buffer("alpha", torch.tensor(float(alpha)))
         self.learner.register_buffer("beta", torch.tensor(float(beta)))
 
+    def unsaid(self) -> dict[str, Tensor]:
+        """alpha and beta: the official files hold the cache alone."""
+        return {f"learner.{name}": getattr(self.learner, name).clone() for name in ("alpha", "beta")}
+
     @torch.no_grad()
     def fill(self, features: Tensor, labels: Tensor) -> None:
         """Make the cache.

@@ -261,6 +261,10 @@ class Host(nn.Module):
 
     # Of any module
 
+    def unsaid(self) -> dict[str, Tensor]:
+        """What stays as it is where a file does not say it, by the names of the state dict."""
+        return {}
+
     def train(self, mode: bool = True) -> Host:
         """As of any module; the frozen CLIP stays in evaluation mode."""
         super().train(mode)
@@ -307,7 +311,7 @@ def load_learned(host: Host, source: str | Path) -> None:
         HypvisionError: no such file, or one of another method or other sizes.
     """
     weights = learned_names(network_weights(read(source), re.compile(r"host\.(.+)")))
-    weights = {name.removeprefix("host."): value for name, value in weights.items()}
+    weights = {**host.unsaid(), **{name.removeprefix("host."): value for name, value in weights.items()}}
     load_into(
         host, weights, source, f"the few-shot method ({type(host).__name__})",
         "Give the CLIP model and the options that it was trained with.",
