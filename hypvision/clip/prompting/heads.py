@@ -43,7 +43,8 @@ class LinearProbe(Host):
                 "others. Methods that can take class names."
             )
         image = self.images(images)
-        return HostOutput(image, None, self.scale, direct=self.learner(image))
+        with exact(image.device):
+            return HostOutput(image, None, self.scale, direct=self.learner(image))
 
 
 @register_host("clip-adapter")

@@ -18,6 +18,7 @@ from hypvision.clip.prompting.hosts import Host, HostOutput, build_host, feature
 from hypvision.clip.prompting.learners import PromptLearner
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image
 from hypvision.errors import HypvisionError
+from hypvision.geometry.numerics import exact
 
 __all__ = ["PromptKD"]
 
@@ -88,8 +89,9 @@ class PromptKD(Host):
                 "one. Set --batch 2 or more (train_dataloader.batch_size of a config), and drop_last for a rest of one."
             )
         tokens = PromptTokens(self.learner["prompts"].vision())
-        x = encode_image(self.clip, self.normalised(images), prompts=tokens)
-        return self.learner["projector"](x.float())
+        x = encode_image(self.clip, self.normalised(images), prompts=tokens).float()
+        with exact(x.device):  # logits are computed in float32
+            return self.learner["projector"](x)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
         out = super().forward(images)

@@ -177,6 +177,43 @@ def test_promptkd(training, temperature):
     assert not any(p.requires_grad for p in teacher.parameters())
 
 
+def any_host(name):
+    """A host of any method, ready for images of the classes."""
+    if name == "promptkd":
+        return kd()
+    sizes = {"linear-probe": dict(classes=4), "tip-adapter": dict(keys=8, classes=4, tune=True)}
+    host = make(name, **sizes.get(name, {}))
+    if name == "tip-adapter":
+        host.learner.values.copy_(torch.eye(4).repeat(2, 1))
+    return host
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", sorted(HOSTS))
+def test_under_autocast_logits_and_losses_are_float32(name, dtype):
+    """And near those without it, in training and evaluation, with a gradient for all that learns."""
+    host = any_host(name)
+    images, labels = host_images(host, 4), torch.tensor([2, 0, 1, 3])
+    for training in (False, True):
+        host.train(training)
+
+        def run():
+            out = host(images, labels)
+            logits = out.logits()
+            return logits, out.fit(logits, labels), *out.losses.values(), *([] if out.text is None else [out.text])
+
+        wanted = run()
+        with torch.autocast("cpu", dtype=dtype):
+            found = run()
+        for given, exact in zip(found, wanted, strict=True):
+            assert given.dtype == torch.float32
+            close(given, exact, 0.06)
+    if name != "zeroshot":
+        found[1].backward()
+        gradients = [parameter.grad for parameter in host.learner.parameters()]
+        assert all(grad is not None and grad.isfinite().all() for grad in gradients)
+
+
 def test_clip_adapter():
     host = make("clip-adapter")
     x, (down, _, up, _) = host.clip.encode_image(host_images(host)), host.learner
