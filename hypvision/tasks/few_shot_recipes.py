@@ -6,13 +6,24 @@ Rates are SGD's with momentum 0.9 and weight decay 5e-4, and the schedule is
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypvision.clip.prompting import HOSTS
 from hypvision.errors import HypvisionError, did_you_mean
 
-__all__ = ["METHODS", "PROTOCOLS", "Recipe", "few_shot_config", "recipe", "split_method"]
+__all__ = [
+    "METHODS",
+    "PROTOCOLS",
+    "Recipe",
+    "check_options",
+    "few_shot_config",
+    "host_options",
+    "recipe",
+    "split_method",
+]
 
 PROTOCOLS = ("base2new", "shots", "cross", "dg")
 # Few-shot averages of PromptSRC: (mean, std) of the weights over 50 epochs.
@@ -68,6 +79,44 @@ def split_method(method: str) -> tuple[str, bool]:
     if plus and name == "linear-probe":
         raise HypvisionError("LatHAdapter refines class features, which a linear probe does not have.")
     return name, bool(plus)
+
+
+def host_options(method: str) -> tuple[str, ...]:
+    """The options that the host of a method takes, beside the models."""
+    name, _ = split_method(method)
+    return tuple(
+        option
+        for option in inspect.signature(HOSTS[name.removesuffix("-f")]).parameters
+        if option not in ("clip", "teacher")
+    )
+
+
+def check_options(
+    methods: Sequence[str], host: Mapping[str, Any] | None = None, adapter: Mapping[str, Any] | None = None
+) -> None:
+    """Each option must be one of some method: it goes to those that have it, and to no other.
+
+    Args:
+        methods: what runs, maybe with ``+lath``.
+        host: options of hosts.
+        adapter: options of LatHAdapter.
+
+    Raises:
+        HypvisionError: an option that none of the methods has; says which has which.
+    """
+    names = dict.fromkeys(split_method(method)[0] for method in methods)
+    taken = {name: host_options(name) for name in names}
+    known = [option for own in taken.values() for option in own]
+    if lost := [option for option in host or {} if option not in known]:
+        told = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in taken.items())
+        raise HypvisionError(
+            f"None of the methods has an option '{lost[0]}'.{did_you_mean(lost[0], known)} Their options: {told}."
+        )
+    if adapter and not any(split_method(method)[1] for method in methods):
+        raise HypvisionError(
+            f"The options of LatHAdapter ({', '.join(adapter)}) have no use here: no method is with it. Write the "
+            f"method {next(iter(names))}+lath, or leave them out."
+        )
 
 
 def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes: int, images: int) -> Recipe:
