@@ -287,7 +287,8 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
     """The config of the training of a cell."""
     name, _ = split_method(spec.method)
     subset = "base" if spec.protocol == "base2new" else "all"
-    seen = load_cell(settings.root, spec.dataset, spec.shots, spec.seed, subset, settings.pickles)
+    repeat = recipe(name, spec.protocol, spec.dataset, spec.shots, 1, 1).search is not None
+    seen = load_cell(settings.root, spec.dataset, spec.shots, spec.seed, subset, settings.pickles, repeat)
     every = load_cell(settings.root, spec.dataset, None, spec.seed)
     taken = host_options(name)
     host = {option: value for option, value in (settings.host or {}).items() if option in taken}

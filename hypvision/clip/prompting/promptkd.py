@@ -73,9 +73,11 @@ class PromptKD(Host):
             )
         )
 
-    def set_classes(self, names: Sequence[str], template: str | None = None) -> None:
-        super().set_classes(names, template)
-        self.teacher.set_classes(names, template)
+    def set_classes(
+        self, names: Sequence[str], template: str | None = None, templates: Sequence[str] | None = None
+    ) -> None:
+        super().set_classes(names, template, templates)
+        self.teacher.set_classes(names, template, templates)
 
     def class_features(self) -> tuple[Tensor, Tensor]:
         """The teacher's, (C, d of the teacher)."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from timm.data import ImageNetInfo
 
+from hypvision.clip.prompting.templates import SELECTED
 from hypvision.data.fewshot import raw
 from hypvision.data.fewshot.splits import Item, Split, class_folders, read_split, write_split
 from hypvision.errors import HypvisionError, require
@@ -45,6 +46,12 @@ class Layout(NamedTuple):
     classes: int
     load: Callable[[Layout, Path], Split]
     source: str = "CoOp's DATASETS.md lists the downloads"
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """Sentences whose mean feature stands for a class where a method takes several: the seven that CLIP's authors
+        selected on ImageNet and the data set's own; on ImageNet itself the seven alone."""
+        return SELECTED if self.load is _imagenet else (*SELECTED, self.template)
 
     @property
     def val_is_drawn(self) -> bool:
