@@ -442,7 +442,7 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
         raise HypvisionError(
             f"The checkpoint '{request.weights}' does not say what its classes are: give --classes \"cat, dog, ...\"."
         )
-    names = load_classes(trained["classes"] if request.classes is None else request.classes)
+    names = tuple(trained["classes"]) if request.classes is None else load_classes(request.classes)
     model.set_data({**trained, "classes": names})
     size = config.test_dataloader["dataset"].get("size", 224)
     return classifier(lambda x: model(x, mode="tensor"), centre_crop(size), names, request.device)

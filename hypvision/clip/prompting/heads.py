@@ -31,6 +31,7 @@ class LinearProbe(Host):
     """
 
     feature_inputs = True
+    reads_names = False
 
     def __init__(self, clip: CLIPBundle, classes: int):
         super().__init__(clip)

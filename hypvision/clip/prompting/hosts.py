@@ -27,6 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.clip.adapters import ADAPTERS
+from hypvision.clip.classes import warn_of_equal_texts
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.learners import CoCoOpLearner, MaPLeLearner, PromptLearner
@@ -131,6 +132,8 @@ class Host(nn.Module):
 
     feature_inputs = False
     """Whether features of the frozen image tower, (B, d), may be given in place of images."""
+    reads_names = True
+    """Whether classes are told by the texts of their names."""
 
     def __init__(self, clip: CLIPBundle, text_chunk: int | None = None):
         super().__init__()
@@ -159,6 +162,8 @@ class Host(nn.Module):
             templates: those of the data set for methods that take the mean over several; default: the seven of
                 :data:`.templates.SELECTED` and ``template``.
 
+        Classes whose texts are the same for the tower are warned of.
+
         Raises:
             HypvisionError: no classes, or a template without ``{}``.
         """
@@ -172,6 +177,8 @@ class Host(nn.Module):
         if (names, template, templates) != (self.names, self.template, self.mean_templates):
             self.names, self.template, self.mean_templates = names, template, templates
             self._memo.clear()
+            if self.reads_names:
+                warn_of_equal_texts(names, self.tokens(self.sentences()))
 
     def sentences(self) -> list[str]:
         """What the text tower reads for each class."""

@@ -40,6 +40,8 @@ class PromptKD(Host):
         HypvisionError: no teacher, or one that does not fit its checkpoint; in training, a batch of one image.
     """
 
+    reads_names = False  # the teacher does
+
     def __init__(
         self,
         clip: CLIPBundle,

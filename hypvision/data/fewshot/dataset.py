@@ -16,7 +16,7 @@ from torchvision.transforms import InterpolationMode
 from hypvision.data.fewshot.layouts import layout_of, load_split
 from hypvision.data.fewshot.pickles import read_pickled_shots
 from hypvision.data.fewshot.shots import draw_shots, take_subset
-from hypvision.data.fewshot.splits import PARTS, Item, Split, class_names
+from hypvision.data.fewshot.splits import PARTS, Item, Split, check_split, class_names
 from hypvision.errors import HypvisionError, require
 from hypvision.images import open_image
 
@@ -66,8 +66,11 @@ def load_cell(
         folder = Path(root).expanduser() / layout.folder
         images, named = folder / layout.images, Path(pickles.replace("{dataset}", name)).expanduser()
         given = named if "{dataset}" in pickles else folder / named
-        found = read_pickled_shots(given / f"shot_{shots}-seed_{seed}.pkl", images.name, images)
+        file = given / f"shot_{shots}-seed_{seed}.pkl"
+        found = read_pickled_shots(file, images.name, images)
         split = Split(found["train"], found.get("val", split.val), split.test)
+        if layout.split:  # ImageNet's shots are numbered and named by the split itself
+            check_split(split, f"The shots '{file}', beside the test images,", "Take the shots of this data set.")
     elif shots is not None:
         split = draw_shots(split, shots, seed, layout.val_is_drawn, repeat)
     return take_subset(split, subset)
