@@ -215,24 +215,38 @@ def write_text(path: str | Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def read_json(path: str | Path) -> Any:
+def read_json(path: str | Path, unique: bool = False) -> Any:
     """What a JSON file holds.
+
+    Args:
+        path: the file.
+        unique: refuse a key that is there twice, of which the last would count.
 
     Raises:
         OSError: it cannot be read.
         ValueError: it is no JSON in UTF-8, or has brackets without end.
     """
-    return parse_json(Path(path).read_text(encoding="utf-8-sig"))  # Windows editors begin a file with a mark
+    # Windows editors begin a file with a mark
+    return parse_json(Path(path).read_text(encoding="utf-8-sig"), unique)
 
 
-def parse_json(text: str | bytes) -> Any:
-    """What a JSON text says.
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key '{key}' is there twice, with {found[key]!r:.60} and {value!r:.60}")
+        found[key] = value
+    return found
+
+
+def parse_json(text: str | bytes, unique: bool = False) -> Any:
+    """What a JSON text says; ``unique`` as of :func:`read_json`.
 
     Raises:
         ValueError: it is no JSON, or has brackets without end.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once if unique else None)
     except RecursionError as error:
         raise ValueError("its brackets are nested too deeply") from error
 

@@ -185,13 +185,14 @@ def read(source: str | Path, device: Any = "cpu") -> dict[str, Any]:
     return read_file(fetch(source), device)
 
 
-def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False) -> dict[str, Any]:
+def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone: str | None = None) -> dict[str, Any]:
     """What a checkpoint file holds, without running any code in it.
 
     Args:
         path: safetensors, or ``.pth``, ``.pt``, ... as PyTorch writes them.
         device: where the tensors go, as for :func:`torch.load`.
         mapped: leave the numbers of what PyTorch wrote in the file until they are used, if they stay on the CPU.
+        lone: the name of a tensor that is all that the file holds; None: such a file is refused.
 
     Returns:
         What the file holds: dense tensors and plain values; for safetensors the flat state dict, in float32 (see
@@ -222,6 +223,8 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False) -> di
         raise HypvisionError(f"The checkpoint '{path}' cannot be read: {error.strerror}.") from error
     except Exception as error:  # the readers raise whatever the bytes make them stumble over
         raise _refusal(path, error) from error
+    if lone is not None and isinstance(content, Tensor):
+        content = {lone: content}
     if not isinstance(content, Mapping):
         raise HypvisionError(
             f"The checkpoint '{path}' holds a {type(content).__name__}, not a dict of weights. Save "

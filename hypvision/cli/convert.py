@@ -10,8 +10,8 @@ __all__ = ["FAMILIES", "add_zoo_convert_arguments", "run_zoo_convert"]
 
 # Those of hypvision.zoo.convert, whose import brings PyTorch.
 FAMILIES = (
-    "catseg", "cocoop", "coop", "hcformer", "helm", "hf-clip", "himapper", "hyperboliccv", "hyperclip", "maple",
-    "promptkd", "promptsrc",
+    "catseg", "clip-adapter", "cocoop", "coop", "hcformer", "helm", "hf-clip", "himapper", "hyperboliccv", "hyperclip",
+    "maple", "promptkd", "promptsrc", "tip-adapter",
 )  # fmt: skip
 
 
@@ -38,5 +38,5 @@ def run_zoo_convert(args: Namespace) -> None:
     print(f"{written.model}: wrote {written.path}")
     if not args.to_official:
         print(f"Use: {written.usage()}")
-        if written.note():
-            print(f"Note: {written.note()}")
+    if note := written.note(args.to_official):
+        print(f"Note: {note}")

@@ -42,7 +42,7 @@ def add_fewshot_arguments(parser: Parser) -> None:
     parser.add_argument("--batch", type=whole(1), metavar="N", help="images of a step instead of the recipe's")
     text = "options of LatHAdapter, such as beta=0.1 attributes=8"
     parser.add_argument("--adapter", nargs="+", default=[], metavar="KEY=VALUE", help=text)
-    text = "options of the method, such as depth=6 text_chunk=100"
+    text = "options of the methods, such as depth=6 text_chunk=100; each goes to the methods that have it"
     parser.add_argument("--host", nargs="+", default=[], metavar="KEY=VALUE", help=text)
     text = "checkpoint of PromptKD's teacher; {dataset}, {shots} and {seed} are filled in"
     parser.add_argument("--teacher", metavar="FILE", help=text)
@@ -90,10 +90,12 @@ def run_fewshot(args: Namespace) -> None:
 def _run(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
     from hypvision.tasks.few_shot_benchmark import check_settings, is_finished, plan
+    from hypvision.tasks.few_shot_recipes import check_options
     from hypvision.tasks.few_shot_tables import write_tables
 
     out, settings = args.out or "work_dirs/fewshot", settings_of(args)
     specs = plan(args.what, args.method, args.datasets, args.seeds, args.shots, args.source)
+    check_options(args.method, settings.host, settings.adapter)
     by_key = {spec.key: spec for spec in specs}
     shots, names = args.pickles or "", sorted({spec.dataset for spec in specs})
     if os.path.isabs(shots) and "{dataset}" not in shots and len(names) > 1:

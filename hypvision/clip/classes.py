@@ -5,16 +5,28 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from hypvision.errors import HypvisionError
 from hypvision.files import parse_json, read_json, read_lines
 
-__all__ = ["CLASS_LISTS", "TEMPLATES", "load_classes", "official_ids", "prompts"]
+__all__ = [
+    "CLASS_LISTS",
+    "TEMPLATES",
+    "check_classes",
+    "load_classes",
+    "official_ids",
+    "prompts",
+    "warn_of_equal_texts",
+    "whole_label",
+]
 
 TEMPLATES = {
     "catseg": ("A photo of a {} in the scene",),
@@ -59,6 +71,63 @@ def official_ids(name: str) -> list[int]:
     return [number for number, _ in _data()[name]]
 
 
+def whole_label(value: Any) -> int | None:
+    """A label as it stands in a file, ``3``, ``"3"`` or ``3.0``, as a number; None if it is no whole one."""
+    if isinstance(value, str):
+        return int(value) if value.strip().isdecimal() else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
+        return None
+    return int(value)
+
+
+def check_classes(pairs: Iterable[tuple[Any, Any]], where: str, remedy: str, twins: bool = False) -> dict[Any, str]:
+    """Class names by label, when each label has one name and each name one label.
+
+    Args:
+        pairs: label and name, as often as they occur.
+        where: what says so, for the message: "The class list 'names.txt'".
+        remedy: what to do.
+        twins: let labels share a name, as two pairs of ImageNet's classes do.
+
+    Raises:
+        HypvisionError: an entry that is no name, a label with two names, or a name of two labels.
+    """
+    names: dict[Any, str] = {}
+    for label, name in pairs:
+        if not isinstance(name, str) or not name.strip():
+            raise HypvisionError(f"{where} has an entry {name!r}, which is not a name. {remedy}")
+        if names.setdefault(label, name) != name:
+            raise HypvisionError(
+                f"{where} calls the label {label} both '{names[label]}' and '{name}'; a label has one name. {remedy}"
+            )
+    labels: dict[str, Any] = {}
+    for label, name in names.items():
+        if labels.setdefault(name, label) != label and not twins:
+            raise HypvisionError(
+                f"{where} has '{name}' more than once, for the labels {labels[name]} and {label}, which then cannot be "
+                f"told apart by name. {remedy}"
+            )
+    return names
+
+
+def warn_of_equal_texts(names: Sequence[str], tokens: Tensor) -> None:
+    """Warn of classes that a text tower reads alike: of one name, or of names that differ where it no longer reads.
+
+    Args:
+        names: of the C classes.
+        tokens: (C, L), what the tower reads for each.
+    """
+    first: dict[tuple[int, ...], int] = {}
+    same = [(first.setdefault(tuple(row), k), k) for k, row in enumerate(tokens.tolist())]
+    if same := [pair for pair in same if pair[0] != pair[1]]:
+        a, b = same[0]
+        warnings.warn(
+            f"The classes {a} ('{names[a]:.60}') and {b} ('{names[b]:.60}') have the same text of {tokens.shape[1]} "
+            f"tokens ({len(same)} such pairs), so CLIP cannot tell them apart. Give them names that differ within it.",
+            stacklevel=3,
+        )
+
+
 def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
     """Class names from a list, a file, or a list that comes with the package.
 
@@ -67,52 +136,51 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
             with a list of names or a dict from names (or numbers) to numbers (or names).
 
     Raises:
-        HypvisionError: no such list or file, no names in it, an empty one, or one that is there twice.
+        HypvisionError: no such list or file, no names in it, an empty one, one that is there twice, or a number that
+            is no whole one or has two names.
     """
     where = "The class list"
     if isinstance(source, (str, Path)):
         if str(source) in CLASS_LISTS:
             return tuple((row if isinstance(row, str) else row[1]).strip() for row in _data()[str(source)])
-        where, names = f"The class list '{source}'", _read(Path(source).expanduser())
+        where, pairs = f"The class list '{source}'", _read(Path(source).expanduser())
     elif isinstance(source, Iterable):
-        names = list(source)
+        pairs = list(enumerate(source))
     else:
         raise HypvisionError(f"A class list is a list of names or a file, got {type(source).__name__}.")
-    if not names:
+    if not pairs:
         raise HypvisionError(f"{where} is empty. Give at least one class name.")
-    if wrong := [name for name in names if not isinstance(name, str) or not name.strip()]:
-        raise HypvisionError(f"{where} has an entry {wrong[0]!r}, which is not a name.")
-    names = [name.strip() for name in names]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise HypvisionError(f"{where} has {', '.join(map(repr, twice[:3]))} more than once. Remove what is double.")
-    return tuple(names)
+    stripped = ((label, name.strip() if isinstance(name, str) else name) for label, name in pairs)
+    names = check_classes(stripped, where, "Remove what is double, and give every class a name of its own.")
+    return tuple(names[label] for label in sorted(names))
 
 
-def _read(path: Path) -> list[Any]:
+def _read(path: Path) -> list[tuple[Any, Any]]:
+    """Labels and names of a file."""
     if not path.is_file():
         raise HypvisionError(
             f"There is no class list '{path}'. Give names, a .txt or .json file, or one of {', '.join(CLASS_LISTS)}."
         )
     if path.suffix.lower() != ".json":
-        return read_lines(path, "the class list")
+        return list(enumerate(read_lines(path, "the class list")))
     try:
-        found = read_json(path)
+        found = read_json(path, unique=True)
     except UnicodeDecodeError as error:
         raise HypvisionError(f"The class list '{path}' is not text in UTF-8 ({error}). Save it as UTF-8.") from error
     except (OSError, ValueError) as error:
         raise HypvisionError(f"The class list '{path}' cannot be read: {error}.") from error
-    if isinstance(found, dict):
-        try:
-            pairs = [(value, key) if isinstance(value, int) else (int(key), value) for key, value in found.items()]
-        except ValueError as error:
-            raise HypvisionError(
-                f"The class list '{path}' is a dict with an entry that has no number. Write a list of names, or a dict "
-                "from names to numbers."
-            ) from error
-        return [name for _, name in sorted(pairs, key=lambda pair: pair[0])]
-    if not isinstance(found, list):
+    if isinstance(found, list):
+        return list(enumerate(found))
+    if not isinstance(found, dict):
         raise HypvisionError(f"The class list '{path}' holds a {type(found).__name__}. Write a list of names.")
-    return found
+    by_number = all(isinstance(value, str) for value in found.values())
+    pairs = [(key, value) if by_number else (value, key) for key, value in found.items()]
+    if wrong := [(label, name) for label, name in pairs if whole_label(label) is None]:
+        raise HypvisionError(
+            f"The class list '{path}' is a dict with an entry that has no number: {wrong[0][0]!r:.60} stands beside "
+            f"'{wrong[0][1]}'. Write a list of names, or a dict from names to whole numbers."
+        )
+    return [(whole_label(label), name) for label, name in pairs]
 
 
 def prompts(name: str, templates: Sequence[str], synonyms: str = "first") -> list[list[str]]:

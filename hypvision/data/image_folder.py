@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
 
+from hypvision.clip.classes import check_classes
 from hypvision.errors import HypvisionError, require
 from hypvision.files import read_lines
 from hypvision.images import SUFFIXES, open_image
@@ -164,6 +165,8 @@ class ImageFolderDataset(_ImageDataset):
             names: Sequence[str] | None = _sub_folders(Path(classes).expanduser())
         else:
             names = classes
+        if names is not None:
+            check_classes(enumerate(names), "'classes' of the data set", "Give every class a name of its own.")
         if ann_file is None:
             samples, found = self._scan_folders(names, partial=names is not classes)
         else:
@@ -212,7 +215,7 @@ class ImageFolderDataset(_ImageDataset):
             if not line:
                 continue
             name, _, label = line.rpartition(" ")
-            if not name or not label.isdigit() or (classes is not None and int(label) >= len(classes)):
+            if not name or not label.isdecimal() or (classes is not None and int(label) >= len(classes)):
                 limit = "" if classes is None else f" from 0 to {len(classes) - 1}"
                 raise HypvisionError(
                     f"'{path}', line {number}: '{line}' is not 'path label' with a whole number{limit} as "

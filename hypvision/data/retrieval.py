@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from hypvision.clip.classes import check_classes
 from hypvision.errors import HypvisionError, require
 from hypvision.files import read_lines
 from hypvision.images import open_image
@@ -142,7 +143,8 @@ class CUB200(_RetrievalDataset):
 
     def _load(self):
         rows = self._table(self._lines("classes.txt"), 2, "classes.txt")
-        classes = {self._number(number, "classes.txt"): name for number, name in rows}
+        pairs = [(self._number(number, "classes.txt"), name) for number, name in rows]
+        classes = check_classes(pairs, f"'{self.root / 'classes.txt'}'", "Take an intact copy.")
         files = self._table(self._lines("images.txt"), 2, "images.txt")
         numbers = dict(self._table(self._lines("image_class_labels.txt"), 2, "image_class_labels.txt"))
         wanted = sorted(number for number in classes if (number <= 100) == (self.split == "train"))

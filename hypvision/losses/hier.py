@@ -33,6 +33,8 @@ _ROWS_ELSEWHERE = 16384
 _POOL = 2**20
 # A table of exp(-distance / temperature) holds this many nats with room for the noise, in float32.
 _NATS = 130.0
+# How near to the boundary of the ball HIER lets a point come, as a share of the radius.
+_HIER_EPS = 1e-3
 
 
 class _RiemannianGradient(Function):
@@ -51,12 +53,16 @@ class _RiemannianGradient(Function):
 
 
 def clip_to_ball(x: Tensor, manifold: PoincareBall, radius: float | None = 2.3, riemannian: bool = True) -> Tensor:
-    """Feature vectors as points of the ball: clipped, then through the exponential map at the origin.
+    r"""Feature vectors as points of the ball: clipped, through the exponential map at the origin, then projected.
+
+    The projection is HIER's: :math:`\sqrt c\,|y|` is cut at ``1 - 1e-3``, a distance of ``7.6 / sqrt(c)`` from the
+    origin, or at the ``1 - eps`` of a manifold that was given its own. A vector reaches it at the length
+    ``3.8 / sqrt(c)``, so with the default ``radius`` none does below ``c = 2.7``.
 
     Args:
         x: ``(..., n)``.
         manifold: the ball; its curvature gets no gradient if ``riemannian``.
-        radius: longest vector (Guo et al., CVPR 2022); None for no limit.
+        radius: longest vector (Guo et al., CVPR 2022); None for no limit but the projection.
         riemannian: scale the gradient by ``(1 - c |y|^2)^2 / 4`` on its way back, as HIER does.
 
     Returns:
@@ -64,7 +70,7 @@ def clip_to_ball(x: Tensor, manifold: PoincareBall, radius: float | None = 2.3, 
     """
     if radius is not None:
         x = clip_norm(x, radius)
-    y = manifold.expmap0(x)
+    y = poincare.expmap0(x, manifold.c, _HIER_EPS if manifold.eps is None else manifold.eps)
     return _RiemannianGradient.apply(y, manifold._value()) if riemannian else y
 
 

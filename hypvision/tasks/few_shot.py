@@ -106,11 +106,17 @@ class FewShotCLIP(BaseModel):
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights by this model's names, from those of the methods' official code too."""
-        return learned_names(weights)
+        return {**{f"host.{name}": value for name, value in self.host.unsaid().items()}, **learned_names(weights)}
 
-    def set_classes(self, names: Sequence[str], template: str | None = None) -> None:
+    def set_classes(
+        self, names: Sequence[str], template: str | None = None, templates: Sequence[str] | None = None
+    ) -> None:
         """Change the classes, see :meth:`hypvision.clip.prompting.Host.set_classes`."""
-        self.host.set_classes(names, template)
+        self.host.set_classes(names, template, templates)
+
+    def set_data(self, meta: Mapping[str, Any]) -> None:
+        """Change the classes to those of a data set, by its ``metainfo``."""
+        self.set_classes(meta["classes"], meta.get("template"), meta.get("templates"))
 
     def learned(self) -> Iterator[tuple[str, Tensor]]:
         """Names and parameters of what trains."""
@@ -227,8 +233,7 @@ class ClassNamesHook(Hook):
 
     @staticmethod
     def _set(runner: Runner, loader: DataLoader) -> None:
-        meta = loader.dataset.metainfo
-        _plain(runner).set_classes(meta["classes"], meta.get("template"))
+        _plain(runner).set_data(loader.dataset.metainfo)
 
 
 @HOOKS.register_module()
@@ -304,17 +309,18 @@ class FeatureCacheHook(Hook):
 @HOOKS.register_module()
 class TipAdapterHook(Hook):
     """Fills the cache of a Tip-Adapter before its training, and chooses its alpha and beta behind the last epoch, on
-    validation images where there are any. Neither depends on what the training sees, images or kept features.
+    all validation images where there are any. Neither depends on what the training sees, images or kept features.
 
     Args:
         views: augmented views of each training image, whose mean feature is its key (10, as in the official code).
         folder: see :class:`FeatureCacheHook`.
+        ends: see :meth:`hypvision.clip.prompting.heads.TipAdapter.search`.
     """
 
     priority = "HIGH"
 
-    def __init__(self, views: int = 10, folder: str | Path | None = None):
-        self.cache, self.views = FeatureCache(folder), views
+    def __init__(self, views: int = 10, folder: str | Path | None = None, ends: tuple[float, float] = (7.0, 3.0)):
+        self.cache, self.views, self.ends = FeatureCache(folder), views, tuple(ends)
 
     def before_train(self, runner: Runner) -> None:
         if runner.iter:  # a resumed training has keys of its own
@@ -326,7 +332,7 @@ class TipAdapterHook(Hook):
         model.host.fill(features.to(device), torch.tensor(dataset.labels, device=device))
 
     def after_train_epoch(self, runner: Runner) -> None:
-        val = runner.train_dataloader.dataset.other_part("val") if runner.epoch + 1 == runner.max_epochs else None
+        val = runner.train_dataloader.dataset.whole_part("val") if runner.epoch + 1 == runner.max_epochs else None
         if val is None:
             return
         model = _plain(runner)
@@ -335,7 +341,7 @@ class TipAdapterHook(Hook):
         if model.hierarchy is not None:
             with torch.no_grad():
                 plain = model._logits(host.output(host.features(features), host.class_features()))
-        host.search(features, torch.tensor(val.labels, device=device), plain=plain)
+        host.search(features, torch.tensor(val.labels, device=device), plain=plain, ends=self.ends)
 
 
 @PARAM_SCHEDULERS.register_module()
@@ -414,7 +420,7 @@ def accuracy(
     """
     device = next(model.parameters()).device
     model.eval()
-    model.set_classes(dataset.metainfo["classes"], dataset.metainfo["template"])
+    model.set_data(dataset.metainfo)
     right = 0
     mixed = amp is not None and device.type == "cuda"
     with torch.autocast(device.type, dtype=amp or torch.bfloat16, enabled=mixed):
@@ -436,8 +442,8 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
         raise HypvisionError(
             f"The checkpoint '{request.weights}' does not say what its classes are: give --classes \"cat, dog, ...\"."
         )
-    names = load_classes(trained["classes"] if request.classes is None else request.classes)
-    model.set_classes(names, trained.get("template"))
+    names = tuple(trained["classes"]) if request.classes is None else load_classes(request.classes)
+    model.set_data({**trained, "classes": names})
     size = config.test_dataloader["dataset"].get("size", 224)
     return classifier(lambda x: model(x, mode="tensor"), centre_crop(size), names, request.device)
 

@@ -31,7 +31,7 @@ from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json, write_json
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy
-from hypvision.tasks.few_shot_recipes import few_shot_config, recipe, split_method
+from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, recipe, split_method
 
 __all__ = [
     "CellSpec",
@@ -83,7 +83,7 @@ class Settings:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
         size: side of the images.
         steps, epochs, batch: of each training, instead of the published ones.
-        adapter, host: further options of LatHAdapter and of the hosts.
+        adapter, host: further options of LatHAdapter and of the hosts; each goes to the hosts that have it.
         teacher: of PromptKD, see :class:`hypvision.clip.prompting.promptkd.PromptKD`; ``{dataset}`` and ``{seed}`` in
             its ``checkpoint`` are filled in.
         views: see :class:`hypvision.tasks.few_shot.FeatureCacheHook`.
@@ -287,9 +287,11 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
     """The config of the training of a cell."""
     name, _ = split_method(spec.method)
     subset = "base" if spec.protocol == "base2new" else "all"
-    seen = load_cell(settings.root, spec.dataset, spec.shots, spec.seed, subset, settings.pickles)
+    repeat = recipe(name, spec.protocol, spec.dataset, spec.shots, 1, 1).search is not None
+    seen = load_cell(settings.root, spec.dataset, spec.shots, spec.seed, subset, settings.pickles, repeat)
     every = load_cell(settings.root, spec.dataset, None, spec.seed)
-    host = dict(settings.host or {})
+    taken = host_options(name)
+    host = {option: value for option, value in (settings.host or {}).items() if option in taken}
     if name == "promptkd":
         host["teacher"] = _teacher(spec, settings)
     images = every.train if name == "promptkd" else seen.train

@@ -73,7 +73,7 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
     if hierarchy is None or not hierarchy.config.hierarchy:
         raise HypvisionError("This cell has no LatHAdapter with a hierarchy. Give one of a method with +lath.")
     device = next(model.parameters()).device
-    model.set_classes(dataset.metainfo["classes"], dataset.metainfo["template"])
+    model.set_data(dataset.metainfo)
     images, labels, text = [], [], None
     numbers = torch.linspace(0, len(dataset) - 1, min(most, len(dataset))).round().long()
     for sample in DataLoader(Subset(dataset, numbers.tolist()), 50):

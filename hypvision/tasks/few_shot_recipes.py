@@ -6,13 +6,24 @@ Rates are SGD's with momentum 0.9 and weight decay 5e-4, and the schedule is
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypvision.clip.prompting import HOSTS
 from hypvision.errors import HypvisionError, did_you_mean
 
-__all__ = ["METHODS", "PROTOCOLS", "Recipe", "few_shot_config", "recipe", "split_method"]
+__all__ = [
+    "METHODS",
+    "PROTOCOLS",
+    "Recipe",
+    "check_options",
+    "few_shot_config",
+    "host_options",
+    "recipe",
+    "split_method",
+]
 
 PROTOCOLS = ("base2new", "shots", "cross", "dg")
 # Few-shot averages of PromptSRC: (mean, std) of the weights over 50 epochs.
@@ -20,6 +31,34 @@ _LATE = ("stanford_cars", "oxford_flowers", "fgvc_aircraft", "dtd", "eurosat")
 _LIGHT = ("fgvc_aircraft", "oxford_flowers", "dtd")  # where PromptKD's loss weighs less
 # Least and largest part of an image in the crops of which a Tip-Adapter keeps the mean feature
 TIP_ADAPTER_SCALE = (0.5, 1.0)
+
+
+class TipAdapterNumbers(NamedTuple):
+    """What the config of a data set says in Tip-Adapter's code (Zhang et al., ECCV 2022).
+
+    Attributes:
+        ends: of the search of beta and of alpha (``search_scale``).
+        alpha: before the search, and in the training of Tip-Adapter-F (``init_alpha``); beta is 1 there.
+    """
+
+    ends: tuple[float, float]
+    alpha: float
+
+
+TIP_ADAPTER = {
+    "caltech101": TipAdapterNumbers((12, 5), 3.0),
+    "dtd": TipAdapterNumbers((13, 13), 2.0),
+    "eurosat": TipAdapterNumbers((12, 10), 2.0),
+    "fgvc_aircraft": TipAdapterNumbers((30, 30), 5.0),
+    "food101": TipAdapterNumbers((10, 10), 1.17),
+    "imagenet": TipAdapterNumbers((7, 3), 1.17),
+    "oxford_flowers": TipAdapterNumbers((50, 50), 10.0),
+    "oxford_pets": TipAdapterNumbers((7, 3), 1.17),
+    "stanford_cars": TipAdapterNumbers((20, 10), 3.0),
+    "sun397": TipAdapterNumbers((12, 10), 1.17),
+    "ucf101": TipAdapterNumbers((7, 3), 3.0),
+}
+"""By data set; other data takes ImageNet's."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +75,8 @@ class Recipe:
         optimizer: other arguments of the optimiser than those above.
         scheduler: instead of the schedule above.
         unlabelled: train on all images of all classes, without labels.
+        search: ends of a Tip-Adapter's search of beta and alpha. Its code also repeats images of classes that have
+            fewer than the shots, and keeps the last batch of an epoch, however small. None: another method.
     """
 
     host: dict[str, Any]
@@ -47,6 +88,7 @@ class Recipe:
     optimizer: dict[str, Any] = field(default_factory=dict)
     scheduler: dict[str, Any] | None = None
     unlabelled: bool = False
+    search: tuple[float, float] | None = None
 
 
 METHODS = (*sorted(HOSTS), "tip-adapter-f")
@@ -68,6 +110,44 @@ def split_method(method: str) -> tuple[str, bool]:
     if plus and name == "linear-probe":
         raise HypvisionError("LatHAdapter refines class features, which a linear probe does not have.")
     return name, bool(plus)
+
+
+def host_options(method: str) -> tuple[str, ...]:
+    """The options that the host of a method takes, beside the models."""
+    name, _ = split_method(method)
+    return tuple(
+        option
+        for option in inspect.signature(HOSTS[name.removesuffix("-f")]).parameters
+        if option not in ("clip", "teacher")
+    )
+
+
+def check_options(
+    methods: Sequence[str], host: Mapping[str, Any] | None = None, adapter: Mapping[str, Any] | None = None
+) -> None:
+    """Each option must be one of some method: it goes to those that have it, and to no other.
+
+    Args:
+        methods: what runs, maybe with ``+lath``.
+        host: options of hosts.
+        adapter: options of LatHAdapter.
+
+    Raises:
+        HypvisionError: an option that none of the methods has; says which has which.
+    """
+    names = dict.fromkeys(split_method(method)[0] for method in methods)
+    taken = {name: host_options(name) for name in names}
+    known = [option for own in taken.values() for option in own]
+    if lost := [option for option in host or {} if option not in known]:
+        told = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in taken.items())
+        raise HypvisionError(
+            f"None of the methods has an option '{lost[0]}'.{did_you_mean(lost[0], known)} Their options: {told}."
+        )
+    if adapter and not any(split_method(method)[1] for method in methods):
+        raise HypvisionError(
+            f"The options of LatHAdapter ({', '.join(adapter)}) have no use here: no method is with it. Write the "
+            f"method {next(iter(names))}+lath, or leave them out."
+        )
 
 
 def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes: int, images: int) -> Recipe:
@@ -98,20 +178,25 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
     if method == "linear-probe":
         return Recipe(dict(name=method, classes=classes), 10.0, coop, 32, features=True, optimizer=dict(weight_decay=0))
     if method in ("tip-adapter", "tip-adapter-f"):
-        host = dict(name="tip-adapter", keys=images, classes=classes, tune=method == "tip-adapter-f")
-        if not host["tune"]:
-            return Recipe(host, features=True)
+        numbers, tune = TIP_ADAPTER.get(dataset, TIP_ADAPTER["imagenet"]), method == "tip-adapter-f"
+        host = dict(name="tip-adapter", keys=images, classes=classes, tune=tune, alpha=numbers.alpha, beta=1.0)
+        host["ensemble"] = dataset == "imagenet"
+        cached = Recipe(host, features=True, search=numbers.ends)
+        if not tune:
+            return cached
         optimizer = dict(type="AdamW", eps=1e-4, weight_decay=0.01)
         cosine = dict(type="CosineAnnealingLR", convert_to_iter_based=True)
         epochs = 100 if dataset == "eurosat" else 20
-        return Recipe(host, 1e-3, epochs, 256, features=True, optimizer=optimizer, scheduler=cosine)
+        return replace(cached, lr=1e-3, epochs=epochs, batch=256, optimizer=optimizer, scheduler=cosine)
+    # Published few-shot results of CoOp are of 16 random tokens, those of the other protocols of four words.
+    context = {} if few else dict(tokens=4, words="a photo of a")
     return {
         "zeroshot": Recipe(dict(name="zeroshot"), features=True),
-        "coop": Recipe(dict(name="coop"), 0.002, coop, 32),
+        "coop": Recipe(dict(name="coop", **context), 0.002, coop, 32),
         "cocoop": Recipe(dict(name="cocoop"), 0.002, 10, 1),
         "clip-adapter": Recipe(dict(name="clip-adapter"), 0.002, coop, 32, features=True),
-        "deep-vision": Recipe(dict(name="deep-vision"), 0.0035, 5, 4),
-        "deep-language": Recipe(dict(name="deep-language"), 0.0035, 5, 4),
+        "deep-vision": Recipe(dict(name="deep-vision"), 0.0025, 5, 4),
+        "deep-language": Recipe(dict(name="deep-language"), 0.0025, 5, 4),
         "ivlp": Recipe(dict(name="ivlp"), 0.0025, 20, 4),
     }[method]
 
@@ -204,8 +289,8 @@ def few_shot_config(
     subset = subset or ("base" if protocol == "base2new" and not found.unlabelled else "all")
     data = dict(type="FewShotDataset", root=root, name=dataset, seed=seed, size=size, skip_broken=skip_broken)
     train = dict(data, part="train", shots=None if found.unlabelled else shots, subset=subset, pickles=pickles)
-    if name.startswith("tip-adapter"):
-        train["scale"] = TIP_ADAPTER_SCALE
+    if found.search is not None:
+        train.update(scale=TIP_ADAPTER_SCALE, repeat=True)
     test = dict(data, part="test", subset="base" if protocol == "base2new" else "all")
     loader = dict(num_workers=workers, collate_fn=dict(type="default_collate"))
     sampler = dict(type="DefaultSampler", shuffle=True, round_up=False)
@@ -226,8 +311,8 @@ def few_shot_config(
         hooks.append(dict(type="GaussianAverageHook", mean=found.average[0], std=found.average[1]))
     if found.features and views is not None:
         hooks.append(dict(type="FeatureCacheHook", views=views, folder=cache))
-    if name.startswith("tip-adapter"):
-        hooks.append(dict(type="TipAdapterHook", folder=cache))
+    if found.search is not None:
+        hooks.append(dict(type="TipAdapterHook", folder=cache, ends=found.search))
     config = dict(
         custom_imports=dict(imports=["hypvision.tasks", "hypvision.tasks.few_shot", "hypvision.data.fewshot"]),
         default_scope="mmengine",
@@ -242,7 +327,7 @@ def few_shot_config(
             batch_size=found.batch,
             sampler=sampler,
             dataset=train,
-            drop_last=length is None and images >= found.batch,
+            drop_last=length is None and images >= found.batch and found.search is None,
             **loader,
         ),
         test_dataloader=dict(

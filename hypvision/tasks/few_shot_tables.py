@@ -16,6 +16,7 @@ from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.errors import HypvisionError, require
 from hypvision.files import csv_text, read_json, replacing, write_text
 from hypvision.tasks import few_shot_published as published
+from hypvision.tasks.few_shot_recipes import host_options
 
 __all__ = ["Row", "draw_shots", "harmonic", "read_results", "tables", "write_tables"]
 
@@ -139,7 +140,11 @@ def _settings(cell: Mapping[str, Any]) -> dict[str, Any]:
         unused |= {"steps", "epochs", "batch", "views"}
     elif not about.get("training_images"):
         unused.add("views")
-    return _flat({key: value for key, value in about.get("settings", {}).items() if key not in unused})
+    found = {key: value for key, value in about.get("settings", {}).items() if key not in unused}
+    if found.get("host"):
+        taken = host_options(cell["method"])
+        found["host"] = {option: value for option, value in found["host"].items() if option in taken} or None
+    return _flat(found)
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,9 @@ class Converter(NamedTuple):
     # What the official code saves around its state dict, of that and the epoch; None: nothing.
     as_saved: Callable[[Mapping[str, Tensor], int], dict[str, Any]] | None = None
     options: tuple[str, ...] = ()
+    # Where the official code spreads a model over files: what reads them by the name of one, and the files to write.
+    read: Callable[[Path], Mapping[str, Any]] = read_file
+    files: Callable[[Mapping[str, Tensor], Path], dict[Path, Any]] | None = None
 
 
 # Name on the command line -> its functions.
@@ -113,10 +116,21 @@ CONVERTERS = {
             few_shot.to_official(name),
             few_shot.variant(name),
             as_saved=few_shot.as_saved,
+            **(dict(read=few_shot.read_cache, files=few_shot.cache_files) if name == "tip-adapter" else {}),
         )
         for name in few_shot.FEW_SHOT
     },
     "hf-clip": Converter("open_clip CLIP", is_hugging_face, from_hugging_face, to_hugging_face, clip_variant),
+}
+
+
+_UNSAID = {
+    "coop": "Where the class name stands is not in the checkpoint: position='end', unless it was trained otherwise.",
+    "clip-adapter": "How much of the feature is adapted is not in the checkpoint: ratio=0.2, unless trained otherwise.",
+    "tip-adapter": (
+        "alpha and beta are not in the official files, but in the official code's config (init_alpha, init_beta): add "
+        "them to the arguments."
+    ),
 }
 
 
@@ -140,8 +154,13 @@ class Conversion(NamedTuple):
             return f'hypvision.clip.models.create_clip("{self.model}", "{self.path}"{arguments})'
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 
-    def note(self) -> str:
+    def note(self, to_official: bool = False) -> str:
         """What the user has to know beside that, because no checkpoint says it; empty where there is nothing."""
+        if to_official:
+            told = "Set init_alpha: {alpha:g} and init_beta: {beta:g} in the official config: its files have no place."
+            return told.format(**self.arguments) if {"alpha", "beta"} <= self.arguments.keys() else ""
+        if self.model in _UNSAID:
+            return _UNSAID[self.model]
         if self.model.startswith("helm_mice"):
             return (
                 "How many experts a token uses is not in the checkpoint. As published it is 2; give "
@@ -195,7 +214,7 @@ def convert_file(
     path = fetch(source)
     with protecting(path):
         check_output(target)
-    checkpoint = read_file(path)
+    checkpoint = converter.read(path)
     weights = network_weights(checkpoint)
     check_finite(weights, source)
     official = converter.is_official(weights)
@@ -220,6 +239,10 @@ def convert_file(
         model, arguments = converter.variant(converted, **told)
         arguments = {**arguments, **converter.arguments(weights)}
     written: dict[str, Any] = {name: value.contiguous() for name, value in converted.items()}
+    if to_official and converter.files is not None:
+        for file, content in converter.files(written, target).items():
+            _write(content, file)
+        return Conversion(target, model, arguments)
     if to_official and converter.as_saved is not None and target.suffix != ".safetensors":
         meta = checkpoint.get("meta")
         epoch = meta.get("epoch") if isinstance(meta, Mapping) else None
@@ -234,7 +257,7 @@ _USES = {
 }
 
 
-def _write(weights: dict[str, Any], path: Path) -> None:
+def _write(weights: Any, path: Path) -> None:
     if path.suffix == ".safetensors":
         write_tensors(weights, path)
         return

@@ -239,6 +239,7 @@ def load_host(whole, path):
 
 def few_shot(method):
     options = {"maple": dict(depth=2), "promptsrc": dict(depth=2, templates=2), "promptkd": dict(depth=2)}
+    options["tip-adapter"] = dict(keys=6, classes=3, alpha=2.0)
     if method == "promptkd":
         options["promptkd"]["teacher"] = dict(clip=CLIP, host=dict(name="zeroshot"))
     host = dict(name=method, **options.get(method, {}))

@@ -5,7 +5,7 @@ import pickle
 import random
 import sys
 import types
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -166,20 +166,23 @@ def test_data_of_ones_own(tmp_path):
 # Shots ----------------------------------------------------------------------------------------------------------------
 
 
-def official_shots(train, val, shots, seed):
-    """The official rule, on Python's own generator."""
+def official_shots(train, val, shots, seed, repeat=False):
+    """The official rule, on Python's own generator; ``repeat`` is Tip-Adapter's."""
     random.seed(seed)
 
-    def draw(items, count):
+    def draw(items, count, repeat=False):
         tracker = defaultdict(list)
         for item in items:
             tracker[item.label].append(item)
         found = []
         for own in tracker.values():
-            found.extend(random.sample(own, count) if len(own) >= count else own)
+            if len(own) >= count:
+                found.extend(random.sample(own, count))
+            else:
+                found.extend(random.choices(own, k=count) if repeat else own)
         return found
 
-    return draw(train, shots), draw(val, min(shots, 4))
+    return draw(train, shots, repeat), draw(val, min(shots, 4))
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
@@ -196,6 +199,9 @@ def test_official_shots(shuffled):
             assert (found.train, found.val) == official_shots(items, val, shots, seed)
             assert len(found.train) == sum(min(size, shots) for size in sizes)
             seen.add(tuple(item.path for item in found.train))
+            found = draw_shots(split, shots, seed, repeat=True)
+            assert (found.train, found.val) == official_shots(items, val, shots, seed, repeat=True)
+            assert Counter(item.label for item in found.train) == dict.fromkeys(range(11), shots)
     assert len(seen) == 15
     first = [item.path for item in draw_shots(Split([i for i in items if i.label == 1], [], []), 2, 1).train]
     if not shuffled:  # a number of the generator itself: random.seed(1); random.sample(range(20), 2) is [4, 18]

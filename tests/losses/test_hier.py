@@ -206,6 +206,22 @@ def test_clip_to_ball_equals_the_reference_with_its_gradient():
     torch.testing.assert_close(*grads, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("c, radius", [(0.1, None), (1.0, None), (4.0, 2.3), (0.1, 2.3)])
+def test_clip_to_ball_stays_as_far_from_the_boundary_as_hier(c, radius):
+    """Without a clip, and where the curvature outweighs it, points end at sqrt(c) |y| = 1 - 1e-3, in float32 too."""
+    x = torch.randn(40, 7).double() * torch.logspace(-2, 3, 40).double()[:, None]
+    expected = reference_to_ball(x, c, 1e30 if radius is None else radius)
+    for dtype, tolerance in ((torch.float64, 1e-5), (torch.float32, 2e-5)):
+        found = clip_to_ball(x.to(dtype), PoincareBall(c), radius)
+        torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=1e-4)
+    most = float(c**0.5 * found.norm(dim=-1).max())
+    assert most == pytest.approx(0.999 if radius is None or c > 2.7 else math.tanh(2.3 * 0.1**0.5), abs=1e-5)
+    own = clip_to_ball(x, PoincareBall(c, eps=0.25), radius)  # a manifold that says how far
+    assert float(c**0.5 * own.norm(dim=-1).max()) == pytest.approx(min(0.75, most), abs=1e-5)
+    given = x.clone().requires_grad_()
+    assert torch.autograd.grad(clip_to_ball(given, PoincareBall(c), radius).sum(), given)[0].isfinite().all()
+
+
 def nodes(proxies=24, samples=18, dim=6):
     features = (torch.randn(samples, dim).double() * 3).requires_grad_()
     loss = HIERLoss(PoincareBall(0.1), dim, proxies, neighbours=6, draws=8).double()

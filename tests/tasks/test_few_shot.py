@@ -1,5 +1,6 @@
 """Few-shot training on the engine: schedules, averages that survive a cut, checkpoints, classes from the data."""
 
+import json
 import math
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from hypvision.engine.hooks import last_checkpoint
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
-from hypvision.tasks import few_shot_recipes
 from hypvision.tasks.few_shot import FewShotCLIP, FixedLengthSampler, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, recipe, with_steps
 
@@ -270,6 +270,29 @@ def test_without_views_tip_adapter_f_trains_on_new_views_of_each_epoch(tmp_path,
     assert images[0][0].shape == (6, 64) and torch.equal(*images[0])
 
 
+def test_a_tip_adapter_is_made_as_published(tmp_path, monkeypatch):
+    """Its cache has K images of every class, an epoch all of them, and the search sees the whole validation split."""
+    coop(tmp_path, classes=3, train=3, val=7)
+    split = tmp_path / "caltech-101/split_zhou_Caltech101.json"
+    rows = json.loads(split.read_text())
+    rows["train"] = [row for row in rows["train"] if row[1] or row[0].endswith("train0.png")]  # one image of class 0
+    split.write_text(json.dumps(rows))
+    seen = []
+    monkeypatch.setattr(TipAdapter, "search", lambda self, x, y, **options: seen.append((len(x), options["ends"])))
+    config = config_of(tmp_path, "tip-adapter-f", protocol="shots", shots=3, images=9, epochs=2, batch=4, views=0)
+    runner = train(config, tmp_path / "run")
+    assert runner.iter == 2 * math.ceil(9 / 4)
+    host = runner.model.host
+    assert host.learner.values.sum(0).tolist() == [3, 3, 3] and (
+        float(host.learner.alpha),
+        float(host.learner.beta),
+    ) == (3, 1)
+    assert seen == [(3 * 7, (12, 5))]
+    data = FewShotDataset(str(tmp_path), "caltech101", shots=3, repeat=True)
+    assert [item.name for item in data.items[:3]] == ["apple"] * 3 and len(data.whole_part("val")) == 21
+    assert len(FewShotDataset(str(tmp_path), "caltech101", shots=3)) == 7  # the other methods take what is there
+
+
 @pytest.mark.parametrize("method", ["zeroshot", "tip-adapter", "tip-adapter+lath", "zeroshot+lath"])
 def test_methods_without_a_training_are_configs_too(method, tmp_path, monkeypatch):
     """They pass the engine from config to result; the Tip-Adapter's alpha and beta are in the checkpoint."""
@@ -277,8 +300,8 @@ def test_methods_without_a_training_are_configs_too(method, tmp_path, monkeypatc
     searched, given = [], []
     search = TipAdapter.search
 
-    def record(self, *data, plain=None):
-        searched.append(search(self, *data, plain=plain))
+    def record(self, *data, plain=None, ends):
+        searched.append(search(self, *data, plain=plain, ends=ends))
         given.append(plain)
 
     monkeypatch.setattr(TipAdapter, "search", record)
@@ -295,10 +318,10 @@ def test_methods_without_a_training_are_configs_too(method, tmp_path, monkeypatc
     state = torch.load(path, weights_only=False)["state_dict"]
     assert ("host.clip.lathadapter.attributes" in state) == ("+lath" in method)
     if method.startswith("tip-adapter"):  # chosen on the logits that are measured
-        val = FewShotDataset(**dict(data, part="val", shots=2))
+        val = FewShotDataset(**dict(data, part="val", shots=None))
         model = FewShotCLIP({}, dict(name="tip-adapter", keys=6, classes=3), config.model.adapter)
         model.load_state_dict(state)
-        assert state["host.learner.alpha"] != 1.0 and accuracy(model, val) == pytest.approx(searched[0])
+        assert len(val) == 9 and accuracy(model, val) == pytest.approx(searched[0])
     if method == "tip-adapter+lath":
         images = torch.stack([sample["inputs"] for sample in val])
         with torch.no_grad():
@@ -423,26 +446,6 @@ def test_checkpoints_are_an_epoch_or_ten_steps_apart():
     assert interval("promptsrc", protocol="shots", dataset="dtd", steps=200) == 2  # 50 of 4
     assert interval("coop", protocol="shots", steps=200) == interval("coop", images=20) == 10  # 200 of one
     assert interval("promptsrc", epochs=4, images=6) == 1
-
-
-def test_recipes_are_the_published_ones():
-    def of(method, protocol="base2new", dataset="dtd", shots=16):
-        return recipe(method, protocol, dataset, shots, 24, 384)
-
-    assert (of("maple").lr, of("maple").epochs, of("maple").host["depth"]) == (0.0035, 5, 9)
-    assert (of("maple", "cross").lr, of("maple", "dg").epochs, of("maple", "dg").host["depth"]) == (0.0026, 2, 3)
-    assert of("promptsrc").average == (15, 1) and of("promptsrc", "cross").average == (6, 10)
-    assert of("promptsrc", "shots").average == (45, 5) and of("promptsrc", "shots", "food101").average == (30, 30)
-    assert [of("coop", shots=k).epochs for k in (1, 2, 4, 8, 16)] == [50, 100, 100, 200, 200]
-    assert of("promptkd").host["weight"] == 200 and of("promptkd", dataset="ucf101").host["weight"] == 1000
-    assert of("promptkd").unlabelled and of("cocoop").batch == 1 and of("tip-adapter-f").batch == 256
-    with pytest.raises(HypvisionError, match="no few-shot method 'mapel'. Did you mean maple"):
-        few_shot_config("mapel")
-    with pytest.raises(HypvisionError, match="linear probe does not have"):
-        few_shot_config("linear-probe+lath")
-    with pytest.raises(HypvisionError, match="There is no protocol"):
-        few_shot_config("maple", "base")
-    assert Path(few_shot_recipes.__file__).is_file()
 
 
 TWO = """

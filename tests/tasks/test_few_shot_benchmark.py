@@ -1,6 +1,7 @@
 """The few-shot benchmark in one command, on tiny data: cells, resuming, settings, tables."""
 
 import csv
+import inspect
 import json
 import os
 import re
@@ -14,11 +15,13 @@ import torch
 from helpers.configs import ROOT
 from helpers.fewshot import bundle
 from helpers.fewshot_layouts import coop, imagenet
+from mmengine.registry import MODELS
 from PIL import Image
 
 from hypvision.cli import main, parser_of
 from hypvision.cli.fewshot import settings_of
 from hypvision.clip.adapters.lathadapter import LatHAdapterConfig
+from hypvision.clip.prompting import HOSTS, build_host
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.engine.config import load_config, parse_options
@@ -26,6 +29,7 @@ from hypvision.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
 from hypvision.tasks.few_shot_benchmark import Settings, cell_config, check_settings, is_finished, plan
 from hypvision.tasks.few_shot_figures import load_cell_model, places
+from hypvision.tasks.few_shot_recipes import METHODS
 from hypvision.tasks.few_shot_tables import draw_shots, harmonic, read_results, tables
 
 SMALL = ["--clip", "tiny", "--pretrained", "none", "--size", "64", "--steps", "2"]
@@ -45,9 +49,9 @@ def test_base_to_new_and_its_table(tmp_path, capsys):
     coop(tmp_path)
     coop(tmp_path, "dtd")
     out = tmp_path / "results"
-    command = ["base2new", "--method", "zeroshot", "coop", "--datasets", "caltech101", "dtd", "--seeds", 1, 2]
+    command = ["base2new", "--method", "promptkd", "coop", "--datasets", "caltech101", "dtd", "--seeds", 1, 2]
     command += ["--shots", 2, "--root", tmp_path, "--out", out, "--host", "text_chunk=2", *SMALL]
-    assert run(*command) == 2  # zeroshot has no text_chunk: those cells fail, the others run
+    assert run(*command) == 2  # PromptKD has no teacher here: its cells fail, the others run
     assert "4 of 8 cells failed" in capsys.readouterr().err
     cells = sorted(path.parent.relative_to(out).as_posix() for path in out.rglob("result.json"))
     assert cells == [f"base2new/coop/{d}/2shots-seed{s}" for d in ("caltech101", "dtd") for s in (1, 2)]
@@ -68,6 +72,41 @@ def test_base_to_new_and_its_table(tmp_path, capsys):
     command[command.index("--steps") + 1] = 3
     assert run(*command) == 2
     assert "of other settings (steps: 2 there, 3 here)" in capsys.readouterr().err
+
+
+def test_options_go_to_the_methods_that_have_them(tmp_path, capsys):
+    """To each of all methods, and an option that none has is refused before the first cell."""
+    coop(tmp_path)
+    given = dict(
+        text_chunk=3, depth=2, alpha=2.5, ensemble=True, ratio=0.3, tokens=4, templates=2, words="a photo of a"
+    )
+    settings = Settings({}, root=str(tmp_path), host=given, teacher=dict(clip={}, host={}, checkpoint="t.pth"))
+    reached = set()
+    for method in METHODS:
+        protocol = "shots" if method in ("linear-probe", "tip-adapter", "tip-adapter-f") else "base2new"
+        (cell,) = plan(protocol, [method], ["caltech101"], [1], [2])
+        host = dict(cell_config(cell, settings).model.host)
+        MODELS.build(
+            dict(
+                type="FewShotCLIP",
+                clip={},
+                host=host | ({"teacher": build_host(bundle(), "zeroshot")} if method == "promptkd" else {}),
+            )
+        )
+        own = set(inspect.signature(HOSTS[host["name"]]).parameters)
+        assert {key: host[key] for key in given if key in host} == {k: v for k, v in given.items() if k in own}
+        reached |= own & set(given)
+    assert reached == set(given)
+    shared = ["--datasets", "caltech101", "--seeds", 1, "--root", tmp_path, "--out", tmp_path / "no", *SMALL]
+    assert run("shots", "--method", "coop", "tip-adapter", "--host", "alpha=2", "textchunk=3", *shared) == 2
+    told = capsys.readouterr().err
+    assert "has an option 'textchunk'. Did you mean text_chunk?" in told and "tip-adapter: keys, classes, alpha" in told
+    assert "coop: tokens, words, position, per_class, classes, text_chunk;" in told
+    assert run("shots", "--method", "coop", "--adapter", "beta=0.5", *shared) == 2
+    assert "LatHAdapter (beta) have no use here" in capsys.readouterr().err and not (tmp_path / "no").exists()
+    # A row of a table has no name of an option that its method does not take.
+    cells = [result("zeroshot", epochs=0, host=dict(depth=4)), result("zeroshot", seed=2, epochs=0, host=dict(depth=5))]
+    assert [(row.method, row.seeds) for row in tables(cells)["base2new"]] == [("zeroshot", 2)]
 
 
 def test_a_cell_that_was_cut_goes_on(tmp_path, monkeypatch):

@@ -11,12 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.hosts import Host, HostOutput, register_host
+from hypvision.clip.prompting.hosts import Host, HostOutput, mean_class_features, register_host
 from hypvision.clip.towers import embedding_size
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
 __all__ = ["CLIPAdapter", "LinearProbe", "TipAdapter"]
+
+_ROWS = 4096  # validation images of which all affinities with a cache are held at a time
 
 
 @register_host("linear-probe")
@@ -29,6 +31,7 @@ class LinearProbe(Host):
     """
 
     feature_inputs = True
+    reads_names = False
 
     def __init__(self, clip: CLIPBundle, classes: int):
         super().__init__(clip)
@@ -43,7 +46,8 @@ class LinearProbe(Host):
                 "others. Methods that can take class names."
             )
         image = self.images(images)
-        return HostOutput(image, None, self.scale, direct=self.learner(image))
+        with exact(image.device):
+            return HostOutput(image, None, self.scale, direct=self.learner(image))
 
 
 @register_host("clip-adapter")
@@ -88,20 +92,36 @@ class TipAdapter(Host):
         classes: their number.
         alpha, beta: see above.
         tune: Tip-Adapter-F.
+        ensemble: class features as in :func:`.hosts.mean_class_features`, as published on ImageNet.
     """
 
     feature_inputs = True
 
     def __init__(
-        self, clip: CLIPBundle, keys: int, classes: int, alpha: float = 1.0, beta: float = 5.5, tune: bool = False
+        self,
+        clip: CLIPBundle,
+        keys: int,
+        classes: int,
+        alpha: float = 1.0,
+        beta: float = 5.5,
+        tune: bool = False,
+        ensemble: bool = False,
     ):
         super().__init__(clip)
+        self.ensemble = ensemble
         dim = embedding_size(clip.model)
         self.learner = nn.Module()
         self.learner.keys = nn.Parameter(torch.zeros(keys, dim), requires_grad=tune)
         self.learner.register_buffer("values", torch.zeros(keys, classes))
         self.learner.register_buffer("alpha", torch.tensor(float(alpha)))
         self.learner.register_buffer("beta", torch.tensor(float(beta)))
+
+    def encode_classes(self) -> Tensor:
+        return mean_class_features(self) if self.ensemble else super().encode_classes()
+
+    def unsaid(self) -> dict[str, Tensor]:
+        """alpha and beta: the official files hold the cache alone."""
+        return {f"learner.{name}": getattr(self.learner, name).clone() for name in ("alpha", "beta")}
 
     @torch.no_grad()
     def fill(self, features: Tensor, labels: Tensor) -> None:
@@ -132,33 +152,41 @@ class TipAdapter(Host):
 
     @torch.no_grad()
     def search(
-        self, features: Tensor, labels: Tensor, alphas: int = 20, betas: int = 200, plain: Tensor | None = None
+        self,
+        features: Tensor,
+        labels: Tensor,
+        alphas: int = 20,
+        betas: int = 200,
+        plain: Tensor | None = None,
+        ends: tuple[float, float] = (7.0, 3.0),
     ) -> float:
-        """Choose alpha in (0.1, 3) and beta in (0.1, 7) on validation features; on equal accuracy the first.
+        """Choose alpha and beta on validation features, among steps from 0.1 up to the ends; on equal accuracy the
+        first, beta by beta.
 
         Args:
             features: (N, d), not normalised.
             labels: (N,)
             alphas, betas: steps of the grid.
             plain: logits (N, C) that those of the cache come to; default: CLIP's.
+            ends: of beta and of alpha, which the grid does not reach; published for each data set.
 
         Returns:
             The accuracy there, in percent.
         """
-        image, best = F.normalize(features.float(), dim=-1), -1.0
+        image = F.normalize(features.float(), dim=-1)
         plain = self.scale * image @ self.texts().T if plain is None else plain
-        affinity = image @ self.learner.keys.T
-        for b in range(betas):
-            beta = 0.1 + b * (7 - 0.1) / betas
-            cached = torch.exp(-beta * (1 - affinity)) @ self.learner.values
-            for a in range(alphas):
-                alpha = 0.1 + a * (3 - 0.1) / alphas
-                accuracy = 100 * float(((plain + alpha * cached).argmax(-1) == labels).float().mean())
-                if accuracy > best:
-                    best = accuracy
-                    self.learner.alpha.fill_(alpha)
-                    self.learner.beta.fill_(beta)
-        return best
+        grid = [[0.1 + i * (end - 0.1) / steps for i in range(steps)] for end, steps in zip(ends, (betas, alphas))]
+        right = torch.zeros(betas, alphas, dtype=torch.long, device=image.device)
+        for own, known, truth in zip(image.split(_ROWS), plain.split(_ROWS), labels.split(_ROWS)):
+            affinity = own @ self.learner.keys.T
+            for b, beta in enumerate(grid[0]):
+                cached = torch.exp(-beta * (1 - affinity)) @ self.learner.values
+                for a, alpha in enumerate(grid[1]):
+                    right[b, a] += ((known + alpha * cached).argmax(-1) == truth).sum()
+        first = int((right == right.max()).flatten().nonzero()[0])
+        self.learner.beta.fill_(grid[0][first // alphas])
+        self.learner.alpha.fill_(grid[1][first % alphas])
+        return 100 * int(right.max()) / len(image)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
         text, classes = self.class_features(), self.learner.values.shape[1]

@@ -27,6 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.clip.adapters import ADAPTERS
+from hypvision.clip.classes import warn_of_equal_texts
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.learners import CoCoOpLearner, MaPLeLearner, PromptLearner
@@ -131,6 +132,8 @@ class Host(nn.Module):
 
     feature_inputs = False
     """Whether features of the frozen image tower, (B, d), may be given in place of images."""
+    reads_names = True
+    """Whether classes are told by the texts of their names."""
 
     def __init__(self, clip: CLIPBundle, text_chunk: int | None = None):
         super().__init__()
@@ -141,19 +144,25 @@ class Host(nn.Module):
         self.register_buffer("std", torch.tensor(tuple(clip.std))[:, None, None], persistent=False)
         self.learner: nn.Module = nn.Module()
         self.names: tuple[str, ...] = ()
-        self.template = "a photo of a {}."
+        self.template, self.mean_templates = "a photo of a {}.", (*SELECTED, "a photo of a {}.")
         self._memo = Memo()
         self.register_state_dict_post_hook(_keep_learned)
         self.register_load_state_dict_pre_hook(_add_frozen)
 
     # Classes
 
-    def set_classes(self, names: Sequence[str], template: str | None = None) -> None:
+    def set_classes(
+        self, names: Sequence[str], template: str | None = None, templates: Sequence[str] | None = None
+    ) -> None:
         """Change the classes.
 
         Args:
             names: in the order of the labels; ``_`` stands for a space.
             template: the sentence of the data set, for methods without a context of their own; default: as before.
+            templates: those of the data set for methods that take the mean over several; default: the seven of
+                :data:`.templates.SELECTED` and ``template``.
+
+        Classes whose texts are the same for the tower are warned of.
 
         Raises:
             HypvisionError: no classes, or a template without ``{}``.
@@ -161,12 +170,15 @@ class Host(nn.Module):
         if not names:
             raise HypvisionError("The class list is empty. Give at least one class name.")
         template = template or self.template
-        if "{}" not in template:
-            raise HypvisionError(f"The template '{template}' needs {{}} for the class name.")
+        templates = (*SELECTED, template) if templates is None else tuple(templates)
+        if wrong := [text for text in (template, *templates) if "{}" not in text]:
+            raise HypvisionError(f"The template '{wrong[0]}' needs {{}} for the class name.")
         names = tuple(name.replace("_", " ") for name in names)
-        if (names, template) != (self.names, self.template):
-            self.names, self.template = names, template
+        if (names, template, templates) != (self.names, self.template, self.mean_templates):
+            self.names, self.template, self.mean_templates = names, template, templates
             self._memo.clear()
+            if self.reads_names:
+                warn_of_equal_texts(names, self.tokens(self.sentences()))
 
     def sentences(self) -> list[str]:
         """What the text tower reads for each class."""
@@ -261,6 +273,10 @@ class Host(nn.Module):
 
     # Of any module
 
+    def unsaid(self) -> dict[str, Tensor]:
+        """What stays as it is where a file does not say it, by the names of the state dict."""
+        return {}
+
     def train(self, mode: bool = True) -> Host:
         """As of any module; the frozen CLIP stays in evaluation mode."""
         super().train(mode)
@@ -307,7 +323,7 @@ def load_learned(host: Host, source: str | Path) -> None:
         HypvisionError: no such file, or one of another method or other sizes.
     """
     weights = learned_names(network_weights(read(source), re.compile(r"host\.(.+)")))
-    weights = {name.removeprefix("host."): value for name, value in weights.items()}
+    weights = {**host.unsaid(), **{name.removeprefix("host."): value for name, value in weights.items()}}
     load_into(
         host, weights, source, f"the few-shot method ({type(host).__name__})",
         "Give the CLIP model and the options that it was trained with.",
@@ -412,7 +428,7 @@ class ZeroShot(Host):
 
     Args:
         clip: see :class:`Host`.
-        ensemble: mean over the seven templates that its authors selected and the data set's own.
+        ensemble: see :func:`mean_class_features`.
     """
 
     feature_inputs = True
@@ -422,12 +438,7 @@ class ZeroShot(Host):
         self.ensemble = ensemble
 
     def encode_classes(self) -> Tensor:
-        if not self.ensemble:
-            return super().encode_classes()
-        sentences = sentence_features(self, [*SELECTED, self.template])
-        # The direction is that of the mean of unit features, the length the mean of theirs.
-        lengths = sentences.norm(dim=-1).mean(0)
-        return F.normalize(F.normalize(sentences, dim=-1).mean(0), dim=-1) * lengths[:, None]
+        return mean_class_features(self) if self.ensemble else super().encode_classes()
 
 
 @torch.no_grad()
@@ -435,6 +446,14 @@ def sentence_features(host: Host, templates: Sequence[str]) -> Tensor:
     """Text features (T, C, d) of the frozen tower, of each template and class, not normalised."""
     tokens = host.tokens([template.format(name) for template in templates for name in host.names])
     return encode_sentences(host.clip, tokens).unflatten(0, (len(templates), -1))
+
+
+def mean_class_features(host: Host) -> Tensor:
+    """Class features (C, d) over several sentences: the seven that CLIP's authors selected on ImageNet and, on other
+    data, the data set's own. The direction is that of the mean of unit features, the length the mean of theirs."""
+    sentences = sentence_features(host, host.mean_templates)
+    lengths = sentences.norm(dim=-1).mean(0)
+    return F.normalize(F.normalize(sentences, dim=-1).mean(0), dim=-1) * lengths[:, None]
 
 
 class PromptedHost(Host):

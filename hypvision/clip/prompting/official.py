@@ -1,20 +1,36 @@
-"""Official checkpoints of the prompt methods and ours: names of what was learned.
+"""Official checkpoints of the few-shot methods and ours: names of what was learned.
 
-The official files hold the frozen CLIP beside it (PromptSRC's two), and class tokens of the training's classes; both
-are dropped. Ours are those of a few-shot training, ``host.learner.*``. ``hypvision zoo convert --from maple IN OUT``.
+MaPLe, PromptSRC and PromptKD save the whole model, with the frozen CLIP (PromptSRC's two) beside what was learned.
+CoOp, CoCoOp and CLIP-Adapter save what learns alone, so their names begin with no module; for CoOp and CoCoOp those
+with ``prompt_learner.`` in front are read too, and never written: the official code passes over what it does not know
+without a word. The frozen parts and the tokens of the training's classes are dropped. Tip-Adapter saves bare tensors,
+in a file each (:func:`read_cache`). Ours are the names of a few-shot training, ``host.learner.*``.
+``hypvision zoo convert --from maple IN OUT``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from hypvision.checkpoints.read import read_file
 from hypvision.errors import HypvisionError
 
-__all__ = ["FEW_SHOT", "as_saved", "from_official", "is_official", "learned_names", "to_official", "variant"]
+__all__ = [
+    "FEW_SHOT",
+    "as_saved",
+    "cache_files",
+    "from_official",
+    "is_official",
+    "learned_names",
+    "read_cache",
+    "to_official",
+    "variant",
+]
 
 _PREFIX = "host.learner."
 _TEXT, _IMAGE = "text_encoder.transformer.resblocks", "image_encoder.transformer.resblocks"
@@ -43,18 +59,22 @@ _NAMES = {
         *((f"VPT_image_trans.conv1.1.{kind}", f"projector.1.{kind}")
           for kind in ("running_mean", "running_var", "num_batches_tracked")),
     ],
-    "coop": [("prompt_learner.ctx", "ctx")],
+    "coop": [("ctx", "ctx")],
     "cocoop": [
-        ("prompt_learner.ctx", "ctx"),
-        *((f"prompt_learner.meta_net.linear{i}.{kind}", f"meta.{2 * i - 2}.{kind}") for i in (1, 2)
-          for kind in ("weight", "bias")),
+        ("ctx", "ctx"),
+        *((f"meta_net.linear{i}.{kind}", f"meta.{2 * i - 2}.{kind}") for i in (1, 2) for kind in ("weight", "bias")),
     ],
+    "clip-adapter": [("fc.0.weight", "0.weight"), ("fc.2.weight", "2.weight")],
+    "tip-adapter": [(name, name) for name in ("keys", "values", "alpha", "beta")],
 }  # fmt: skip
 FEW_SHOT = tuple(_NAMES)
 """The methods."""
 
+# Methods whose files hold what learns alone.
+_ALONE = ("coop", "cocoop", "clip-adapter", "tip-adapter")
 # What the official files hold beside what was learned: texts of the training's classes, and frozen towers.
-_FROZEN = re.compile(r"prompt_learner\.(token_(prefix|suffix)2?$|ZS_image_encoder\.)")
+_FROZEN = re.compile(r"(prompt_learner\.)?token_(prefix|suffix)2?$|prompt_learner\.ZS_image_encoder\.")
+_TOWERS = ("image_encoder.", "text_encoder.", "logit_scale")
 _WORDS = 4  # of "a photo of a", from which the official learners start up to so many tokens
 
 _CONVOLUTION = ("projector.0.weight", "projector.3.weight")  # 1 x 1 kernels in the official code
@@ -66,11 +86,13 @@ def _kind(names: Mapping[str, Any]) -> str | None:
         return "maple"
     if any(name.startswith("VPT_image_trans.") for name in names):
         return "promptkd"
-    if "prompt_learner.ctx" not in names:
-        return None
-    if "image_encoder.VPT" in names:
+    if "prompt_learner.ctx" in names and "image_encoder.VPT" in names:
         return "promptsrc"
-    return "cocoop" if any(".meta_net." in name for name in names) else "coop"
+    if "ctx" in names or "prompt_learner.ctx" in names:
+        return "cocoop" if any("meta_net." in name for name in names) else "coop"
+    if {"fc.0.weight", "fc.2.weight"} <= names.keys() and "fc.0.bias" not in names:
+        return "clip-adapter"
+    return "tip-adapter" if {"keys", "values"} <= names.keys() else None
 
 
 def is_official(method: str) -> Callable[[Mapping[str, Tensor]], bool]:
@@ -79,6 +101,7 @@ def is_official(method: str) -> Callable[[Mapping[str, Tensor]], bool]:
 
 
 def _translate(name: str, pairs: list[tuple[str, str]]) -> str | None:
+    """The other name of an entry; None if it has none."""
     for given, wanted in pairs:
         pattern = re.escape(given).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{m\}", r"(?P<m>\d+)")
         if match := re.fullmatch(pattern, name):
@@ -97,7 +120,8 @@ def from_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Ten
     def convert(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found = {}
         for name, value in weights.items():
-            own = None if _FROZEN.match(name) else _translate(name, _NAMES[method])
+            bare = name.removeprefix("prompt_learner.") if method in ("coop", "cocoop") else name
+            own = None if _FROZEN.match(name) else _translate(bare, _NAMES[method])
             if own is None and _is_lost(name, method):
                 raise HypvisionError(
                     f"The checkpoint looks like one of {method}, but has a learned entry '{name}', for which that has "
@@ -105,17 +129,26 @@ def from_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Ten
                 )
             if own is not None:
                 value = value.float() if value.is_floating_point() else value
-                found[_PREFIX + own] = value.flatten(1) if own in _CONVOLUTION else value
+                found[_PREFIX + own] = _reshaped(own, value)
         return found
 
     return convert
 
 
+def _reshaped(own: str, value: Tensor) -> Tensor:
+    """A tensor of ours from the official one, or the other way."""
+    if own in _CONVOLUTION:
+        return value.flatten(1) if value.dim() == 4 else value[..., None, None]
+    return value.T.contiguous() if own == "keys" else value
+
+
 def _is_lost(name: str, method: str) -> bool:
     """Whether an entry that has no name of ours was learned and is used."""
-    if method == "promptkd" and not name.startswith("image_encoder."):
-        return False  # the class features are the teacher's
-    return not _FROZEN.match(name) and ("VPT" in name.split(".")[-1] or name.startswith("prompt_learner."))
+    if _FROZEN.match(name) or (method == "promptkd" and not name.startswith("image_encoder.")):
+        return False  # PromptKD's class features are the teacher's
+    if "VPT" in name.split(".")[-1]:
+        return True
+    return not name.startswith(_TOWERS) if method in _ALONE else name.startswith("prompt_learner.")
 
 
 def learned_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -140,7 +173,7 @@ def to_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tenso
                     f"The checkpoint has an entry '{name}', for which the official form of {method} has no place"
                     f"{': LatHAdapter is not part of it' if 'lathadapter' in name else ''}."
                 )
-            found[official] = value[..., None, None] if own in _CONVOLUTION else value
+            found[official] = _reshaped(own, value)
         return found
 
     return convert
@@ -149,6 +182,53 @@ def to_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tenso
 def as_saved(weights: Mapping[str, Tensor], epoch: int) -> dict[str, Any]:
     """What the official code saves and reads, of weights by its names; without the state of its optimiser."""
     return dict(state_dict=dict(weights), epoch=epoch, val_result=None)
+
+
+# Tip-Adapter's cache: keys_NAME.pt (d, N), or the trained best_F_NAME.pt (N, d), and values_NAME.pt (N, C).
+_CACHE = re.compile(r"(keys|best_F)_(.+)\.pt")
+_CACHE_NAMES = (
+    "Tip-Adapter's code keeps its cache in two files of one folder, such as keys_16shots.pt (trained keys: "
+    "best_F_16shots.pt) and values_16shots.pt. Name the first of them."
+)
+
+
+def read_cache(path: Path) -> Mapping[str, Any]:
+    """What a checkpoint of a Tip-Adapter holds: of its official code's files, of which one has the keys alone, those
+    (d, N) with the ``values`` (N, C) of the file beside it.
+
+    Raises:
+        HypvisionError: as :func:`hypvision.checkpoints.read.read_file`; a name by which the second file cannot be
+            found, or two files that do not fit each other.
+    """
+    content = read_file(path, lone="keys")
+    if set(content) != {"keys"}:
+        return content
+    name, keys = _CACHE.fullmatch(path.name), content["keys"]
+    if name is None:
+        raise HypvisionError(f"'{path}' holds one tensor, and its name does not say of what. {_CACHE_NAMES}")
+    beside = path.with_name(f"values_{name[2]}.pt")
+    values = read_file(beside, lone="values").get("values")
+    keys = keys.T if name[1] == "best_F" else keys
+    if values is None or keys.dim() != 2 or values.dim() != 2 or keys.shape[1] != len(values):
+        shapes = [tuple(value.shape) for value in (keys, values) if isinstance(value, Tensor)]
+        raise HypvisionError(
+            f"'{path}' and '{beside}' are no cache of a Tip-Adapter: the shapes are {shapes}, and (d, N) of the keys "
+            "and (N, classes) of the values were expected."
+        )
+    return dict(keys=keys, values=values)
+
+
+def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tensor]:
+    """The official files of a Tip-Adapter's cache, and what is in them; the inverse of :func:`read_cache`.
+
+    Raises:
+        HypvisionError: the target has no name that the official code reads.
+    """
+    name = _CACHE.fullmatch(target.name)
+    if name is None:
+        raise HypvisionError(f"The output '{target}' would not be found. {_CACHE_NAMES}")
+    keys = weights["keys"].T if name[1] == "best_F" else weights["keys"]
+    return {target: keys.contiguous(), target.with_name(f"values_{name[2]}.pt"): weights["values"]}
 
 
 def variant(method: str) -> Callable[[Mapping[str, Tensor]], tuple[str, dict[str, Any]]]:
@@ -168,11 +248,19 @@ def variant(method: str) -> Callable[[Mapping[str, Tensor]], tuple[str, dict[str
             found |= dict(depth=text) if text == vision else dict(text_depth=text, vision_depth=vision)
         elif method == "maple":
             found = dict(tokens=len(own["ctx"]), depth=1 + count("deep_text."))
+        elif method == "clip-adapter":
+            hidden, dim = own["0.weight"].shape
+            found = dict(reduction=max(1, dim // hidden))
+        elif method == "tip-adapter":
+            found = dict(keys=len(own["keys"]), classes=own["values"].shape[1])
+            found |= {name: float(own[name]) for name in ("alpha", "beta") if name in own}
         else:
             found = dict(tokens=own["ctx"].shape[-2])
             if own["ctx"].dim() == 3:
                 found |= dict(per_class=True, classes=len(own["ctx"]))
         if method in ("maple", "promptsrc") and len(own["ctx"]) > _WORDS:
+            found["words"] = ""
+        if method == "cocoop" and len(own["ctx"]) != _WORDS:  # its context is all of the words that it starts from
             found["words"] = ""
         return method, found
 

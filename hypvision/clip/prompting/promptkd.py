@@ -18,6 +18,7 @@ from hypvision.clip.prompting.hosts import Host, HostOutput, build_host, feature
 from hypvision.clip.prompting.learners import PromptLearner
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image
 from hypvision.errors import HypvisionError
+from hypvision.geometry.numerics import exact
 
 __all__ = ["PromptKD"]
 
@@ -38,6 +39,8 @@ class PromptKD(Host):
     Raises:
         HypvisionError: no teacher, or one that does not fit its checkpoint; in training, a batch of one image.
     """
+
+    reads_names = False  # the teacher does
 
     def __init__(
         self,
@@ -72,9 +75,11 @@ class PromptKD(Host):
             )
         )
 
-    def set_classes(self, names: Sequence[str], template: str | None = None) -> None:
-        super().set_classes(names, template)
-        self.teacher.set_classes(names, template)
+    def set_classes(
+        self, names: Sequence[str], template: str | None = None, templates: Sequence[str] | None = None
+    ) -> None:
+        super().set_classes(names, template, templates)
+        self.teacher.set_classes(names, template, templates)
 
     def class_features(self) -> tuple[Tensor, Tensor]:
         """The teacher's, (C, d of the teacher)."""
@@ -88,8 +93,9 @@ class PromptKD(Host):
                 "one. Set --batch 2 or more (train_dataloader.batch_size of a config), and drop_last for a rest of one."
             )
         tokens = PromptTokens(self.learner["prompts"].vision())
-        x = encode_image(self.clip, self.normalised(images), prompts=tokens)
-        return self.learner["projector"](x.float())
+        x = encode_image(self.clip, self.normalised(images), prompts=tokens).float()
+        with exact(x.device):  # logits are computed in float32
+            return self.learner["projector"](x)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
         out = super().forward(images)

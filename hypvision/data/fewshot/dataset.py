@@ -16,7 +16,7 @@ from torchvision.transforms import InterpolationMode
 from hypvision.data.fewshot.layouts import layout_of, load_split
 from hypvision.data.fewshot.pickles import read_pickled_shots
 from hypvision.data.fewshot.shots import draw_shots, take_subset
-from hypvision.data.fewshot.splits import PARTS, Item, Split, class_names
+from hypvision.data.fewshot.splits import PARTS, Item, Split, check_split, class_names
 from hypvision.errors import HypvisionError, require
 from hypvision.images import open_image
 
@@ -40,8 +40,14 @@ def centre_crop(size: int) -> transforms.Compose:
 
 
 def load_cell(
-    root: str | Path, name: str, shots: int | None, seed: int, subset: str = "all", pickles: str | None = None
-):
+    root: str | Path,
+    name: str,
+    shots: int | None,
+    seed: int,
+    subset: str = "all",
+    pickles: str | None = None,
+    repeat: bool = False,
+) -> Split:
     """The images of a cell of the benchmark, :class:`~hypvision.data.fewshot.splits.Split`.
 
     Shots are drawn among all classes before base and new ones are told apart, so both see the same.
@@ -53,16 +59,20 @@ def load_cell(
         subset: see :func:`.shots.take_subset`.
         pickles: folder of official shots (``shot_K-seed_S.pkl``), read instead of drawing: below the data set's own
             (``"split_fewshot"``), or a path, in which ``{dataset}`` stands for the name.
+        repeat: see :func:`.shots.draw_shots`.
     """
     split, layout = load_split(name, root), layout_of(name, root)
     if shots is not None and pickles is not None:
         folder = Path(root).expanduser() / layout.folder
         images, named = folder / layout.images, Path(pickles.replace("{dataset}", name)).expanduser()
         given = named if "{dataset}" in pickles else folder / named
-        found = read_pickled_shots(given / f"shot_{shots}-seed_{seed}.pkl", images.name, images)
+        file = given / f"shot_{shots}-seed_{seed}.pkl"
+        found = read_pickled_shots(file, images.name, images)
         split = Split(found["train"], found.get("val", split.val), split.test)
+        if layout.split:  # ImageNet's shots are numbered and named by the split itself
+            check_split(split, f"The shots '{file}', beside the test images,", "Take the shots of this data set.")
     elif shots is not None:
-        split = draw_shots(split, shots, seed, layout.val_is_drawn)
+        split = draw_shots(split, shots, seed, layout.val_is_drawn, repeat)
     return take_subset(split, subset)
 
 
@@ -84,7 +94,7 @@ class FewShotDataset(Dataset):
     """Samples ``dict(inputs=uint8 (3, size, size), label=int, index=int)``.
 
     Args:
-        root, name, shots, seed, subset, pickles: see :func:`load_cell`; test images are never drawn.
+        root, name, shots, seed, subset, pickles, repeat: see :func:`load_cell`; test images are never drawn.
         part: ``"train"``, ``"val"`` or ``"test"``.
         size: side of the images in pixels.
         augment: the training transform; default: for ``"train"``.
@@ -109,11 +119,12 @@ class FewShotDataset(Dataset):
         flip: float = 0.5,
         skip_broken: bool = False,
         pickles: str | None = None,
+        repeat: bool = False,
     ):
         if part not in PARTS:
             raise HypvisionError(f"A part of a data set is {', '.join(PARTS)}, not '{part}'.")
-        split = load_cell(root, name, shots, seed, subset, pickles)
-        self.cell: dict[str, Any] = dict(root=root, name=name, shots=shots, seed=seed, subset=subset, pickles=pickles)
+        split = load_cell(root, name, shots, seed, subset, pickles, repeat)
+        self.cell: dict[str, Any] = dict(root=root, name=name, seed=seed, subset=subset)
         self.skip_broken = skip_broken
         self.items = split.part(part)
         if skip_broken:
@@ -125,8 +136,10 @@ class FewShotDataset(Dataset):
         self.transform = augmentation(size, scale, flip) if augment else centre_crop(size)
         self.features: torch.Tensor | None = None
         self.root, self.labels = root, [item.label for item in self.items]
-        names = class_names(split.train)
-        self.metainfo: dict[str, Any] = dict(classes=tuple(names), template=layout_of(name, root).template, name=name)
+        layout = layout_of(name, root)
+        self.metainfo: dict[str, Any] = dict(
+            classes=tuple(class_names(split.train)), template=layout.template, templates=layout.templates, name=name
+        )
 
     @property
     def paths(self) -> list[str]:
@@ -145,11 +158,11 @@ class FewShotDataset(Dataset):
         other.transform = augmentation(self.size, self.scale, self.flip) if augment else centre_crop(self.size)
         return other
 
-    def other_part(self, part: str) -> FewShotDataset | None:
-        """``"val"`` or ``"test"`` images of the same cell; None where it has none."""
-        if not load_cell(**self.cell).part(part):
+    def whole_part(self, part: str) -> FewShotDataset | None:
+        """All ``"val"`` or ``"test"`` images of the same classes; None where there are none."""
+        if not load_cell(shots=None, **self.cell).part(part):
             return None
-        return FewShotDataset(part=part, size=self.size, skip_broken=self.skip_broken, **self.cell)
+        return FewShotDataset(part=part, shots=None, size=self.size, skip_broken=self.skip_broken, **self.cell)
 
     def use_features(self, features: torch.Tensor) -> None:
         """Give features (V, N, d), a view by chance, in place of images."""

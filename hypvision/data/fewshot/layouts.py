@@ -15,8 +15,18 @@ from typing import NamedTuple
 
 from timm.data import ImageNetInfo
 
+from hypvision.clip.classes import check_classes
+from hypvision.clip.prompting.templates import SELECTED
 from hypvision.data.fewshot import raw
-from hypvision.data.fewshot.splits import Item, Split, class_folders, read_split, write_split
+from hypvision.data.fewshot.splits import (
+    Item,
+    Split,
+    check_split,
+    class_folders,
+    folder_names,
+    read_split,
+    write_split,
+)
 from hypvision.errors import HypvisionError, require
 from hypvision.files import read_lines
 
@@ -47,6 +57,12 @@ class Layout(NamedTuple):
     source: str = "CoOp's DATASETS.md lists the downloads"
 
     @property
+    def templates(self) -> tuple[str, ...]:
+        """Sentences whose mean feature stands for a class where a method takes several: the seven that CLIP's authors
+        selected on ImageNet and the data set's own; on ImageNet itself the seven alone."""
+        return SELECTED if self.load is _imagenet else (*SELECTED, self.template)
+
+    @property
     def val_is_drawn(self) -> bool:
         """Whether validation images are a part of their own, of which shots are drawn."""
         return self.load is not _imagenet
@@ -59,7 +75,7 @@ def _imagenet_names(folder: Path) -> dict[str, str]:
     """Names by wnid, in the order of the labels."""
     sheet, what = folder / "classnames.txt", "the benchmark's list of class names (lines 'wnid name')"
     if sheet.is_file():
-        return dict(line.split(" ", 1) for line in read_lines(sheet, what))
+        return folder_names(sheet, what)
     names = require("open_clip", "clip").IMAGENET_CLASSNAMES
     warnings.warn(
         f"There is no '{sheet}', {what}, from CoOp's download page. open_clip's names stand in; some of them are "
@@ -121,6 +137,7 @@ def _imagenet_some(layout: Layout, folder: Path) -> Split:
 
 def _aircraft(layout: Layout, folder: Path) -> Split:
     names = read_lines(folder / "variants.txt", "the list of aircraft variants")
+    check_classes(enumerate(names), f"'{folder / 'variants.txt'}'", "Take an intact copy.")
     label = {name: i for i, name in enumerate(names)}
     parts = []
     for part in ("train", "val", "test"):
@@ -147,7 +164,7 @@ def _made(rule: raw.Rule) -> Callable[[Layout, Path], Split]:
     def load(layout: Layout, folder: Path) -> Split:
         images = folder / layout.images
         try:
-            split = rule(folder, images)
+            split = check_split(rule(folder, images), f"What is in '{folder}'", "Take intact copies of its files.")
         except HypvisionError as error:
             raise HypvisionError(
                 f"The split file '{folder / layout.split}' is missing ({layout.source}: put it there), and none can be "
@@ -207,9 +224,6 @@ CROSS = SETS[1:]
 
 def _own(layout: Layout, folder: Path) -> Split:
     """``train/CLASS``, ``test/CLASS`` and maybe ``val/CLASS``; ``classnames.txt`` has lines 'FOLDER NAME'."""
-    sheet = folder / "classnames.txt"
-    rows = [line.split(" ", 1) for line in read_lines(sheet, "the class names")] if sheet.is_file() else []
-    names = {row[0]: row[1] for row in rows if len(row) == 2}
     parts = {part: class_folders(folder / part) for part in ("train", "val", "test") if (folder / part).is_dir()}
     if "train" not in parts or "test" not in parts:
         raise HypvisionError(
@@ -217,17 +231,26 @@ def _own(layout: Layout, folder: Path) -> Split:
             "and test/CLASS folders with images, with a classnames.txt (lines 'FOLDER NAME') if folders are called "
             "otherwise."
         )
+    sheet, there = folder / "classnames.txt", sorted({name for part in parts.values() for name in part})
+    names = folder_names(sheet, "the class names", there) if sheet.is_file() else {}
+    if unknown := [name for name in names if name not in there]:
+        warnings.warn(
+            f"'{sheet}' has a name for the folder '{unknown[0]}', which is not there (and {len(unknown) - 1} others). "
+            "Correct it, or put a tab between folder and name.",
+            stacklevel=2,
+        )
     order = [name for name in names if name in parts["train"]]
     label = {name: i for i, name in enumerate([*order, *(name for name in parts["train"] if name not in names)])}
-    if extra := sorted({name for part in parts.values() for name in part} - set(label)):
+    if extra := sorted(set(there) - set(label)):
         raise HypvisionError(
             f"The class '{extra[0]}' of '{folder}' has no training images. Add some to train/{extra[0]}."
         )
-    return Split(*(
+    split = Split(*(
         [Item(path, label[name], names.get(name, name.replace("_", " "))) for name, paths in parts.get(part, {}).items()
          for path in paths]
         for part in ("train", "val", "test")
     ))  # fmt: skip
+    return check_split(split, f"The data set '{folder}'", f"Give folders names of their own in '{sheet}'.")
 
 
 def layout_of(name: str, root: str | Path) -> Layout:
@@ -269,5 +292,5 @@ def load_split(name: str, root: str | Path) -> Split:
         )
     for file in (layout.split, layout.split.replace("split_zhou_", "split_drawn_")) if layout.split else ():
         if (folder / file).is_file():
-            return read_split(folder / file, folder / layout.images)
+            return read_split(folder / file, folder / layout.images, twins=name in LAYOUTS)  # published as they are
     return layout.load(layout, folder)

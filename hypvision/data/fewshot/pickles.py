@@ -12,6 +12,7 @@ import pickletools
 from pathlib import Path
 from typing import Any
 
+from hypvision.clip.classes import whole_label
 from hypvision.data.fewshot.splits import Item
 from hypvision.errors import HypvisionError
 
@@ -76,4 +77,6 @@ def _item(row: Any, folder: str, images: str | Path) -> Item:
     place = len(parts) - 1 - parts[::-1].index(folder)
     if ".." in parts:
         raise ValueError("a path leads out of its folder")
-    return Item(str(Path(images, *parts[place + 1 :])), int(state["_label"]), str(state["_classname"]))
+    if (label := whole_label(state["_label"])) is None:
+        raise ValueError(f"the label {state['_label']!r:.60} is no whole number")
+    return Item(str(Path(images, *parts[place + 1 :])), label, str(state["_classname"]))

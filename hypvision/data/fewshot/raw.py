@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hypvision.clip.classes import check_classes, whole_label
 from hypvision.data.fewshot.splits import Item, Split, class_folders
 from hypvision.errors import HypvisionError, require
 from hypvision.files import read_json, read_lines
@@ -79,7 +80,7 @@ def flowers(folder: Path, images: Path) -> Split:
     file = folder / "cat_to_name.json"
     labels = _matlab(folder / "imagelabels.mat", "labels").reshape(-1).tolist()
     try:
-        names = {int(number): str(name) for number, name in read_json(file).items()}
+        names = {int(number): str(name) for number, name in read_json(file, unique=True).items()}
     except FileNotFoundError as error:
         raise HypvisionError(
             f"There is no '{file}', the class names ({{'1': 'pink primrose', ...}}, from CoOp's download page)."
@@ -88,7 +89,7 @@ def flowers(folder: Path, images: Path) -> Split:
         raise HypvisionError(f"'{file}' is damaged or of another form ({error}). Take an intact copy.") from error
     classes: dict[int, list[str]] = {}
     for number, label in enumerate(labels, 1):
-        classes.setdefault(int(label), []).append(str(images / f"image_{number:05}.jpg"))
+        classes.setdefault(_label(label, folder / "imagelabels.mat"), []).append(str(images / f"image_{number:05}.jpg"))
     if unknown := sorted(set(classes) - set(names)):
         raise HypvisionError(f"'{file}' has no name for the class {unknown[0]} of imagelabels.mat.")
     return _by_class((label - 1, names[label], classes[label]) for label in sorted(classes))
@@ -99,8 +100,10 @@ def pets(folder: Path, images: Path) -> Split:
 
     def part(name: str) -> list[Item]:
         found = []
-        for image, label, *_ in _rows(folder / "annotations" / f"{name}.txt", 2, "the list of images of its authors"):
-            found.append(Item(str(images / f"{image}.jpg"), int(label) - 1, image.rpartition("_")[0].lower()))
+        file = folder / "annotations" / f"{name}.txt"
+        for image, label, *_ in _rows(file, 2, "the list of images of its authors"):
+            breed = image.rpartition("_")[0].lower()
+            found.append(Item(str(images / f"{image}.jpg"), _label(label, file) - 1, breed))
         return found
 
     return _with_validation(part("trainval"), part("test"))
@@ -114,7 +117,7 @@ def cars(folder: Path, images: Path) -> Split:
     def part(file: str, where: str) -> list[Item]:
         found = []
         for row in _matlab(folder / file, "annotations").reshape(-1):
-            label = int(row["class"].item()) - 1
+            label = _label(row["class"].item(), folder / file, len(names)) - 1
             found.append(Item(str(images / where / str(row["fname"].item())), label, names[label]))
         return found
 
@@ -131,6 +134,7 @@ def sun397(folder: Path, images: Path) -> Split:
     what = "a list of SUN397's authors, from Partitions.zip"
     classes = [line.lstrip("/") for line in read_lines(folder / "ClassName.txt", what)]
     label = {name: i for i, name in enumerate(classes)}
+    check_classes(enumerate(classes), f"'{folder / 'ClassName.txt'}'", "Take an intact copy.")
 
     def part(file: str) -> list[Item]:
         found = []
@@ -150,7 +154,10 @@ def ucf101(folder: Path, images: Path) -> Split:
     """UCF101 of ``ucfTrainTestlist``, its first split; middle frames lie in folders such as ``Apply_Eye_Makeup``."""
     lists = folder / "ucfTrainTestlist"
     what = "a list of UCF101's authors, from UCF101TrainTestSplits-RecognitionTask.zip"
-    label = {name: int(number) - 1 for number, name, *_ in _rows(lists / "classInd.txt", 2, what)}
+    rows = _rows(lists / "classInd.txt", 2, what)
+    pairs = [(_label(number, lists / "classInd.txt") - 1, name) for number, name, *_ in rows]
+    check_classes(pairs, f"'{lists / 'classInd.txt'}'", "Take an intact copy.")
+    label = {name: number for number, name in pairs}
 
     def part(file: str) -> list[Item]:
         found = []
@@ -166,6 +173,15 @@ def ucf101(folder: Path, images: Path) -> Split:
 
 
 # Reading --------------------------------------------------------------------------------------------------------------
+
+
+def _label(value: Any, path: Path, most: int | None = None) -> int:
+    """A label of a file, from 1."""
+    label = whole_label(value)
+    if label is None or label < 1 or (most is not None and label > most):
+        wanted = f"from 1 to {most}" if most else "from 1"
+        raise HypvisionError(f"'{path}' has the label {value!r}; expected whole numbers {wanted}. Take an intact copy.")
+    return label
 
 
 def _rows(path: Path, least: int, what: str) -> list[list[str]]:

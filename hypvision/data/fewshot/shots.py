@@ -14,17 +14,19 @@ SUBSETS = ("all", "base", "new")
 _MOST_VAL = 4
 
 
-def draw_shots(split: Split, shots: int, seed: int, val: bool = True) -> Split:
+def draw_shots(split: Split, shots: int, seed: int, val: bool = True, repeat: bool = False) -> Split:
     """K images of each class for training and up to 4 for validation, as the official code draws them.
 
     Its generator is seeded with ``seed`` (1, 2, 3); classes come in the order of their first image, and one stream of
-    random numbers serves training and then validation images. A class with fewer images gives all it has.
+    random numbers serves training and then validation images. A class with fewer images gives all it has, or, with
+    ``repeat``, K draws from them with replacement, as Tip-Adapter's code has it.
 
     Args:
         split: all images; test images stay.
         shots: K.
         seed: of the draw.
         val: draw validation images, too (not for ImageNet, whose validation images are the test).
+        repeat: K training images of every class.
 
     Raises:
         HypvisionError: no shots.
@@ -32,16 +34,21 @@ def draw_shots(split: Split, shots: int, seed: int, val: bool = True) -> Split:
     if shots < 1:
         raise HypvisionError(f"shots must be at least 1, got {shots}.")
     generator = random.Random(seed)
-    train = _draw(split.train, shots, generator)
+    train = _draw(split.train, shots, generator, repeat)
     return Split(train, _draw(split.val, min(shots, _MOST_VAL), generator) if val else split.val, split.test)
 
 
-def _draw(items: Sequence[Item], shots: int, generator: random.Random) -> list[Item]:
+def _draw(items: Sequence[Item], shots: int, generator: random.Random, repeat: bool = False) -> list[Item]:
     by_class: dict[int, list[Item]] = {}
     for item in items:
         by_class.setdefault(item.label, []).append(item)
-    drawn = [generator.sample(own, shots) if len(own) >= shots else own for own in by_class.values()]
-    return [item for own in drawn for item in own]
+
+    def of_class(own: list[Item]) -> list[Item]:
+        if len(own) >= shots:
+            return generator.sample(own, shots)
+        return generator.choices(own, k=shots) if repeat else own
+
+    return [item for own in by_class.values() for item in of_class(own)]
 
 
 def take_subset(split: Split, subset: str) -> Split:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from hypvision.clip.classes import check_classes, whole_label
 from hypvision.errors import HypvisionError
-from hypvision.files import read_json, write_json
+from hypvision.files import read_json, read_lines, write_json
 from hypvision.images import SUFFIXES
 
 __all__ = [
     "Item",
     "Split",
+    "check_split",
     "class_folders",
     "class_names",
+    "folder_names",
     "read_split",
     "write_split",
 ]
@@ -48,23 +51,41 @@ def class_names(items: Sequence[Item]) -> list[str]:
     return [names[label] for label in sorted(names)]
 
 
-def read_split(path: str | Path, images: str | Path) -> Split:
+def check_split(split: Split, where: str, remedy: str, twins: bool = False) -> Split:
+    """The split, whose parts agree on one name for each label, and one label for each name.
+
+    Raises:
+        HypvisionError: they do not, see :func:`hypvision.clip.classes.check_classes`.
+    """
+    check_classes(((item.label, item.name) for part in split for item in part), where, remedy, twins)
+    return split
+
+
+def _item(row: Sequence[Any], images: str | Path) -> Item:
+    path, label, name = row[0], whole_label(row[1]), row[2]
+    if label is None:
+        raise ValueError(f"the label {row[1]!r:.60} of '{path}' is no whole number")
+    if not isinstance(name, str):
+        raise ValueError(f"the class name {name!r:.60} of '{path}' is no text")
+    return Item(str(Path(images, str(path))), label, name)
+
+
+def read_split(path: str | Path, images: str | Path, twins: bool = False) -> Split:
     """A split file: ``{"train": [[path, label, class name], ...], "val": ..., "test": ...}``.
 
     Args:
         path: the file.
         images: the folder that its paths start from.
+        twins: let labels share a name; whoever reads the names warns of them.
 
     Raises:
-        HypvisionError: the file is missing, no such file, or has a part without images.
+        HypvisionError: the file is missing, no such file, has a part without images, a label that is no whole number,
+            two names for one label or one name for two.
     """
     path = Path(path)
     try:
-        content = read_json(path)
-        parts = {
-            part: [Item(str(Path(images, str(row[0]))), int(row[1]), str(row[2])) for row in content.get(part, [])]
-            for part in PARTS
-        }
+        content = read_json(path, unique=True)
+        parts = {part: [_item(row, images) for row in content.get(part, [])] for part in PARTS}
     except OSError as error:
         raise HypvisionError(f"The split file '{path}' cannot be read: {error.strerror}.") from error
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
@@ -81,7 +102,7 @@ def read_split(path: str | Path, images: str | Path) -> Split:
             f"The split file '{path}' has no training images of '{lost.name}', the class of '{lost.path}'. Add "
             "some, or take the class out of the test."
         )
-    return Split(**parts)
+    return check_split(Split(**parts), f"The split file '{path}'", "Correct the labels or names in it.", twins)
 
 
 def write_split(path: str | Path, split: Split, images: str | Path) -> None:
@@ -91,6 +112,42 @@ def write_split(path: str | Path, split: Split, images: str | Path) -> None:
         for part in PARTS
     }
     write_json(path, rows, indent=None)
+
+
+def folder_names(sheet: Path, what: str, folders: Sequence[str] = ()) -> dict[str, str]:
+    """Class names by folder, from lines 'FOLDER NAME' or, with a tab between the two, of any folder and name.
+
+    Args:
+        sheet: the file.
+        what: it is, for messages.
+        folders: those that there are, which may have blanks in their names; of others the first blank ends the folder.
+
+    Raises:
+        HypvisionError: the file is missing; a line without a name, of two folders, or of a folder that had a line.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(read_lines(sheet, what, blank=True), 1):
+        if not line:
+            continue
+        fits = [folder for folder in folders if line == folder or line.startswith(f"{folder} ")]
+        if "\t" in line:
+            folder, _, name = line.partition("\t")
+        elif len(fits) > 1:
+            raise HypvisionError(
+                f"'{sheet}', line {number}: '{line}' may be of the folder '{fits[0]}' or '{fits[1]}'. Put a tab "
+                "between folder and name."
+            )
+        else:
+            folder, name = (fits[0], line[len(fits[0]) :]) if fits else line.partition(" ")[::2]
+        folder, name = folder.strip(), name.strip()
+        if not name:
+            raise HypvisionError(f"'{sheet}', line {number}: '{line}' has no name behind the folder. Add one.")
+        if found.setdefault(folder, name) != name:
+            raise HypvisionError(
+                f"'{sheet}', line {number}, calls the folder '{folder}' '{name}', an earlier line '{found[folder]}'. "
+                "Remove one of them."
+            )
+    return found
 
 
 def class_folders(folder: Path, ignored: Sequence[str] = ()) -> dict[str, list[str]]:

@@ -17,6 +17,7 @@ from mmdet.datasets.api_wrappers import COCO
 from mmdet.evaluation.metrics import coco_metric
 from mmdet.registry import DATASETS
 
+from hypvision.clip.classes import check_classes
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import read_json
@@ -73,6 +74,8 @@ class CheckedCOCO(COCO):
                 lacking = [key for key in keys if not isinstance(item, dict) or key not in item]
                 if lacking:
                     raise HypvisionError(f"In '{path}', {kind}[{number}] has no '{lacking[0]}'. {advice}")
+        named = ((item["id"], item["name"]) for item in content["categories"])
+        check_classes(named, f"The annotation file '{path}'", "Correct its categories.")
         images, categories = ({item["id"] for item in content[kind]} for kind in ("images", "categories"))
         seen = set()
         for number, item in enumerate(content["annotations"]):

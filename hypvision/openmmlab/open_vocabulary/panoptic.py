@@ -27,7 +27,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.structures import PixelData
 from torch import Tensor, nn
 
-from hypvision.clip.classes import load_classes
+from hypvision.clip.classes import check_classes, load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks, region_logits
 from hypvision.errors import HypvisionError
@@ -321,6 +321,8 @@ class OpenVocabPanopticDataset(BaseDetDataset):
                 f"The annotation file '{self.ann_file}' has {len(content['categories'])} categories, but the class "
                 f"list has {len(names)} names. Give one for each category, in the order of the file."
             )
+        given = [(item["id"], item["name"]) for item in content["categories"]]
+        check_classes(given, f"The annotation file '{self.ann_file}'", "Correct its categories.", twins=True)
         kept = held_out(names, self.out)
         things = [name for name, item in zip(names, content["categories"]) if item.get("isthing", 1) and name in kept]
         self._metainfo.update(classes=kept, thing_classes=tuple(things), palette=palette(1 + len(kept))[1:])

@@ -1,6 +1,7 @@
 """Hosts against the official formulation, sequence by sequence, and their invariants."""
 
 import copy
+import inspect
 from unittest import mock
 
 import open_clip
@@ -18,6 +19,7 @@ from hypvision.clip.prompting import HOSTS, build_host, load_learned
 from hypvision.clip.prompting import hosts as module
 from hypvision.clip.prompting.features import FeatureCache
 from hypvision.clip.prompting.templates import imagenet_templates
+from hypvision.data.fewshot import LAYOUTS
 from hypvision.errors import HypvisionError
 
 PROMPTED = {
@@ -177,6 +179,43 @@ def test_promptkd(training, temperature):
     assert not any(p.requires_grad for p in teacher.parameters())
 
 
+def any_host(name):
+    """A host of any method, ready for images of the classes."""
+    if name == "promptkd":
+        return kd()
+    sizes = {"linear-probe": dict(classes=4), "tip-adapter": dict(keys=8, classes=4, tune=True)}
+    host = make(name, **sizes.get(name, {}))
+    if name == "tip-adapter":
+        host.learner.values.copy_(torch.eye(4).repeat(2, 1))
+    return host
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", sorted(HOSTS))
+def test_under_autocast_logits_and_losses_are_float32(name, dtype):
+    """And near those without it, in training and evaluation, with a gradient for all that learns."""
+    host = any_host(name)
+    images, labels = host_images(host, 4), torch.tensor([2, 0, 1, 3])
+    for training in (False, True):
+        host.train(training)
+
+        def run():
+            out = host(images, labels)
+            logits = out.logits()
+            return logits, out.fit(logits, labels), *out.losses.values(), *([] if out.text is None else [out.text])
+
+        wanted = run()
+        with torch.autocast("cpu", dtype=dtype):
+            found = run()
+        for given, exact in zip(found, wanted, strict=True):
+            assert given.dtype == torch.float32
+            close(given, exact, 0.06)
+    if name != "zeroshot":
+        found[1].backward()
+        gradients = [parameter.grad for parameter in host.learner.parameters()]
+        assert all(grad is not None and grad.isfinite().all() for grad in gradients)
+
+
 def test_clip_adapter():
     host = make("clip-adapter")
     x, (down, _, up, _) = host.clip.encode_image(host_images(host)), host.learner
@@ -199,7 +238,7 @@ def test_tip_adapter():
     expected = reference.tip_adapter(image, host.texts(), reference.unit(features), values, 1.7, 3.0)
     close(host(images).logits(), expected, 1e-4)
     assert not [p for p in host.learner.parameters() if p.requires_grad]
-    # The grid: what it chooses is what a search by hand chooses, and no worse than any of its points.
+    # The grid: what it chooses is no worse than any of its points.
     held = torch.randn(40, 64, generator=generator)
     truth = (reference.unit(held) @ reference.unit(features).T).argmax(1) % 4
     best = host.search(held, truth, alphas=4, betas=5)
@@ -219,6 +258,64 @@ def test_tip_adapter():
     host.set_classes(OTHERS)
     with pytest.raises(HypvisionError, match="cannot tell 2 others"):
         host(images)
+
+
+def published_search(image, text, keys, values, labels, ends, steps):
+    """Beta and alpha as Tip-Adapter's code looks for them (``search_scale``, ``search_step``), on unit features."""
+    betas = [i * (ends[0] - 0.1) / steps[0] + 0.1 for i in range(steps[0])]
+    alphas = [i * (ends[1] - 0.1) / steps[1] + 0.1 for i in range(steps[1])]
+    best = 0.0, None, None
+    for beta in betas:
+        for alpha in alphas:
+            logits = reference.tip_adapter(image, text, keys, values, alpha, beta)
+            accuracy = float((logits.argmax(1) == labels).float().mean())
+            if accuracy > best[0]:
+                best = accuracy, beta, alpha
+    return best
+
+
+@pytest.mark.parametrize("ends", [(7.0, 3.0), (12.0, 5.0), (50.0, 50.0)])
+@pytest.mark.parametrize("rows", [4096, 13])
+def test_tip_adapter_searches_as_its_code_does(ends, rows, monkeypatch):
+    """On labels that CLIP and the cache know in part each, so that the choice matters; in blocks of images, too."""
+    monkeypatch.setattr(prompting.heads, "_ROWS", rows)
+    host = build_host(bundle(), "tip-adapter", keys=40, classes=4)
+    host.set_classes(NAMES)
+    host.clip.logit_scale.data.fill_(torch.tensor(100.0).log())
+    generator = torch.Generator().manual_seed(1)
+    text = host.texts()
+    truth = torch.randint(4, (60,), generator=generator)
+    cached = torch.arange(40) % 4
+    centres = torch.randn(4, 64, generator=generator)
+    keys, held = (
+        centres[own] + 1.2 * torch.randn(len(own), 64, generator=generator) + 3 * text[own] for own in (cached, truth)
+    )
+    host.fill(keys, cached)
+    best = host.search(held, truth, alphas=6, betas=9, ends=ends)
+    unit = reference.unit
+    accuracy, beta, alpha = published_search(unit(held), text, unit(keys), torch.eye(4)[cached], truth, ends, (9, 6))
+    assert (float(host.learner.beta), float(host.learner.alpha)) == pytest.approx((beta, alpha), rel=1e-5)
+    assert best == pytest.approx(100 * accuracy) and 100 * accuracy > 30 and (beta, alpha) != (0.1, 0.1)
+    steps = inspect.signature(host.search).parameters
+    assert (steps["betas"].default, steps["alphas"].default) == (200, 20)  # search_step
+
+
+@pytest.mark.parametrize("name", ["zeroshot", "tip-adapter"])
+def test_several_templates_are_those_of_the_data(name):
+    """CLIP's seven and the data set's own; on ImageNet the seven alone (Zhou et al., IJCV 2022; Tip-Adapter)."""
+    seven = ("itap of a {}.", "a bad photo of the {}.", "a origami {}.", "a photo of the large {}.",
+             "a {} in a video game.", "art of the {}.", "a photo of the small {}.")  # fmt: skip
+    assert LAYOUTS["imagenet"].templates == seven
+    assert LAYOUTS["dtd"].templates == (*seven, "{} texture.")
+    assert LAYOUTS["imagenetv2"].templates == (*seven, "a photo of a {}.")
+    options = dict(keys=8, classes=4) if name == "tip-adapter" else {}
+    host = build_host(bundle(), name, ensemble=True, **options)
+    for layout in (LAYOUTS["imagenet"], LAYOUTS["dtd"]):
+        host.set_classes(NAMES, layout.template, layout.templates)
+        each = [reference.unit(reference.plain_texts(host.clip, tokenize, t, NAMES)) for t in layout.templates]
+        close(host.texts(), reference.unit(torch.stack(each).mean(0)))
+    with pytest.raises(HypvisionError, match="The template 'a photo' needs {}"):
+        host.set_classes(NAMES, "a {}", ["a photo"])
 
 
 def test_linear_probe():
