@@ -18,7 +18,7 @@ from PIL import Image
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.clip.classes import CLASS_LISTS, load_classes
-from hypvision.clip.models import pretrained_tags
+from hypvision.clip.models import is_repository, parse_name, pretrained_tags
 from hypvision.clip.segmentation.official import segmenter_names, segmenter_variant
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.errors import HypvisionError
@@ -52,15 +52,15 @@ class Segmentation(NamedTuple):
         return Image.fromarray(self.labels.astype(np.uint8 if len(self.classes) <= 255 else np.uint16))
 
 
-def clip_options(text: str) -> dict[str, str]:
+def clip_options(text: str) -> dict[str, str | None]:
     """``NAME:PRETRAINED`` as arguments of :func:`~hypvision.clip.models.create_clip`.
 
     Raises:
         HypvisionError: it does not say which weights, and none ship.
     """
-    name, _, tag = text.partition(":")
-    pretrained = tag or (SHIPPED if name == "shapes-s8" else None)
-    if pretrained is None:
+    name, weights = parse_name(text)
+    pretrained = weights or (SHIPPED if name == "shapes-s8" else None)
+    if pretrained is None and not is_repository(name):
         tags = pretrained_tags(name)
         if not tags:
             raise HypvisionError(f"'{name}' has no published weights. Give a file: --clip {name}:FILE.")
@@ -101,7 +101,7 @@ def load_segmenter(
         if size not in _OFFICIAL:
             raise HypvisionError(f"'{weights}' is of another size ({variant}). Give its config with --config.")
         options = dict(_OFFICIAL[size], tune="hyperbolic" if family == "hyperclip" else "frozen")
-    options["clip"] = {k: v for k, v in options.get("clip", {}).items() if k != "pretrained"}  # they are in the file
+    options["clip"] = {**options.get("clip", {}), "load_weights": False}  # they are in the file
     model = OpenVocabSegmenter(**options)
     advice = "Give the --config that it was trained with."
     load_into(model, found, weights, "the segmenter", advice, extra=True)
