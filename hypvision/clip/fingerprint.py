@@ -27,12 +27,12 @@ def fingerprint(model: nn.Module, counts: Callable[[str], bool], *about: Any) ->
 
     Args:
         model: an open_clip model.
-        counts: whether what has this name belongs to the part.
+        counts: whether what has this name belongs to the part; that of the model itself is empty.
         about: what else the features depend on, such as the view of the images; added by its ``repr``.
     """
     digest = hashlib.sha256(repr(about).encode())
     for name, module in model.named_modules():
-        if not name or counts(name):
+        if counts(name):
             plain = {key: value for key, value in vars(module).items() if isinstance(value, _PLAIN)}
             settings = sorted((key, value) for key, value in plain.items() if key[0] != "_" and key != "training")
             digest.update(f"{name} {type(module).__name__}({module.extra_repr()}) {settings}\n".encode())

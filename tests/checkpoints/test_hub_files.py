@@ -59,7 +59,12 @@ def test_a_file_is_fetched_once(hub, home, monkeypatch):
     with pytest.raises(HypvisionError, match="'me/other' cannot be fetched from the hub.*404.*give its path"):
         fetch_from_hub("me/other", NAME)
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    assert fetch_from_hub("me/none", NAME) is None
+    assert fetch_from_hub("me/none", NAME) is None and fetch_from_hub("me/net", NAME) == path
+    monkeypatch.delenv("HYPVISION_OFFLINE")
+    del hub.files["models/me/net/tree/main"]  # the hub is not to be had
+    assert fetch_from_hub("me/net", NAME) == path
+    with pytest.raises(HypvisionError, match="'me/net' cannot be fetched"):
+        fetch_from_hub("me/net", "no.bin")
 
 
 def test_another_file_than_listed_is_refused(hub):
