@@ -118,6 +118,12 @@ def test_what_the_weights_need_is_behind_every_door(odd, tmp_path, door):
     assert torch.equal(found.clip.state_dict()["text_projection"], clip_repository.weights()["text_projection"])
 
 
+def test_a_teacher_that_sees_images_otherwise_is_told(odd):
+    student = create_clip(**odd, force_preprocess_cfg=dict(resize_mode="longest"))
+    with pytest.warns(UserWarning, match="teacher was trained on images of View.*'squash'.*student, View.*'longest'"):
+        build_host(student, "promptkd", teacher=dict(clip=odd, host=dict(name="zeroshot")), depth=2)
+
+
 # Images
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 import hypvision
 from hypvision.cli import main
+from hypvision.clip import load_segmenter
 from hypvision.clip.models import create_clip, image_size, is_clip, parse_name
 from hypvision.clip.radial.measure import embed_images
 from hypvision.clip.segmentation.segment import clip_options
@@ -124,6 +125,14 @@ def test_names_on_the_command_line(tmp_path, monkeypatch, photo, capsys):
     )
     (tmp_path / "chains.csv").write_text("positive,negative\n\"['a', 'b', 'c', 'd']\",\"['b', 'c', 'd', 'a']\"\n")
     capsys.readouterr()
+
+
+def test_patches_that_do_not_divide_the_usual_resolution(tmp_path):
+    model = clip_repository.config()
+    model["vision_cfg"].update(patch_size=14, image_size=28)
+    torch.manual_seed(0)
+    folder = clip_repository.folder(tmp_path / "clip", model, tensors=open_clip.CLIP(**model).state_dict())
+    assert load_segmenter(clip=f"local-dir:{folder}").resolution == 336  # as for OpenAI's ViT-L/14
 
 
 def test_what_is_not_there_is_told(tmp_path, monkeypatch):
