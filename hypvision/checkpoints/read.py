@@ -17,6 +17,7 @@ import threading
 import zipfile
 from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -25,8 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hypvision.checkpoints import torchscript
+from hypvision.checkpoints.kinds import kind_of
 from hypvision.checkpoints.sources import fetch
-from hypvision.checkpoints.storage import check_format, format_problem, unpack
+from hypvision.checkpoints.storage import DAMAGED, check_format, format_problem, safetensors_size, unpack
 from hypvision.errors import HypvisionError
 
 __all__ = [
@@ -157,15 +160,19 @@ def allow_training_files() -> None:
 
 
 def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
-    with _allow_list:
+    script = torchscript.is_torchscript(path)
+    allowed = torchscript.stand_ins(path) if script else _ALLOWED
+    mapped = mapped and not script and zipfile.is_zipfile(path)
+    with _allow_list, torchscript.opened(path) if script else nullcontext(path) as file:
         before = torch.serialization.get_safe_globals()  # what other code lets through does not count here
         torch.serialization.clear_safe_globals()
         try:
-            torch.serialization.add_safe_globals(_ALLOWED)
-            return torch.load(path, map_location=device, weights_only=True, mmap=mapped and zipfile.is_zipfile(path))
+            torch.serialization.add_safe_globals(allowed)
+            content = torch.load(file, map_location=device, weights_only=True, mmap=mapped)
         finally:
             torch.serialization.clear_safe_globals()
             torch.serialization.add_safe_globals(before)
+    return torchscript.script_weights(content) if isinstance(content, torchscript.ScriptModule) else content
 
 
 # Reading
@@ -189,7 +196,8 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone:
     """What a checkpoint file holds, without running any code in it.
 
     Args:
-        path: safetensors, or ``.pth``, ``.pt``, ... as PyTorch writes them.
+        path: safetensors, or ``.pth``, ``.pt``, ... as PyTorch writes them, TorchScript archives too (of which the
+            tensors are read, by their names in the state dict).
         device: where the tensors go, as for :func:`torch.load`.
         mapped: leave the numbers of what PyTorch wrote in the file until they are used, if they stay on the CPU.
         lone: the name of a tensor that is all that the file holds; None: such a file is refused.
@@ -199,18 +207,21 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, lone:
         :mod:`hypvision.checkpoints.storage`).
 
     Raises:
-        HypvisionError: no such file, a damaged one, one that would run code, or one that holds no dict.
+        HypvisionError: no such file, a damaged one, one of another kind, one that would run code, or one that holds no
+            dict.
     """
     path = Path(path).expanduser()
+    if path.is_dir():
+        raise HypvisionError(f"The checkpoint '{path}' is a folder. Check the path, and give a file.")
     if not path.is_file():
         near = sorted(file.name for file in path.parent.glob("*") if file.suffix in (".pth", ".pt", ".safetensors"))
         hint = f" The folder has: {', '.join(near[-5:])}." if near else ""
         raise HypvisionError(f"There is no checkpoint '{path}'.{hint} Check the path.")
     try:
         problem = format_problem(path)
-        if problem is None or path.suffix == ".safetensors":
-            if problem is not None:
-                raise HypvisionError(_damaged(path, f"it is no safetensors file but {problem}"))
+        if problem is not None:
+            _check_kind(path, problem)
+        if problem is None:
             from safetensors.torch import load_file
 
             place = device if isinstance(device, (str, torch.device)) else "cpu"
@@ -245,12 +256,31 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     return read_file(path)
 
 
+def _check_kind(path: Path, problem: str) -> None:
+    """Refuse what is no file of PyTorch, and name it; ``problem``: what it is instead of safetensors."""
+    kind = kind_of(path)
+    if path.stat().st_size == 0 or problem == DAMAGED:
+        raise HypvisionError(_damaged(path, f"it is {problem if kind is None else kind.name}"))
+    if kind is None:
+        raise HypvisionError(
+            f"'{path}' is no checkpoint that can be read: its first bytes are neither those of safetensors nor those "
+            "of torch.save. Check that it is the file that you mean, and that its download is complete."
+        )
+    if not kind.read:
+        raise HypvisionError(f"'{path}' is no checkpoint: it is {kind.name}. {kind.advice}")
+    if path.suffix == ".safetensors":
+        raise HypvisionError(
+            f"The checkpoint '{path}' is no safetensors file but {kind.name}. Give it the suffix of what it is: .pth."
+        )
+
+
 def _check_archive(path: Path) -> None:
-    """Refuse an archive that unpacks to more than its size: PyTorch writes them uncompressed."""
+    """Refuse an archive that unpacks to more than its size: PyTorch compresses nothing but code, which is not read."""
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:
-        total = sum(entry.file_size for entry in archive.infolist())
+        read = (entry for entry in archive.infolist() if entry.filename.split("/")[1:2] != ["code"])
+        total = sum(entry.file_size for entry in read)
     if total > path.stat().st_size:
         raise HypvisionError(_refused(path, "compressed or overlapping parts that unpack to more bytes than it has"))
 
@@ -344,16 +374,22 @@ def _refusal(path: Path, error: Exception) -> HypvisionError:
     culprit = re.search(r"GLOBAL ([\w.]+)", text)
     if isinstance(error, UnpicklingError) and (culprit or "Trying to" in text or "Can only" in text):
         return HypvisionError(_refused(path, f"'{culprit[1].rstrip('.')}'" if culprit else "an object"))
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        start = file.read(64).lstrip()
-    if size == 0:
-        reason = "it is empty"
-    elif start.startswith((b"<", b"version https://git-lfs")):
-        reason = "it is not a checkpoint but an error page or a Git LFS pointer"
-    else:
-        reason = f"its {size} bytes are not a complete checkpoint"
-    return HypvisionError(_damaged(path, reason))
+    if _is_whole(path):
+        reason = (text.splitlines() or [type(error).__name__])[0].rstrip(".")
+        return HypvisionError(
+            f"The checkpoint '{path}' is whole, but cannot be read ({reason}). Save its weights again, as plain "
+            "tensors and by torch.save without further arguments."
+        )
+    return HypvisionError(_damaged(path, f"its {path.stat().st_size} bytes are not a complete checkpoint"))
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file has all of its bytes, as far as its format can tell: an archive has sums, safetensors a length."""
+    if zipfile.is_zipfile(path):
+        with suppress(zipfile.BadZipFile, ValueError), zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+        return False
+    return format_problem(path) is None and safetensors_size(path) == path.stat().st_size
 
 
 # Weights out of a checkpoint

@@ -17,6 +17,7 @@ size, sha256 and format are those of the record.
 from __future__ import annotations
 
 import base64
+import glob
 import hashlib
 import logging
 import os
@@ -371,7 +372,8 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
         name: of the file, with its folders.
 
     Returns:
-        None if there is no such file, or, without the network, if it is not on this machine.
+        None if there is no such file, or, where the network is switched off, if it is not on this machine. Where the
+        hub does not answer, what was fetched from it before, if that is there.
 
     Raises:
         HypvisionError: no such repository, the hub does not answer or gives another file, or the cache cannot be
@@ -380,17 +382,27 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
     from huggingface_hub import constants, try_to_load_from_cache
 
     kept = try_to_load_from_cache(repository, name)
-    if isinstance(kept, str) or offline():
-        return Path(kept) if isinstance(kept, str) else None
+    if isinstance(kept, str):
+        return Path(kept)
+    folder = home() / "hub" / repository
+    versions = sorted(folder.glob(f"*/{glob.escape(name)}"), key=os.path.getmtime)
+    if offline():
+        return versions[-1] if versions else None
     place = _hub_place(f"hf-hub:{repository}/{name}")
     try:
         table = f"{constants.ENDPOINT}/api/models/{repository}/tree/main/{name.rpartition('/')[0]}".rstrip("/")
-        listed = parse_json(download_text(table, place.headers))
+        try:
+            listed = parse_json(download_text(table, place.headers))
+        except SourceError as error:
+            if not versions:
+                raise
+            _logger.warning("%s: %s; using the file of an earlier visit.", place.address, error)
+            return versions[-1]
         entry = next((entry for entry in listed if entry["path"] == name), None)
         if entry is None:
             return None
         size, sha256 = entry["size"], (entry.get("lfs") or {}).get("oid")
-        path = home() / "hub" / repository / (sha256 or entry["oid"])[:16] / name
+        path = folder / (sha256 or entry["oid"])[:16] / name
         lock = lock_path(f"{path.parent.name}-{path.name}")
         for folder in (path.parent, lock.parent):
             folder.mkdir(parents=True, exist_ok=True)

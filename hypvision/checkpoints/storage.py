@@ -21,16 +21,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hypvision.checkpoints.kinds import kind_of
 from hypvision.errors import HypvisionError
 from hypvision.files import parse_json, replacing
 
 __all__ = [
+    "DAMAGED",
     "STORAGES",
     "check_format",
     "kept_tensor",
     "pack",
     "read_header",
     "read_metadata",
+    "safetensors_size",
     "unpack",
     "write_tensors",
     "write_weights",
@@ -106,30 +109,38 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
+DAMAGED = "damaged"
+
+
 def format_problem(path: str | Path) -> str | None:
     """What a file is instead of safetensors, to complete "it is ..."; None if its header is one of safetensors."""
     path = Path(path)
+    size = path.stat().st_size
     with open(path, "rb") as file:
-        start = file.read(64)
+        start = file.read(9)
         length = int.from_bytes(start[:8], "little")
         # First: the length of a header (128, 384, ...) may begin as a pickle does.
-        if start[8:9] == b"{" and length <= min(path.stat().st_size - 8, _LARGEST_HEADER):
-            file.seek(8)
-            with suppress(ValueError):
-                if isinstance(parse_json(file.read(length)), dict):
-                    return None
-            return "damaged"
-        if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-            return "a zip archive, as torch.save writes it"
-        if len(start) > 1 and start[0] == 0x80 and start[1] <= 5:
-            return "a Python pickle, which can run code when it is loaded"
-        if start.startswith(b"version https://git-lfs"):
-            return "a Git LFS pointer instead of the file (run: git lfs pull)"
-        if start.lstrip()[:1] == b"<":
-            return "a web page"
-        if not start:
-            return "empty"
-        return "damaged, or in another format"
+        if start[8:] == b"{" and length <= _LARGEST_HEADER:
+            if length <= size - 8:
+                file.seek(8)
+                with suppress(ValueError):
+                    if isinstance(parse_json(file.read(length)), dict):
+                        return None
+            return DAMAGED
+    if size == 0:
+        return "empty"
+    kind = kind_of(path)
+    return "damaged, or in another format" if kind is None else kind.name
+
+
+def safetensors_size(path: str | Path) -> int | None:
+    """How many bytes a safetensors file must have by its header; None if that does not tell."""
+    with open(path, "rb") as file, suppress(ValueError, TypeError, LookupError):
+        length = int.from_bytes(file.read(8), "little")
+        header = parse_json(file.read(length))
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        return 8 + length + max(ends, default=0)
+    return None
 
 
 def check_format(path: str | Path) -> None:

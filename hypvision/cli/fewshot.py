@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os.path
 from argparse import Namespace
+from typing import Any
 
 from hypvision.cli.arguments import Parser, whole
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
@@ -32,10 +33,14 @@ def add_fewshot_arguments(parser: Parser) -> None:
     parser.add_argument("--seeds", nargs="+", type=whole(0), default=[1, 2, 3], metavar="N", help="default: 1 2 3")
     parser.add_argument("--shots", nargs="+", type=whole(1), metavar="K", help="default: those of the protocol")
     parser.add_argument("--source", default="imagenet", metavar="NAME", help="training data of cross and dg")
-    parser.add_argument("--clip", default="ViT-B-16", metavar="NAME", help="CLIP model (default: ViT-B-16)")
-    text = "its weights: a tag of open_clip, a file, zoo:NAME (default: openai)"
-    parser.add_argument("--pretrained", default="openai", metavar="WEIGHTS", help=text)
-    parser.add_argument("--size", type=whole(8), default=224, metavar="PX", help="side of the images (default: 224)")
+    text = "CLIP model of open_clip, shapes-s8, ..., hf-hub:USER/REPO or local-dir:PATH (default: ViT-B-16)"
+    parser.add_argument("--clip", default="ViT-B-16", metavar="NAME", help=text)
+    text = (
+        "its weights: a tag of open_clip, a file, zoo:NAME, none (default: openai; of a repository or folder its own)"
+    )
+    parser.add_argument("--pretrained", metavar="WEIGHTS", help=text)
+    text = "side of the images (default: that of the CLIP)"
+    parser.add_argument("--size", type=whole(8), metavar="PX", help=text)
     text = "steps of each training instead of the published recipe's"
     parser.add_argument("--steps", type=whole(1), metavar="N", help=text)
     parser.add_argument("--epochs", type=whole(1), metavar="N", help="epochs instead of the published recipe's")
@@ -116,6 +121,7 @@ def _run(args: Namespace) -> None:
 
 def settings_of(args: Namespace):
     """The :class:`~hypvision.tasks.few_shot_benchmark.Settings` of parsed arguments."""
+    from hypvision.clip.models import image_size
     from hypvision.engine.config import parse_options
     from hypvision.tasks.few_shot_benchmark import Settings
 
@@ -127,7 +133,8 @@ def settings_of(args: Namespace):
         teacher = dict(clip=own, host=host, checkpoint=args.teacher)
     return Settings(
         clip,
-        **{name: getattr(args, name) for name in ("size", "steps", "epochs", "batch", "views", "amp", "best_val")},
+        image_size(clip["name"]) if args.size is None else args.size,
+        **{name: getattr(args, name) for name in ("steps", "epochs", "batch", "views", "amp", "best_val")},
         **{name: getattr(args, name) for name in ("skip_broken", "root", "cache", "pickles", "workers")},
         adapter=parse_options(args.adapter) or None,
         host=parse_options(args.host) or None,
@@ -135,8 +142,12 @@ def settings_of(args: Namespace):
     )
 
 
-def _clip(name: str, pretrained: str) -> dict[str, str | None]:
-    return dict(name=name, pretrained=None if pretrained == "none" else pretrained)
+def _clip(name: str, pretrained: str | None) -> dict[str, Any]:
+    from hypvision.clip.models import is_repository
+
+    if is_repository(name):
+        return dict(name=name, load_weights=False) if pretrained == "none" else dict(name=name, pretrained=pretrained)
+    return dict(name=name, pretrained=None if pretrained == "none" else pretrained or "openai")
 
 
 def run_one(spec, settings, out) -> dict[str, float]:

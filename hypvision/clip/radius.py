@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,6 +18,7 @@ from torch import Tensor
 from hypvision.clip.classes import TEMPLATES, prompts
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.towers import encode_dense, encode_text
+from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import poincare
 from hypvision.images import open_image
@@ -127,7 +127,7 @@ def measure_radii(
     Args:
         clip: the model.
         class_lists: name of a list to its classes.
-        images: files, each resized to the size of the model.
+        images: files, each resized and cut as the model sees it.
         how: goes to :func:`hyperbolic_radius`.
 
     Returns:
@@ -135,10 +135,8 @@ def measure_radii(
     """
     radii = {f"text {name}": text_radii(clip, names, **how) for name, names in class_lists.items()}
     if images:
-        side = clip.model.visual.image_size
-        size = (side, side) if isinstance(side, int) else tuple(side)
-        resized = [np.array(open_image(path).resize(size[::-1])) for path in images]
-        batch = torch.stack([torch.from_numpy(pixels).permute(2, 0, 1) for pixels in resized])
+        view = view_of(clip.model)
+        batch = torch.stack([view(open_image(path)) for path in images])
         radii["images"] = image_radii(clip, batch, **how)
         radii["patches"] = image_radii(clip, batch, patches=True, **how)
     return radii

@@ -10,9 +10,11 @@ from typing import Any
 from mmengine.registry import DATASETS
 from torch.utils.data import Dataset
 
-from hypvision.clip.radial.measure import find_image_files, read_middle
+from hypvision.clip.radial.measure import find_image_files
+from hypvision.clip.views import first_view
 from hypvision.data.chains import Chain, emoji_chains, read_chains, shape_chains, with_negatives
 from hypvision.errors import HypvisionError
+from hypvision.images import open_image
 
 __all__ = ["TextChains"]
 
@@ -29,7 +31,7 @@ class TextChains(Dataset):
         seed: of negatives that are drawn from siblings, where the file has none.
         images: folder of an image for each chain, see :func:`hypvision.clip.radial.measure.find_image_files`; for a
             tuning of the image tower.
-        size: side of these images.
+        size: side of these images; None: that of the model that is tuned. They are resized as that model sees them.
         levels: of the chains that are taken, from 0, such as ``(0, 1, 3)``; None: all.
         share: first and last chain as shares of all: ``(0.95, 1.0)`` are the last 5 %, for validation.
 
@@ -45,7 +47,7 @@ class TextChains(Dataset):
         length: int = 1000,
         seed: int = 0,
         images: str | Path | None = None,
-        size: int = 224,
+        size: int | None = None,
         levels: Sequence[int] | None = None,
         share: tuple[float, float] = (0.0, 1.0),
     ):
@@ -72,7 +74,7 @@ class TextChains(Dataset):
         if not self.chains:
             raise HypvisionError(f"share={tuple(share)} leaves none of the {len(chains)} chains of '{source}'.")
         self.metainfo = dict(classes=())
-        self.size, self.files = size, []
+        self.size, self.view, self.files = size, first_view(size), []
         if images is not None:
             owners = [chain.image for chain in self.chains if chain.image]
             if len(owners) < len(self.chains):
@@ -95,5 +97,5 @@ class TextChains(Dataset):
         found: dict[str, Any] = dict(positive=list(chain.texts), negative=list(chain.negatives))
         if self.files:
             path = self.files[index]
-            found |= dict(inputs=read_middle(path, self.size, self.size), image=str(path))
+            found |= dict(inputs=self.view(open_image(path)), image=str(path))
         return found

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
@@ -212,25 +211,16 @@ def zero_shot(model: Any, request: Request) -> Predictor:
         HypvisionError: no classes.
     """
     from hypvision.clip.towers import encode_image
+    from hypvision.clip.views import view_of
 
     if request.classes is not None:
         model.set_classes(request.classes)
     if not model.classes:
         raise HypvisionError(f"'{request.model}' compares images with words: give --classes \"cat, dog, ...\".")
-    side = getattr(model.clip.visual, "image_size", 224)
-    size = (side, side) if isinstance(side, int) else tuple(side)
-
-    def prepare(image: Image.Image) -> Tensor:
-        scale = max(size[0] / image.height, size[1] / image.width)
-        fitted = (max(size[1], round(image.width * scale)), max(size[0], round(image.height * scale)))
-        image = image.resize(fitted, Image.Resampling.BICUBIC)
-        left, top = (fitted[0] - size[1]) // 2, (fitted[1] - size[0]) // 2
-        image = image.crop((left, top, left + size[1], top + size[0]))
-        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
     def logits(pixels: Tensor) -> Tensor:
         embedded = encode_image(model.clip, (pixels.float() - model.mean) / model.std, normalize=True)
         text = F.normalize(model.encode_classes().float().mean(1), dim=-1)
         return model.clip.logit_scale.exp() * embedded.float() @ text.T
 
-    return classifier(logits, prepare, model.classes, request.device)
+    return classifier(logits, view_of(model.clip), model.classes, request.device)

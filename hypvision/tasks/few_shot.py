@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,8 @@ from hypvision.clip.prompting import HostOutput, build_host, feature_size
 from hypvision.clip.prompting.features import FeatureCache
 from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.prompting.promptsrc import GaussianAverage
+from hypvision.clip.views import show_to, view_of
 from hypvision.data.fewshot import FewShotDataset
-from hypvision.data.fewshot.dataset import centre_crop
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.errors import HypvisionError
 from hypvision.inference.predictors import Predictor, Request, classifier
@@ -210,7 +211,8 @@ def _plain(runner: Runner) -> FewShotCLIP:
 
 @HOOKS.register_module()
 class ClassNamesHook(Hook):
-    """Gives the model the class names and the sentence of the data that it meets next."""
+    """Gives the model the class names and the sentence of the data that it meets next, and the data the model's way to
+    see images."""
 
     priority = "VERY_HIGH"
 
@@ -233,7 +235,9 @@ class ClassNamesHook(Hook):
 
     @staticmethod
     def _set(runner: Runner, loader: DataLoader) -> None:
-        _plain(runner).set_data(loader.dataset.metainfo)
+        model = _plain(runner)
+        model.set_data(loader.dataset.metainfo)
+        show_to(loader.dataset, model.host.clip)
 
 
 @HOOKS.register_module()
@@ -412,7 +416,7 @@ def accuracy(
     """Top-1 accuracy in percent over a data set, among its classes.
 
     Args:
-        model: the classes are set to those of the data.
+        model: the classes are set to those of the data, whose images are shown as the model sees them.
         dataset: the images.
         batch, workers: of the data loader.
         amp: dtype of autocast, on GPUs alone, as in training; None for none.
@@ -421,6 +425,7 @@ def accuracy(
     device = next(model.parameters()).device
     model.eval()
     model.set_data(dataset.metainfo)
+    show_to(dataset, model.host.clip)
     right = 0
     mixed = amp is not None and device.type == "cuda"
     with torch.autocast(device.type, dtype=amp or torch.bfloat16, enabled=mixed):
@@ -436,7 +441,7 @@ def accuracy(
 
 
 def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predictor:
-    """By the crop of the test data, and the classes of the request or of the training, in the training's sentence."""
+    """By the size of the test data, and the classes of the request or of the training, in the training's sentence."""
     trained = model.dataset_meta or {}
     if request.classes is None and not trained:
         raise HypvisionError(
@@ -444,8 +449,9 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
         )
     names = tuple(trained["classes"]) if request.classes is None else load_classes(request.classes)
     model.set_data({**trained, "classes": names})
-    size = config.test_dataloader["dataset"].get("size", 224)
-    return classifier(lambda x: model(x, mode="tensor"), centre_crop(size), names, request.device)
+    view, size = view_of(model.host.clip), config.test_dataloader["dataset"].get("size")
+    view = view if size is None else replace(view, size=size)
+    return classifier(lambda x: model(x, mode="tensor"), view, names, request.device)
 
 
 PREDICTORS["FewShotCLIP"] = _predictor

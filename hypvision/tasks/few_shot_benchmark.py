@@ -81,7 +81,7 @@ class Settings:
 
     Attributes:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
-        size: side of the images.
+        size: side of the images; None: that of the CLIP.
         steps, epochs, batch: of each training, instead of the published ones.
         adapter, host: further options of LatHAdapter and of the hosts; each goes to the hosts that have it.
         teacher: of PromptKD, see :class:`hypvision.clip.prompting.promptkd.PromptKD`; ``{dataset}`` and ``{seed}`` in
@@ -95,7 +95,7 @@ class Settings:
     """
 
     clip: dict[str, Any]
-    size: int = 224
+    size: int | None = None
     steps: int | None = None
     epochs: int | None = None
     batch: int | None = None

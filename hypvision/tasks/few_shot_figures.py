@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Subset
 
 from hypvision.checkpoints.match import load_trained
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
+from hypvision.clip.views import show_to
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.checkpoint import load
 from hypvision.errors import HypvisionError
@@ -74,6 +75,7 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
         raise HypvisionError("This cell has no LatHAdapter with a hierarchy. Give one of a method with +lath.")
     device = next(model.parameters()).device
     model.set_data(dataset.metainfo)
+    show_to(dataset, model.host.clip)
     images, labels, text = [], [], None
     numbers = torch.linspace(0, len(dataset) - 1, min(most, len(dataset))).round().long()
     for sample in DataLoader(Subset(dataset, numbers.tolist()), 50):

@@ -237,7 +237,7 @@ def few_shot_config(
     shots: int | None = 16,
     seed: int = 1,
     clip: dict[str, Any] | None = None,
-    size: int = 224,
+    size: int | None = None,
     subset: str | None = None,
     classes: int = 100,
     images: int = 800,
@@ -262,7 +262,7 @@ def few_shot_config(
         protocol: one of :data:`PROTOCOLS`.
         root, dataset, shots, seed, pickles, skip_broken: see :class:`~hypvision.data.fewshot.FewShotDataset`.
         clip: arguments of :func:`hypvision.clip.models.create_clip`; default OpenAI's ViT-B/16.
-        size: side of the images.
+        size: side of the images; None: that of the CLIP.
         subset: of the training classes; default that of the protocol.
         classes, images: of the training data, for methods whose size depends on them.
         total_classes: of the data set, by which LatHAdapter chooses its number of attributes; default ``classes``.

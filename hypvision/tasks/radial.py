@@ -28,6 +28,7 @@ from hypvision.clip.radial.metrics import kendall_tau
 from hypvision.clip.radial.reference import FrozenTexts, frozen_images, frozen_texts
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.towers import encode_image, encode_packed, find_towers
+from hypvision.clip.views import show_to
 from hypvision.data.text_chains import TextChains
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.errors import HypvisionError
@@ -194,6 +195,7 @@ class FrozenTextsHook(Hook):
         if model.with_images:
             if not data.files:
                 raise HypvisionError(f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}")
+            show_to(data, model.clip)
             model.image_reference = frozen_images(model.bundle, data.files, self.folder, self.dtype)
         texts = data.texts
         model.reference = frozen_texts(model.clip, model.tokenizer, texts, self.folder, self.dtype)

@@ -59,7 +59,12 @@ def test_a_file_is_fetched_once(hub, home, monkeypatch):
     with pytest.raises(HypvisionError, match="'me/other' cannot be fetched from the hub.*404.*give its path"):
         fetch_from_hub("me/other", NAME)
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    assert fetch_from_hub("me/none", NAME) is None
+    assert fetch_from_hub("me/none", NAME) is None and fetch_from_hub("me/net", NAME) == path
+    monkeypatch.delenv("HYPVISION_OFFLINE")
+    del hub.files["models/me/net/tree/main"]  # the hub is not to be had
+    assert fetch_from_hub("me/net", NAME) == path
+    with pytest.raises(HypvisionError, match="'me/net' cannot be fetched"):
+        fetch_from_hub("me/net", "no.bin")
 
 
 def test_another_file_than_listed_is_refused(hub):
@@ -121,12 +126,9 @@ def test_tags_of_open_clip_come_by_it(hub, home, monkeypatch, custom):
 
 
 def test_tags_of_open_clip_without_a_network(monkeypatch, home):
-    def create_model(name, pretrained, **options):
-        raise OSError(f"{pretrained} is in no cache")
-
-    monkeypatch.setattr(open_clip, "create_model", create_model)
+    monkeypatch.setattr(open_clip, "create_model", lambda *_, **__: pytest.fail("a network is made for no weights"))
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    with pytest.raises(HypvisionError, match="openai is in no cache"):
+    with pytest.raises(HypvisionError, match="open_clip_model.safetensors .* is not on this machine, and HYPVISION_OF"):
         create_clip("ViT-B-32", "openai")
 
 

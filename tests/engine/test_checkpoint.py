@@ -182,11 +182,15 @@ def test_attributes_of_anything_else_are_refused(tmp_path, arguments):
 
 @pytest.mark.parametrize(
     "content,reason",
-    [(b"", "it is empty"), (b"<html>404</html>", "an error page"), (b"\x80\x02garbage", "not a complete")],
+    [
+        (b"", "is damaged: it is empty"),
+        (b"<html>404</html>", "is no checkpoint: it is a web page, such as the error page"),
+        (b"\x80\x02garbage", "is damaged: .* not a complete"),
+    ],
 )
 def test_damaged_files_are_named(tmp_path, content, reason):
     (tmp_path / "x.pth").write_bytes(content)
-    with pytest.raises(HypvisionError, match=f"x.pth' is damaged: .*{reason}"):
+    with pytest.raises(HypvisionError, match=f"x.pth' {reason}"):
         load_checkpoint_file(tmp_path / "x.pth")
 
 
@@ -393,7 +397,7 @@ def test_what_is_passed_over_is_told(tmp_path, capsys, monkeypatch):
     with quiet():
         find_resume_checkpoint(tmp_path)
     told = capsys.readouterr().err
-    assert "Not resuming from" in told and "epoch_2.pth" in told and "damaged" in told
+    assert "Not resuming from" in told and "epoch_2.pth" in told and "is a text" in told
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

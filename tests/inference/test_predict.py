@@ -185,7 +185,7 @@ def few_shot(tmp_path, meta):
 
 def test_a_clip_tuned_on_few_images_names_the_classes_of_its_training(tmp_path, capsys):
     import hypvision.tasks.few_shot
-    from hypvision.data.fewshot.dataset import centre_crop
+    from hypvision.clip.views import View
 
     data, names = make_images(tmp_path / "data", 2), ("blue_disk", "green ring", "red cross")
     path, weights, model = few_shot(tmp_path, dict(classes=names, template="a drawing of a {}."))
@@ -195,7 +195,7 @@ def test_a_clip_tuned_on_few_images_names_the_classes_of_its_training(tmp_path, 
     for given, words in ((None, names), (["disk", "ring"], ("disk", "ring"))):
         model.set_classes(words, "a drawing of a {}.")
         with torch.no_grad():
-            expected = model(torch.stack([centre_crop(64)(Image.open(file)) for file in files])).softmax(-1)
+            expected = model(torch.stack([View(64)(Image.open(file)) for file in files])).softmax(-1)
         found = hypvision.predict(files, path, weights, classes=given)
         assert found[0].result.names == words
         torch.testing.assert_close(torch.tensor(np.stack([item.result.scores for item in found])), expected)

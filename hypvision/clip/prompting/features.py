@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hypvision.checkpoints.storage import kept_tensor
+from hypvision.clip.fingerprint import bytes_of, fingerprint
 from hypvision.clip.prompting.hosts import Host, is_learned
+from hypvision.clip.views import show_to
 
 __all__ = ["FeatureCache", "kept_texts"]
 
@@ -20,23 +22,6 @@ __all__ = ["FeatureCache", "kept_texts"]
 def _kept(folder: Path | None, key: Callable[[], str], make: Callable[[], Tensor]) -> Tensor:
     """What was made before, of this key, in the folder; where there is no folder it is made anew."""
     return make() if folder is None else kept_tensor(folder / f"{key()}.safetensors", make)
-
-
-def _bytes(value: Tensor) -> bytes:
-    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def _add_weights(digest: Any, named: Iterable[tuple[str, Tensor]]) -> None:
-    for name, value in named:
-        digest.update(name.encode())
-        digest.update(_bytes(value))
-
-
-def _add_architecture(digest: Any, named: Iterable[tuple[str, nn.Module]]) -> None:
-    """What weights do not tell: activations, constants of norms, numbers of heads."""
-    for name, module in named:
-        heads = {part: getattr(m, "num_heads", getattr(m, "heads", None)) for part, m in module.named_modules()}
-        digest.update(f"{name} {module!r} {heads}".encode())
 
 
 @torch.no_grad()
@@ -51,12 +36,8 @@ def kept_texts(folder: str | Path | None, host: Host, sentences: list[str], make
     """
 
     def key() -> str:
-        digest = hashlib.sha256(b"texts")
-        digest.update(_bytes(host.tokens(sentences)))
-        frozen = ((n, m) for n, m in host.clip.named_children() if n != "visual" and not is_learned(f"clip.{n}"))
-        _add_architecture(digest, frozen)
-        named = host.clip.state_dict().items()
-        _add_weights(digest, ((n, v) for n, v in named if not n.startswith("visual.") and not is_learned(f"clip.{n}")))
+        digest = fingerprint(host.clip, lambda n: n.split(".")[0] != "visual" and not is_learned(f"clip.{n}"), "texts")
+        digest.update(bytes_of(host.tokens(sentences)))
         return digest.hexdigest()
 
     path = None if folder is None else Path(folder).expanduser()
@@ -78,10 +59,11 @@ class FeatureCache:
         """(V, N, d) on the CPU, not normalised.
 
         Args:
-            host: whose frozen tower it is.
+            host: whose frozen tower it is; the data set shows its images as that tower sees them.
             dataset: samples with ``inputs``; it has ``paths``, ``description`` and ``viewed(augment)``.
             views: augmented views of each image, V; 0: its centre crop alone (V = 1).
         """
+        show_to(dataset, host.clip)
         return _kept(self.folder, lambda: self._key(host, dataset, views), lambda: self._compute(host, dataset, views))
 
     @torch.no_grad()
@@ -97,7 +79,9 @@ class FeatureCache:
     @torch.no_grad()
     def _key(host: Host, dataset: Any, views: int) -> str:
         """A sum over the images' bytes, how they are viewed, and the image tower."""
-        digest = hashlib.sha256(f"{views} {dataset.viewed(augment=views > 0).description}".encode())
+        how = dataset.viewed(augment=views > 0).description
+        norm = [value.flatten().tolist() for value in (host.mean, host.std)]
+        digest = fingerprint(host.clip, lambda name: name.split(".")[0] == "visual", views, how, norm)
         for number, path in enumerate(dataset.paths):
             try:
                 content = Path(path).read_bytes()
@@ -105,10 +89,6 @@ class FeatureCache:
                 dataset.viewed(augment=False)[number]  # tells what is wrong with the image, and what helps
                 raise
             digest.update(hashlib.sha256(content).digest())
-        _add_architecture(digest, [("visual", host.clip.visual)])
-        _add_weights(digest, host.clip.visual.state_dict().items())
-        for value in (host.mean, host.std):
-            digest.update(str(value.flatten().tolist()).encode())
         return digest.hexdigest()
 
 

@@ -7,6 +7,7 @@ are used, those of the new ones too: it is transductive.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.prompting.hosts import Host, HostOutput, build_host, feature_size, load_learned, register_host
 from hypvision.clip.prompting.learners import PromptLearner
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image
+from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
@@ -59,6 +61,11 @@ class PromptKD(Host):
                 "checkpoint=FILE), with the checkpoint of a PromptSRC training on the same classes."
             )
         self.teacher = (teacher if isinstance(teacher, Host) else _teacher(**teacher)).requires_grad_(False).eval()
+        if (theirs := view_of(self.teacher.clip)) != (ours := view_of(clip.model)):
+            warnings.warn(
+                f"PromptKD's teacher was trained on images of {theirs}, and is shown those of its student, {ours}.",
+                stacklevel=2,
+            )
         self.weight, self.temperature = weight, temperature
         self.dim = feature_size(self.teacher)
         self.learner = nn.ModuleDict(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,6 +25,7 @@ from hypvision.clip.radial.retrieval import (
 from hypvision.clip.radial.spaces import Hyperboloid, Space, Sphere
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.towers import encode_image
+from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
 from hypvision.images import SUFFIXES, open_image
 
@@ -37,7 +37,6 @@ __all__ = [
     "measure_clip",
     "measure_hyperlex",
     "measure_tree",
-    "read_middle",
     "read_embeddings",
 ]
 
@@ -89,30 +88,20 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
     return found
 
 
-def read_middle(path: str | Path, height: int, width: int) -> Tensor:
-    """An image, uint8 ``(3, height, width)``: made as small as covers that, and the middle cut out."""
-    image = open_image(path)
-    scale = max(width / image.width, height / image.height)
-    image = image.resize((max(width, round(scale * image.width)), max(height, round(scale * image.height))), 3)
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    return torch.from_numpy(np.array(image.crop((left, top, left + width, top + height)))).permute(2, 0, 1)
-
-
 @torch.no_grad()
 def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64) -> Tensor:
-    """Unit embeddings ``(m, d)`` of images: the shorter side resized to that of the model, the middle cut out.
+    """Unit embeddings ``(m, d)`` of images, resized and cut as the model sees them (:func:`.views.view_of`).
 
     Raises:
         HypvisionError: an image that cannot be read, or an embedding that is not finite.
     """
     device = next(clip.model.parameters()).device
     mean, std = (torch.tensor(value, device=device)[:, None, None] for value in (clip.mean, clip.std))
-    side = clip.model.visual.image_size
-    height, width = (side, side) if isinstance(side, int) else side
+    view = view_of(clip.model)
     parts = []
     alone = len(paths) <= batch
     for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=True if alone else None):
-        inputs = torch.stack([read_middle(path, height, width) for path in paths[start : start + batch]]).to(device)
+        inputs = torch.stack([view(open_image(path)) for path in paths[start : start + batch]]).to(device)
         parts.append(F.normalize(encode_image(clip.model, (inputs - mean) / std).float(), dim=-1))
     found = torch.cat(parts)
     bad = (~found.isfinite().all(-1)).nonzero().flatten()

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.sources import home
 from hypvision.checkpoints.storage import kept_tensor
+from hypvision.clip.fingerprint import fingerprint
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.measure import embed_images
 from hypvision.clip.radial.texts import distinct, embed_texts
-from hypvision.clip.radial.weights import content_hash, tower_weights
+from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
 
 __all__ = ["FrozenTexts", "frozen_images", "frozen_texts"]
@@ -62,15 +63,15 @@ def frozen_texts(
     Args:
         model, tokenizer: of open_clip.
         texts: may repeat themselves.
-        folder: of the files; default: ``text-features`` in the cache of hypvision. Their names are sums of the weights
-            of the text tower, of the tokens of a few texts, and of the texts.
+        folder: of the files; default: ``text-features`` in the cache of hypvision. Their names are sums of the
+            text tower, of the tokens of a few texts, and of the texts.
         dtype: in which they are kept.
 
     Raises:
         HypvisionError: the place is not writable, or see :func:`~hypvision.clip.radial.texts.embed_texts`.
     """
     once = sorted(distinct(texts)[0])
-    key = hashlib.sha256(f"{content_hash(tower_weights(model))} {dtype}\n".encode())
+    key = fingerprint(model, lambda name: name.split(".")[0] not in ("visual", "logit_scale", "logit_bias"), dtype)
     key.update(tokenizer(once[:: max(1, len(once) // 16)]).numpy().tobytes())
     key.update("\0".join(once).encode())
     folder = home() / "text-features" if folder is None else Path(folder).expanduser()
@@ -89,7 +90,8 @@ def frozen_images(
         HypvisionError: see :func:`~hypvision.clip.radial.measure.embed_images`.
     """
     once = sorted({str(path) for path in paths})
-    key = hashlib.sha256(f"{content_hash(tower_weights(clip.model, images=True))} {dtype}\n".encode())
+    images = (view_of(clip.model), clip.mean, clip.std)
+    key = fingerprint(clip.model, lambda name: name.split(".")[0] == "visual", dtype, *images)
     for path in once:
         key.update(hashlib.sha256(Path(path).read_bytes()).digest())
     folder = home() / "image-features" if folder is None else Path(folder).expanduser()

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,9 +19,10 @@ from PIL import Image
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.clip.classes import CLASS_LISTS, load_classes
-from hypvision.clip.models import pretrained_tags
+from hypvision.clip.models import create_clip, is_repository, parse_name, pretrained_tags
 from hypvision.clip.segmentation.official import segmenter_names, segmenter_variant
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
+from hypvision.clip.towers import patch_size
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image
 
@@ -52,15 +54,15 @@ class Segmentation(NamedTuple):
         return Image.fromarray(self.labels.astype(np.uint8 if len(self.classes) <= 255 else np.uint16))
 
 
-def clip_options(text: str) -> dict[str, str]:
+def clip_options(text: str) -> dict[str, str | None]:
     """``NAME:PRETRAINED`` as arguments of :func:`~hypvision.clip.models.create_clip`.
 
     Raises:
         HypvisionError: it does not say which weights, and none ship.
     """
-    name, _, tag = text.partition(":")
-    pretrained = tag or (SHIPPED if name == "shapes-s8" else None)
-    if pretrained is None:
+    name, weights = parse_name(text)
+    pretrained = weights or (SHIPPED if name == "shapes-s8" else None)
+    if pretrained is None and not is_repository(name):
         tags = pretrained_tags(name)
         if not tags:
             raise HypvisionError(f"'{name}' has no published weights. Give a file: --clip {name}:FILE.")
@@ -85,11 +87,13 @@ def load_segmenter(
         HypvisionError: files that are missing or do not fit; weights that cannot be downloaded.
     """
     if weights is None:
-        clip = clip or "ViT-B-16:openai"
-        options: dict[str, Any] = dict(clip=clip_options(clip), head=dict(type="similarity"))
-        if options["clip"]["name"] == "shapes-s8":
+        named = clip_options(clip or "ViT-B-16:openai")
+        bundle = create_clip(**named)
+        patch = math.lcm(*patch_size(bundle.model))
+        options: dict[str, Any] = dict(resolution=24 * patch) if 384 % patch else {}  # 336 for patches of 14
+        if named["name"] == "shapes-s8":
             options.update(resolution=96, crop=96, slide=96)
-        return OpenVocabSegmenter(tune="frozen", **options).eval()
+        return OpenVocabSegmenter(bundle, tune="frozen", head=dict(type="similarity"), **options).eval()
     if clip is not None:
         raise HypvisionError("--clip is for segmenting without --weights. Leave out one of the two.")
     found = segmenter_names(network_weights(read(weights), part=None))
@@ -101,7 +105,7 @@ def load_segmenter(
         if size not in _OFFICIAL:
             raise HypvisionError(f"'{weights}' is of another size ({variant}). Give its config with --config.")
         options = dict(_OFFICIAL[size], tune="adapter" if family == "hyperclip" else "frozen")
-    options["clip"] = {k: v for k, v in options.get("clip", {}).items() if k != "pretrained"}  # they are in the file
+    options["clip"] = {**options.get("clip", {}), "load_weights": False}  # they are in the file
     model = OpenVocabSegmenter(**options)
     advice = "Give the --config that it was trained with."
     load_into(model, found, weights, "the segmenter", advice, extra=True)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch.utils.data import Dataset
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
+from hypvision.clip.views import View, first_view
 from hypvision.data.fewshot.layouts import layout_of, load_split
 from hypvision.data.fewshot.pickles import read_pickled_shots
 from hypvision.data.fewshot.shots import draw_shots, take_subset
@@ -24,19 +26,15 @@ require("mmengine", "mm")
 
 from mmengine.registry import DATASETS  # noqa: E402 - after the check that says how to install it
 
-__all__ = ["FewShotDataset", "augmentation", "centre_crop", "intact", "load_cell"]
+__all__ = ["FewShotDataset", "augmentation", "intact", "load_cell"]
 
 
-def augmentation(size: int, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5) -> transforms.Compose:
-    """The benchmark's training transform: random resized crop (bicubic) and flip; gives uint8 (3, size, size)."""
-    crop = transforms.RandomResizedCrop(size, scale=tuple(scale), interpolation=InterpolationMode.BICUBIC)
+def augmentation(view: View, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5) -> transforms.Compose:
+    """The benchmark's training transform: random resized crop and flip, with the size and the interpolation of a view;
+    gives uint8 (3, height, width)."""
+    mode = InterpolationMode(view.interpolation)
+    crop = transforms.RandomResizedCrop(view.size, scale=tuple(scale), interpolation=mode)
     return transforms.Compose([crop, transforms.RandomHorizontalFlip(flip), transforms.PILToTensor()])
-
-
-def centre_crop(size: int) -> transforms.Compose:
-    """Its test transform: the shorter side to ``size`` (bicubic), the centre of it; gives uint8 (3, size, size)."""
-    resize = transforms.Resize(size, interpolation=InterpolationMode.BICUBIC)
-    return transforms.Compose([resize, transforms.CenterCrop(size), transforms.PILToTensor()])
 
 
 def load_cell(
@@ -93,10 +91,13 @@ def intact(items: Sequence[Item]) -> list[Item]:
 class FewShotDataset(Dataset):
     """Samples ``dict(inputs=uint8 (3, size, size), label=int, index=int)``.
 
+    Images are resized as the model sees them that the data meets (:func:`hypvision.clip.views.show_to`); before that as
+    OpenAI's CLIP does: the shorter side, bicubic, and the centre cut out.
+
     Args:
         root, name, shots, seed, subset, pickles, repeat: see :func:`load_cell`; test images are never drawn.
         part: ``"train"``, ``"val"`` or ``"test"``.
-        size: side of the images in pixels.
+        size: side of the images in pixels; None: that of the model.
         augment: the training transform; default: for ``"train"``.
         scale, flip: of the training transform, see :func:`augmentation`.
         skip_broken: leave out images that cannot be read, with a warning that names them; each is read once for that.
@@ -113,7 +114,7 @@ class FewShotDataset(Dataset):
         shots: int | None = 16,
         seed: int = 1,
         subset: str = "all",
-        size: int = 224,
+        size: int | None = None,
         augment: bool | None = None,
         scale: tuple[float, float] = (0.08, 1.0),
         flip: float = 0.5,
@@ -133,7 +134,7 @@ class FewShotDataset(Dataset):
             raise HypvisionError(f"The data set '{name}' has no images for '{part}' ({subset} classes).")
         augment = part == "train" if augment is None else augment
         self.size, self.scale, self.flip, self.augment = size, (scale[0], scale[1]), flip, augment
-        self.transform = augmentation(size, scale, flip) if augment else centre_crop(size)
+        self.view = first_view(size)
         self.features: torch.Tensor | None = None
         self.root, self.labels = root, [item.label for item in self.items]
         layout = layout_of(name, root)
@@ -149,20 +150,26 @@ class FewShotDataset(Dataset):
     @property
     def description(self) -> str:
         """How the images are viewed."""
-        return f"{self.size} {self.scale} {self.flip}" if self.augment else f"{self.size}"
+        return f"{self.view} {self.scale} {self.flip}" if self.augment else f"{self.view}"
+
+    @property
+    def transform(self) -> Callable[[Image.Image], torch.Tensor]:
+        """Of each image."""
+        return augmentation(self.view, self.scale, self.flip) if self.augment else self.view
 
     def viewed(self, augment: bool) -> FewShotDataset:
         """The same images, augmented or not; not by their features."""
         other = copy.copy(self)
         other.augment, other.features = augment, None
-        other.transform = augmentation(self.size, self.scale, self.flip) if augment else centre_crop(self.size)
         return other
 
     def whole_part(self, part: str) -> FewShotDataset | None:
         """All ``"val"`` or ``"test"`` images of the same classes; None where there are none."""
         if not load_cell(shots=None, **self.cell).part(part):
             return None
-        return FewShotDataset(part=part, shots=None, size=self.size, skip_broken=self.skip_broken, **self.cell)
+        other = FewShotDataset(part=part, shots=None, size=self.size, skip_broken=self.skip_broken, **self.cell)
+        other.view = self.view
+        return other
 
     def use_features(self, features: torch.Tensor) -> None:
         """Give features (V, N, d), a view by chance, in place of images."""

@@ -1,0 +1,128 @@
+"""What a file is that cannot be read as a checkpoint, by its bytes: what is intact is named, and not called damaged."""
+
+from __future__ import annotations
+
+import pickletools
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Kind", "kind_of"]
+
+
+class Kind(NamedTuple):
+    """A kind of file.
+
+    Attributes:
+        name: to complete "it is ...".
+        advice: a sentence on what to do with it.
+        read: whether :func:`hypvision.checkpoints.read.read_file` takes files of this kind.
+    """
+
+    name: str
+    advice: str = "Give a safetensors file, or one of torch.save."
+    read: bool = False
+
+
+_UNPACK = "Unpack it, and give the checkpoint that is in it."
+_CONVERT = "Load it with the library that wrote it, and save its weights as a dict of tensors with torch.save."
+_STATE = "Save the weights alone, with torch.save(model.state_dict(), path)."
+_TORCH_SAVE = (
+    b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the number that torch.save wrote first before it wrote zip files
+)
+
+# (place of the bytes, the bytes, the kind)
+_FIRST_BYTES = (
+    (0, b"\x89HDF\r\n\x1a\n", Kind("an HDF5 file, as Keras writes them", _CONVERT)),
+    (0, b"\x93NUMPY", Kind("an array of NumPy (.npy)", _CONVERT)),
+    (0, b"GGUF", Kind("a GGUF file, as llama.cpp takes them", _CONVERT)),
+    (4, b"TFL3", Kind("a model of TensorFlow Lite", _CONVERT)),
+    (4, b"PTMF", Kind("a mobile model of PyTorch in flatbuffers", _STATE)),
+    (0, b"PAR1", Kind("a Parquet table")),
+    (0, b"ARROW1", Kind("an Arrow table")),
+    (0, b"\x1f\x8b", Kind("a gzip archive", _UNPACK)),
+    (0, b"BZh", Kind("a bzip2 archive", _UNPACK)),
+    (0, b"\xfd7zXZ\x00", Kind("an xz archive", _UNPACK)),
+    (0, b"\x28\xb5\x2f\xfd", Kind("a zstd archive", _UNPACK)),
+    (0, b"7z\xbc\xaf\x27\x1c", Kind("a 7z archive", _UNPACK)),
+    (0, b"Rar!", Kind("a rar archive", _UNPACK)),
+    (257, b"ustar", Kind("a tar archive", _UNPACK)),
+    (0, b"\x89PNG", Kind("a PNG image")),
+    (0, b"\xff\xd8\xff", Kind("a JPEG image")),
+    (0, b"GIF8", Kind("a GIF image")),
+    (0, b"%PDF", Kind("a PDF document")),
+    (0, _TORCH_SAVE, Kind("a Python pickle, as torch.save wrote it before PyTorch 1.6", read=True)),
+)
+
+
+def kind_of(path: str | Path) -> Kind | None:
+    """The kind of a file, by its bytes and not by its name; None if they are those of no kind that is known here."""
+    with open(path, "rb") as file:
+        start = file.read(4096)
+    for place, magic, kind in _FIRST_BYTES:
+        if start.startswith(magic, place):
+            return kind
+    if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return _zip_kind(path)
+    if len(start) > 1 and start[0] == 0x80 and start[1] <= 5:
+        return _pickle_kind(path, start[1])
+    if len(start) > 2 and start[0] == 0x08 and start[2] == 0x12:  # a protocol buffer: a version, then a text
+        return Kind("a protocol buffer, as ONNX and TensorFlow write them", _CONVERT)
+    return _text_kind(start, path)
+
+
+def _zip_kind(path: str | Path) -> Kind:
+    saved = Kind("a zip archive, as torch.save writes it", read=True)
+    if not zipfile.is_zipfile(path):  # its table of contents, which stands last, is not there
+        return saved
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    inner = {name.partition("/")[2] for name in names}  # PyTorch writes everything below one folder
+    if "data.pkl" in inner:
+        return saved._replace(name="a TorchScript archive") if "constants.pkl" in inner else saved
+    if inner & {"archive_format", "serialized_exported_program.json"} or "serialized_exported_program.json" in names:
+        return Kind("a program of torch.export", _STATE)
+    if "model.json" in inner:
+        return Kind("a TorchScript archive of PyTorch 1.1 or older", _STATE)
+    if names and all(name.endswith(".npy") for name in names):
+        return Kind("an archive of NumPy arrays (.npz)", _CONVERT)
+    if "model.weights.h5" in names:
+        return Kind("a Keras archive (.keras)", _CONVERT)
+    return Kind(f"a zip archive of {_listed(names)}", _UNPACK)
+
+
+def _listed(names: Iterable[str]) -> str:
+    first = sorted(names)[:3]
+    return ", ".join(f"'{name}'" for name in first) or "nothing"
+
+
+def _pickle_kind(path: str | Path, protocol: int) -> Kind:
+    try:
+        with open(path, "rb") as file:
+            for _ in pickletools.genops(file):  # reads the instructions and follows none
+                pass
+    except ValueError:  # it ends early, or arrays lie among the instructions
+        return Kind("a Python pickle", _CONVERT, read=protocol <= 2)  # torch.save writes protocol 2
+    return Kind("a Python pickle that torch.save did not write", _CONVERT)
+
+
+def _text_kind(start: bytes, path: str | Path) -> Kind | None:
+    try:
+        text = start.decode()
+    except UnicodeDecodeError as error:
+        if error.end < len(start):  # else the 4096 bytes end inside a letter
+            return None
+        text = start[: error.start].decode()
+    if not text or any(letter < " " and letter not in "\t\n\r\f" for letter in text):
+        return None
+    if text.startswith("version https://git-lfs"):
+        return Kind("a Git LFS pointer instead of the file (run: git lfs pull)", "Or download the file itself.")
+    text = text.lstrip()
+    if text.startswith("<"):
+        return Kind("a web page, such as the error page of a download", "Download the file again.")
+    if text.startswith(("{", "[")):
+        if '"weight_map"' in Path(path).read_text(errors="replace"):
+            return Kind("the table of weights that are split into several files", "Join them in one file.")
+        return Kind("a JSON text")
+    return Kind("a text")

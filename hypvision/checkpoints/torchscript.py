@@ -1,0 +1,106 @@
+"""TorchScript archives, as OpenAI published CLIP: the tensors of their modules are read, and none of their code is run.
+
+``torch.jit.save`` writes a zip archive like that of ``torch.save``, whose pickle holds modules in place of a dict. The
+classes of these modules are in the archive as code. PyTorch can only run them, so its restricted reader refuses an
+archive that has ``constants.pkl``. Here that reader gets the archive with this one name changed (in memory), and an
+inert record in place of each class.
+"""
+
+from __future__ import annotations
+
+import mmap
+import pickletools
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["ScriptModule", "class_names", "is_torchscript", "opened", "script_weights", "stand_ins"]
+
+_MARK, _HIDDEN = b"/constants.pkl", b"/constants.hid"
+_LONGEST_NAMES = 2**26  # characters of all names together; a module that contains itself has endless ones
+
+
+class ScriptModule:
+    """In place of every class of an archive: the attributes of a module, which do nothing."""
+
+    attributes: dict[Any, Any] = {}
+
+    def __setstate__(self, state: Any) -> None:
+        self.attributes = state if isinstance(state, dict) else {}  # of a class with a state of its own: no weights
+
+
+def _value(value: Any, *_: Any) -> Any:
+    """In place of the functions that give a list or dict its type in TorchScript."""
+    return value
+
+
+def _names(path: str | Path) -> tuple[str, set[str]]:
+    """The folder that an archive of PyTorch has everything in, and the names below it."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    folder = names[0].partition("/")[0] if names else ""
+    return folder, {name.removeprefix(f"{folder}/") for name in names}
+
+
+def is_torchscript(path: str | Path) -> bool:
+    """Whether a file is a TorchScript archive of PyTorch 1.2 or newer."""
+    return zipfile.is_zipfile(path) and {"data.pkl", "constants.pkl"} <= _names(path)[1]
+
+
+def class_names(path: str | Path) -> set[str]:
+    """The full names of the classes of the modules in a TorchScript archive."""
+    with zipfile.ZipFile(path) as archive:
+        pickled = archive.read(f"{_names(path)[0]}/data.pkl")
+    used = (argument for code, argument, _ in pickletools.genops(pickled) if code.name == "GLOBAL")
+    return {name.replace(" ", ".") for name in used if name.startswith(("__torch__ ", "__torch__."))}
+
+
+def stand_ins(path: str | Path) -> list[tuple[Any, str]]:
+    """What the names in the pickle of an archive lead to, for :func:`torch.serialization.add_safe_globals`."""
+    lists = ("build_intlist", "build_boollist", "build_doublelist", "build_tensorlist", "restore_type_tag")
+    return [
+        *((ScriptModule, name) for name in class_names(path)),
+        *((_value, f"torch.jit._pickle.{name}") for name in lists),
+    ]
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[mmap.mmap]:
+    """The archive as a file that :func:`torch.load` takes for one of ``torch.save``; the file itself is not changed."""
+    with zipfile.ZipFile(path) as archive:
+        contents = archive.start_dir  # where the table of contents begins
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as content:
+        place = content.find(_MARK, contents)
+        while place >= 0:
+            content[place : place + len(_MARK)] = _HIDDEN
+            place = content.find(_MARK, place)
+        yield content
+
+
+def script_weights(module: Any) -> dict[str, Tensor]:
+    """The tensors of a module and of those in it, by the names that they have in its state dict.
+
+    Attributes that are tensors and no parameters or buffers are among them: what is what stands in the code alone.
+
+    Raises:
+        UnpicklingError: modules that contain one another.
+    """
+    found: dict[str, Tensor] = {}
+    left, rest = _LONGEST_NAMES, [("", module)]
+    while rest:
+        prefix, part = rest.pop()
+        for name, value in part.attributes.items():
+            full = f"{prefix}{name}"
+            left -= len(full)
+            if left < 0:
+                raise UnpicklingError("unsupported GLOBAL __torch__ of modules that contain one another")
+            if isinstance(value, ScriptModule):
+                rest.append((f"{full}.", value))
+            elif isinstance(value, Tensor):
+                found[full] = value
+    return found

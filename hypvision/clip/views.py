@@ -1,0 +1,86 @@
+"""How a CLIP sees an image: the size, the resizing and the interpolation that its weights were trained with.
+
+open_clip keeps this with each set of weights; 57 of its 196 are not "shorter side, bicubic". Here it goes with the
+model (:func:`view_of`), and data sets that show images to a model take it from there (:func:`show_to`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.transforms import functional as F
+
+from hypvision.errors import HypvisionError
+
+__all__ = ["View", "show_to", "view_of"]
+
+
+@dataclass(frozen=True)
+class View:
+    """A test transform without the normalisation, as open_clip has it.
+
+    Attributes:
+        size: (height, width) in pixels; one number for a square.
+        interpolation: ``"bicubic"`` or ``"bilinear"``.
+        resize_mode: ``"shortest"``: the image covers the size, and its centre is cut out; ``"longest"``: it fits into
+            the size, and the rest is filled; ``"squash"``: its shape becomes that of the size.
+        fill_color: from 0 to 255, of the rest.
+
+    Raises:
+        HypvisionError: another interpolation or mode.
+    """
+
+    size: tuple[int, int] = (224, 224)
+    interpolation: str = "bicubic"
+    resize_mode: str = "shortest"
+    fill_color: int = 0
+
+    def __post_init__(self) -> None:
+        size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
+        object.__setattr__(self, "size", size * 2 if len(size) == 1 else size)
+        if self.interpolation == "random":  # of a training; images are tested with this
+            object.__setattr__(self, "interpolation", "bicubic")
+        for field, known in (
+            ("interpolation", ("bicubic", "bilinear")),
+            ("resize_mode", ("shortest", "longest", "squash")),
+        ):
+            if getattr(self, field) not in known:
+                raise HypvisionError(f"{field}={getattr(self, field)!r} is none of {', '.join(known)}.")
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """uint8 (3, height, width) of an RGB image."""
+        mode, (height, width) = F.InterpolationMode(self.interpolation), self.size
+        if self.resize_mode == "squash":
+            image = F.resize(image, [height, width], mode)
+        elif self.resize_mode == "shortest" and height == width:
+            image = F.resize(image, [height], mode)
+        else:
+            choose = min if self.resize_mode == "shortest" else max
+            ratio = choose(image.height / height, image.width / width)
+            image = F.resize(image, [round(image.height / ratio), round(image.width / ratio)], mode)
+            across, down = max(0, width - image.width), max(0, height - image.height)
+            image = F.pad(image, [across // 2, down // 2, (across + 1) // 2, (down + 1) // 2], fill=self.fill_color)
+        return F.pil_to_tensor(F.center_crop(image, [height, width]))
+
+
+def view_of(model: nn.Module) -> View:
+    """How an open_clip model sees images: as its weights were trained, or what OpenAI's were where it does not say."""
+    visual = model.visual
+    about = {"size": getattr(visual, "image_size", None), **getattr(visual, "preprocess_cfg", {})}
+    return View(**{field.name: about[field.name] for field in fields(View) if about.get(field.name) is not None})
+
+
+def show_to(dataset: Any, model: nn.Module) -> None:
+    """Let a data set with a ``view`` show its images as a model sees them; its own ``size``, if it has one, stays."""
+    if hasattr(dataset, "view"):
+        found = view_of(model)
+        dataset.view = found if dataset.size is None else replace(found, size=dataset.size)
+
+
+def first_view(size: int | Sequence[int] | None) -> View:
+    """The view of a data set that no model has told its own."""
+    return View() if size is None else View(size=size)
