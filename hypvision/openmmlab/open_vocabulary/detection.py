@@ -236,7 +236,7 @@ class OpenVocabCocoDataset(CocoDataset):
     """An annotation file of COCO's format and a class list.
 
     Args:
-        classes: names of categories of the file, in its order; anything that
+        classes: names of categories of the file, in any order; anything that
             :func:`hypvision.clip.classes.load_classes` takes.
         ignore_classes: names that leave the list; their objects have no label, as in open-vocabulary training.
         kwargs: of mmdet's ``CocoDataset``.
