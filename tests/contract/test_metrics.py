@@ -271,10 +271,16 @@ def related(x):
     return hyperlex_correlation(pairs, words, x, Sphere(torch.tensor([1.0, 0.0])))
 
 
+def neighbourhood(x):
+    from hypvision.losses.graph import graph_map
+
+    return graph_map(torch.cdist(x, x), torch.ones(4, 4))
+
+
 FUNCTIONS = {
     "evaluate_retrieval": retrieval, "nearest": neighbours, "recovered_hierarchy": hierarchy, "chain_metrics": chains,
     "chain_metrics, images": images_of_chains, "level_accuracy": levels, "tree_recall": tree, "recall_at": recalled,
-    "kendall_tau": ordered, "hyperlex_correlation": related,
+    "kendall_tau": ordered, "hyperlex_correlation": related, "graph_map": neighbourhood,
 }  # fmt: skip
 NO_NUMBERS_OF_A_MODEL = {
     "lca_heights": "of a tree", "read_hyperlex": "a file", "read_tree": "a file", "order_aware_recall": "of texts",
@@ -291,6 +297,21 @@ def test_every_function_that_measures_has_a_case():
     assert public - {name.partition(",")[0] for name in FUNCTIONS} == set(NO_NUMBERS_OF_A_MODEL)
 
 
+def test_an_image_whose_embedding_is_not_finite_is_named(tmp_path):
+    from PIL import Image
+
+    from hypvision.inference.sources import Sources
+    from hypvision.tasks.embedding import Embedder, embed_images
+
+    paths = [tmp_path / f"{name}.png" for name in "ab"]
+    for path in paths:
+        Image.new("RGB", (4, 4)).save(path)
+    embedder = Embedder(lambda x: torch.tensor([[1.0], [NAN]])[: len(x)], lambda image: torch.zeros(3), "cosine", "")
+    assert len(embed_images(embedder, paths[:1])) == len(Sources(tuple(paths[:1]))) == 1
+    with pytest.raises(HypvisionError, match=r"b\.png' is not finite"):
+        embed_images(embedder, paths)
+
+
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_name_the_row_that_is_not_finite(name, value):
@@ -298,6 +319,7 @@ def test_functions_name_the_row_that_is_not_finite(name, value):
     FUNCTIONS[name](x)
     x[2, 0] = value
     rows = {"chain_metrics, images": "1", "level_accuracy": "1", "hyperlex_correlation": "dog"}
+    rows["graph_map"] = "node 0"
     row = rows.get(name, "[23]")
     with pytest.raises(HypvisionError, match=rf"{row}'?.* is not finite"):
         FUNCTIONS[name](x)
