@@ -15,7 +15,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["HypvisionError", "did_you_mean", "explain_os_error", "guard", "how_to_install", "require"]
+__all__ = [
+    "HypvisionError",
+    "did_you_mean",
+    "explain_os_error",
+    "guard",
+    "how_to_install",
+    "require",
+    "require_finite",
+]
 
 
 # What a path or its disk can be wrong with; other system errors are bugs.
@@ -77,6 +85,30 @@ def require(module: str, extra: str) -> ModuleType:
         raise HypvisionError(
             f"This needs the package '{package}', which is not installed. {how_to_install(extra)}"
         ) from error
+
+
+def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
+    """Refuse numbers that are NaN or infinite, of which a metric would look like any other.
+
+    Args:
+        values: a tensor or an array, rows first.
+        named: what they are, as the subject of a sentence; or what row ``i`` is.
+
+    Raises:
+        HypvisionError: there are such numbers; of rows the first is named.
+    """
+    import torch
+
+    finite = torch.as_tensor(values).isfinite()
+    if finite.all():
+        return
+    bad = (~finite.reshape(len(finite), -1).all(1)).nonzero().flatten() if finite.dim() else [0]
+    subject = named(int(bad[0])) if callable(named) else named
+    more = f", and neither are {len(bad) - 1} more" if callable(named) and len(bad) > 1 else ""
+    raise HypvisionError(
+        f"{subject} is not finite (NaN or infinite){more}: the weights are damaged or have diverged, or the precision "
+        "is too low. Take other weights, or float32 (without --amp)."
+    )
 
 
 def explain_os_error(error: OSError) -> str | None:

@@ -1,10 +1,12 @@
 """The page on scaling laws does what it says: its code runs, its commands are read, its links and images exist."""
 
+import csv
 import re
 import shlex
 from pathlib import Path
 
 from hypvision.cli import parser_of
+from hypvision.scaling.claims import claims_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "scaling.md").read_text(encoding="utf-8")
@@ -33,3 +35,27 @@ def test_links_and_pictures_are_there():
     assert any(target.endswith(".png") for target in targets)
     for target in targets:
         assert (DOCS / target).is_file(), target
+
+
+def verdicts():
+    """The table of claims that the committed rows give."""
+
+    def value(text):
+        return None if text == "" else text == "True" if text in ("True", "False") else float(text)
+
+    with (DOCS.parent / "configs/scaling/results/fig4.csv").open(newline="") as file:
+        rows = [
+            {key: text if key in ("distribution", "shortened") else value(text) for key, text in row.items()}
+            | {key: int(row[key]) for key in ("m", "n", "replicate")}
+            for row in csv.DictReader(file)
+        ]
+    lines = ["| figure | claim | paper | here | verdict |", "|---|---|---|---|---|"]
+    for figure in ("fig3", "fig4", "fig5", "fig6"):
+        for claim in claims_of(figure, rows):
+            verdict = str(claim).partition(":")[0]
+            lines.append(f"| {figure} | {claim.statement} | {claim.paper} | {claim.ours} | {verdict} |")
+    return "\n".join(lines)
+
+
+def test_verdicts_are_those_of_the_committed_rows():
+    assert f"\n{verdicts()}\n" in PAGE

@@ -195,10 +195,11 @@ def test_a_correct_annotation_without_masks_is_not_blamed(tmp_path):
 
 
 def test_nothing_detected_is_a_precision_of_zero(tmp_path, caplog):
-    from mmdet.evaluation import CocoMetric
+    import hypvision.openmmlab.datasets.detection  # noqa: F401 - reads annotation files in the metric, too
+    from hypvision.openmmlab.coco_metric import CheckedCocoMetric
 
     coco(tmp_path)
-    metric = CocoMetric(str(tmp_path / "annotations/val.json"))
+    metric = CheckedCocoMetric(str(tmp_path / "annotations/val.json"))
     metric.dataset_meta = dict(classes=CLASSES)
     nothing = dict(img_id=0, bboxes=np.zeros((0, 4)), scores=np.zeros(0), labels=np.zeros(0, int))
     assert metric.compute_metrics([({}, nothing)])["bbox_mAP"] == 0

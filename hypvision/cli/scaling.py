@@ -278,12 +278,13 @@ def _run_fit(args: Namespace, path: str) -> None:
     fit = loss_fit(read_losses(path))
     write_table(
         Path(args.out, f"{Path(path).stem}_fit.csv"),
-        [{"group": group, "exponent": fit.exponent, "error": fit.error, "factor": fit.factor, "offset": offset}
-         for group, offset in fit.offsets.items()],
+        [{"group": group, "exponent": fit.exponent, "error": fit.error, "free_error": fit.free_error,
+          "factor": fit.factor, "offset": offset} for group, offset in fit.offsets.items()],
     )  # fmt: skip
     print(
         f"{path}: {fit.points} losses, L = {fit.factor:.5g} / m^{fit.exponent:.4f} + B, error of the exponent "
-        f"{fit.error:.4f}, mean squared error {fit.mse:.3g} (paper: {LOSS_FIT[0]} ± {LOSS_FIT[1]}, A = {LOSS_FIT[2]})"
+        f"{fit.error:.4f} by the paper's formula, {fit.free_error:.4f} with the offsets free (as SciPy's curve_fit), "
+        f"mean squared error {fit.mse:.3g} (paper: {LOSS_FIT[0]} ± {LOSS_FIT[1]} by its formula, A = {LOSS_FIT[2]})"
     )
     for group, offset in fit.offsets.items():
         print(f"  B of {group}: {offset:.3f}")

@@ -189,7 +189,8 @@ def test(
             classification, each image and its mirror image.
         cfg_options: changes of the config, see :func:`load_config`.
         launcher: as for :func:`train`.
-        allow_nonfinite: measure weights that are NaN or infinite all the same.
+        allow_nonfinite: measure weights that are NaN or infinite all the same; predictions of them that are not finite
+            make the numbers NaN.
         verbose: as for :func:`train`.
 
     Returns:
@@ -226,6 +227,9 @@ def test(
         console = None if verbose else ConsoleHook()
         runner = _build_runner(config, console, of_training=False)
         _check_weights(runner, str(weights), allow_nonfinite=allow_nonfinite)
+        if allow_nonfinite:
+            for metric in runner.test_loop.evaluator.metrics:
+                metric.allow_nonfinite = True
         try:
             return runner.test()
         finally:

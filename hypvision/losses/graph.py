@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hypvision.errors import require_finite
+
 __all__ = ["average_distortion", "complete_tree", "graph_map", "neighbour_loss", "tree_distances"]
 
 
@@ -93,8 +95,10 @@ def graph_map(distances: Tensor, edges: Tensor) -> float:
 
     Raises:
         ValueError: the shapes differ or are not square, or there is no edge.
+        HypvisionError: a distance is not finite.
     """
     _square(distances, edges, "edges")
+    require_finite(distances, lambda row: f"A distance of node {row}")
     edges = edges.bool().clone()
     edges.fill_diagonal_(False)
     if not edges.any():

@@ -5,11 +5,14 @@ Importing this module imports mmseg, and puts :class:`LabelMapIoUMetric` in the 
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
@@ -18,22 +21,36 @@ from mmseg.registry import METRICS
 from PIL import Image
 
 from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.engine.metrics import Metric
 from hypvision.files import below, replacing
 from hypvision.images import output_names
 
 __all__ = ["LabelMapIoUMetric", "LabelMapNamesHook"]
 
+_SCORES = ("seg_logits", "pred_sem_seg")
+
 
 @METRICS.register_module(name="IoUMetric", force=True)
-class LabelMapIoUMetric(IoUMetric):
+class LabelMapIoUMetric(Metric, IoUMetric):
     """mmseg's metric; its label maps appear complete or not at all, never through a link, and one for each image, also
-    where several have one name. They have 16 bits where 8 do not suffice."""
+    where several have one name. They have 16 bits where 8 do not suffice.
+
+    A class without a pixel in the truth is told: mmseg leaves it out of means if it was not predicted either, and
+    counts it as 0 in ``mIoU`` if it was. Without any truth all numbers are NaN.
+    """
 
     map_names: dict[str, str] | None = None
     """Path of an image -> name of its map; None: that of the image."""
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """As in mmseg."""
+        """As in mmseg.
+
+        Raises:
+            HypvisionError: the logits of an image, where the samples have them, are not finite; names the image.
+        """
+        for sample in data_samples:
+            if not all(self.check(sample[key]["data"][None], "A logit", [sample]) for key in _SCORES if key in sample):
+                return
         folder, self.output_dir = self.output_dir, None
         try:
             super().process(data_batch, data_samples)
@@ -50,6 +67,19 @@ class LabelMapIoUMetric(IoUMetric):
             name = Path(path).stem if self.map_names is None else self.map_names[path]
             with replacing(below(folder, f"{name}.png")) as temporary:
                 Image.fromarray(labels.astype(depth)).save(temporary)
+
+    def compute_metrics(self, results: list) -> dict[str, float]:
+        """As in mmseg."""
+        if self.format_only:
+            return super().compute_metrics(results)
+        names = self.dataset_meta["classes"]
+        results = results or [(torch.zeros(len(names)),) * 4]
+        truth = sum(label for *_, label in results)
+        self.without_truth = [name for name, count in zip(names, truth) if not count]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of NumPy, on means of nothing
+            found = super().compute_metrics(results)
+        return found if truth.any() else dict.fromkeys(found, math.nan)  # whatever nan_to_num says
 
 
 RUN_HOOKS.append("LabelMapNamesHook")

@@ -70,4 +70,10 @@ def _prepare_segmentation(config: Config) -> None:
     prepare_model(config)
 
 
-PREPARATIONS.update(mmdet=prepare_model, mmseg=_prepare_segmentation)
+def _prepare_detection(config: Config) -> None:
+    import hypvision.openmmlab.datasets.detection  # noqa: F401 - checked annotation files and metric; imports mmdet
+
+    prepare_model(config)
+
+
+PREPARATIONS.update(mmdet=_prepare_detection, mmseg=_prepare_segmentation)

@@ -9,17 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hypvision.scaling import published
+from hypvision.scaling.estimates import Estimate, difference, every, mean
 from hypvision.scaling.experiments import LARGE_FEATURES, WIDTHS
-from hypvision.scaling.fits import JointFit, PowerLaw, power_law
+from hypvision.scaling.fits import JointFit, PowerLaw, power_law, slope
 from hypvision.scaling.measures import random_overlaps
 
 __all__ = ["Claim", "Exponent", "claims_of", "claims_of_language_models", "clean_exponents", "exponents"]
 
 Row = dict[str, Any]
+ABOUT_ONE = (0.75, 1.25)
 
 
 class Claim(NamedTuple):
-    """A statement of the paper, its number, ours, and whether it held; None if the points do not tell."""
+    """A statement of the paper, its number, ours, and whether it held; None if the points do not tell.
+
+    Each is put as numbers within bounds and judged by their intervals, see :mod:`hypvision.scaling.estimates`. ± is a
+    standard error.
+    """
 
     statement: str
     paper: str
@@ -27,7 +33,7 @@ class Claim(NamedTuple):
     held: bool | None
 
     def __str__(self) -> str:
-        verdict = {True: "held", False: "not held", None: "open"}[self.held]
+        verdict = {True: "held", False: "refuted", None: "open"}[self.held]
         return f"{verdict}: {self.statement} (paper: {self.paper}; here: {self.ours})"
 
 
@@ -52,6 +58,14 @@ class Exponent(NamedTuple):
     def error(self) -> float:
         """The larger of the two errors."""
         return max(self.error_fit, self.error_seeds or 0.0)
+
+    @property
+    def estimate(self) -> Estimate:
+        """The mean, with the error that says less at its degrees of freedom."""
+        errors = [Estimate(self.mean, self.error_fit, self.fits[0].points - 2)]
+        if self.error_seeds is not None:
+            errors.append(Estimate(self.mean, self.error_seeds, len(self.fits) - 1))
+        return max(errors, key=Estimate.margin)
 
 
 def exponents(rows: Sequence[Row]) -> dict[tuple[str, float, float, float], Exponent]:
@@ -94,10 +108,23 @@ def _show(value: Exponent) -> str:
     return f"{value.mean:.2f} ± {value.error:.2f}"
 
 
-def _steeper(one: Exponent, other: Exponent) -> bool | None:
-    """Whether the first exponent is above the second; None if they are within two of their errors."""
-    apart = one.mean - other.mean
-    return None if abs(apart) <= 2 * math.hypot(one.error, other.error) else apart > 0
+def _steeper(one: Exponent, other: Exponent, among: int = 1) -> bool | None:
+    return difference(one.estimate, other.estimate).within(least=0, among=among)
+
+
+def _more(one: float, other: float) -> float:
+    """The share of the first in the sum of two: above 1/2 if it is the larger, whatever their units."""
+    return one / (one + other)
+
+
+def _near(statement: str, values: str, pairs: Sequence[tuple[Estimate | float, float]], most: float) -> Claim | None:
+    """The claim that ours are the paper's: the mean absolute difference is below ``most``."""
+    if not pairs:
+        return None
+    found = mean([ours.off(paper) if isinstance(ours, Estimate) else abs(ours - paper) for ours, paper in pairs])
+    apart = statistics.fmean(abs((ours.value if isinstance(ours, Estimate) else ours) - paper) for ours, paper in pairs)
+    shown = f"mean absolute difference {apart:.3f} ± {found.error:.3f}"
+    return Claim(statement, f"{len(pairs)} {values}", shown, found.within(most=most))
 
 
 def _quick(rows: Sequence[Row]) -> list[Claim | None]:
@@ -107,12 +134,15 @@ def _quick(rows: Sequence[Row]) -> list[Claim | None]:
     if not half[-1] or not half[1]:
         return []
     told = strong is not None and weak is not None
+    widths = [row["m"] for row in rows if row["decay"] > 0]
+    grown, cut = mean(half[-1]), mean(half[1])
+    growing = slope(widths, half[1]).within(least=0) if len(set(widths)) > 1 else None
     return [
         Claim(
             "growth represents all features, decay a share that grows with the width",
             "phi_1/2 = 1, and about m/n or somewhat more",
             f"phi_1/2 = {min(half[-1]):.2f} or more, and {min(half[1]):.2f} to {max(half[1]):.2f}",
-            min(half[-1]) > 0.95 and max(half[1]) < 0.6,
+            every((grown.within(least=0.95), cut.within(most=0.6), growing)),
         ),
         Claim(
             "the loss falls faster with the width in strong superposition",
@@ -130,7 +160,8 @@ def _fig1(rows: Sequence[Row]) -> list[Claim | None]:
         paper = published.LARGE_EXPONENTS.get((name, decay))
         if decay < 0:
             statement = f"strong superposition, {name} frequencies: the exponent is about 1"
-            claims.append(Claim(statement, f"{paper:.2f}", _show(value), abs(value.mean - 1) < 0.25))
+            held = value.estimate.within(*ABOUT_ONE)
+            claims.append(Claim(statement, f"{paper:.2f}", _show(value), held))
         else:
             strong = found.get((name, alpha, density, -1.0))
             steeper = None if strong is None else _steeper(strong, value)
@@ -151,37 +182,30 @@ def _fig3(rows: Sequence[Row]) -> list[Claim | None]:
     ]
     return [
         Claim("growth of 0.556 or more represents all features", "phi_1/2 >= 0.99", f">= {min(grown):.3f}",
-              min(grown) >= 0.98) if grown else None,
+              mean(grown).within(least=0.98)) if grown else None,
         Claim("decay of 0.556 or more leaves about m features", f"phi_1/2 = {min(its):.1f} to {max(its):.1f} m/n",
-              f"{min(cut):.1f} to {max(cut):.1f} m/n", min(cut) > 0.5 and max(cut) < 3) if cut else None,
-        Claim("phi_1/2 at alpha = 1 by decay and width", f"{len(pairs)} values of Figure 3",
-              f"mean absolute difference {statistics.mean(abs(a - b) for a, b in pairs):.3f}",
-              statistics.mean(abs(a - b) for a, b in pairs) < 0.1) if pairs else None,
+              f"{min(cut):.1f} to {max(cut):.1f} m/n", mean(cut).within(0.5, 3)) if cut else None,
+        _near("phi_1/2 at alpha = 1 by decay and width", "values of Figure 3", pairs, most=0.1),
     ]  # fmt: skip
 
 
 def _fig4(rows: Sequence[Row]) -> list[Claim | None]:
     found = {(key[1], key[3]): value for key, value in exponents(rows).items() if key[2] == 0}
     same = all(row["n"] == 1000 for row in rows)
-    pairs = [(v.mean, published.EXPONENTS[key]) for key, v in found.items() if same and key in published.EXPONENTS]
+    pairs = [(v.estimate, published.EXPONENTS[key]) for key, v in found.items() if same and key in published.EXPONENTS]
     flat = [value for (alpha, decay), value in found.items() if decay < -0.5 and alpha <= 1]
     r2 = [value.r2 for (_, decay), value in found.items() if decay < -0.5]
-    steeper = [
-        _steeper(found[alpha, -decay], value) for (alpha, decay), value in found.items() if (alpha, -decay) in found
-        and decay > 0
-    ]  # fmt: skip
+    both = [(found[alpha, -decay], v) for (alpha, decay), v in found.items() if decay > 0 and (alpha, -decay) in found]
+    steeper = [_steeper(growth, decay, len(both)) for growth, decay in both]
     return [
         Claim("strong superposition (decay < -0.5), alpha <= 1: the exponent is about 1", "0.83 to 1.24",
               f"{min(v.mean for v in flat):.2f} to {max(v.mean for v in flat):.2f}",
-              all(0.7 < v.mean < 1.45 for v in flat)) if flat else None,
+              mean([v.estimate.off(1) for v in flat]).within(most=0.35)) if flat else None,
         Claim("strong superposition: the loss is a power of the width", "R2 = 0.963 to 0.986 in Figure 1",
-              f"R2 = {min(r2):.3f} to {max(r2):.3f}", min(r2) > 0.9) if r2 else None,
+              f"R2 = {min(r2):.3f} to {max(r2):.3f}", mean(r2).within(least=0.9)) if r2 else None,
         Claim("growth gives a steeper law than as much decay", "at every alpha",
-              f"at {steeper.count(True)} of {len(steeper)} settings, by more than two errors",
-              False if False in steeper else None if None in steeper else True) if steeper else None,
-        Claim("exponents by alpha and decay", f"{len(pairs)} values of Figure 4",
-              f"mean absolute difference {statistics.mean(abs(a - b) for a, b in pairs):.2f}",
-              statistics.mean(abs(a - b) for a, b in pairs) < 0.2) if pairs else None,
+              f"at {steeper.count(True)} of {len(steeper)} settings", every(steeper)) if steeper else None,
+        _near("exponents by alpha and decay", "values of Figure 4", pairs, most=0.2),
     ]  # fmt: skip
 
 
@@ -198,31 +222,35 @@ def clean_exponents(rows: Sequence[Row]) -> dict[tuple[float, float], Exponent]:
 def _fig5(rows: Sequence[Row]) -> list[Claim | None]:
     weak = [row for row in rows if row["decay"] > 0]
     lost, ranked = (
-        [row["loss"] / row[name] for row in weak if (row.get(name) or 0) > 0]
+        [(row["loss"], row[name]) for row in weak if (row.get(name) or 0) > 0]
         for name in ("lost_loss", "unlearned_loss")
     )
-    misses = [value.mean - (alpha - 1) for (alpha, _), value in clean_exponents(rows).items()]
+    misses = [(value.estimate, alpha - 1) for (alpha, _), value in clean_exponents(rows).items()]
+    ours = [value.value - theory for value, theory in misses]
     theirs = [value - (alpha - 1) for (alpha, _), value in published.WEAK_EXPONENTS.items()]
     return [
         Claim("weak superposition: the loss is that of the features whose norm is below 1/2", "ratio about 1",
-              f"median ratio {statistics.median(lost):.2f}", 0.8 < statistics.median(lost) < 1.25) if lost else None,
+              _median_ratio(lost), mean([abs(a / b - 1) for a, b in lost]).within(most=0.25)) if lost else None,
         Claim("it is more than that of the features beyond rank n phi_1/2: some frequent ones are lost",
               "ratio 1.7 and 1.9 by its numbers at alpha 1, m 63, decay 0.556 and 1",
-              f"median ratio {statistics.median(ranked):.2f}", statistics.median(ranked) > 1) if ranked else None,
+              _median_ratio(ranked), mean([_more(a, b) for a, b in ranked]).within(least=0.5)) if ranked else None,
         Claim("weak superposition at the paper's cleanest settings: the exponent is alpha - 1",
               f"off by {min(theirs):+.2f} to {max(theirs):+.2f} in {len(theirs)}",
-              f"off by {min(misses):+.2f} to {max(misses):+.2f} in {len(misses)}",
-              max(map(abs, misses)) < max(map(abs, theirs))) if misses else None,
+              f"off by {min(ours):+.2f} to {max(ours):+.2f} in {len(ours)}",
+              mean([value.off(theory) for value, theory in misses]).within(most=max(map(abs, theirs))))
+        if misses else None,
     ]  # fmt: skip
 
 
+def _median_ratio(pairs: Sequence[tuple[float, float]]) -> str:
+    return f"median ratio {statistics.median(a / b for a, b in pairs):.2f}"
+
+
 def _fig6(rows: Sequence[Row]) -> list[Claim | None]:
-    products = [row["overlap_mean"] * row["m"] for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"]]
-    narrow = [
-        row["overlap_variance"] / random_overlaps(row["m"])[1]
-        for row in rows
-        if row["decay"] < -0.3 and row["strong_rows"] > row["m"] > 1  # all overlaps of one dimension are 1
-    ]
+    strong = [row for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"]]
+    products = [row["overlap_mean"] * row["m"] for row in strong]
+    # All overlaps of one dimension are 1.
+    narrow = [(row["overlap_variance"], random_overlaps(row["m"])[1]) for row in strong if row["m"] > 1]
     pairs = [
         (row["phi_one"], published.NORM_ABOVE_ONE[row["alpha"], row["m"]])
         for row in rows
@@ -232,10 +260,11 @@ def _fig6(rows: Sequence[Row]) -> list[Claim | None]:
     its = [value * 1000 / m for (_, m), value in published.NORM_ABOVE_ONE.items()]
     # Figure 6 shows these three decays.
     steep = [
-        value.mean - 2 * (alpha - 1)
+        (value.estimate, 2 * (alpha - 1))
         for (_, alpha, density, decay), value in exponents(rows).items()
         if alpha >= 1.75 and density == 0 and -0.8 < decay < -0.3
     ]
+    ours = [value.value - theory for value, theory in steep]
     theirs = [
         value - 2 * (alpha - 1)
         for (alpha, decay), value in published.EXPONENTS.items()
@@ -244,17 +273,16 @@ def _fig6(rows: Sequence[Row]) -> list[Claim | None]:
     return [
         Claim("mean squared overlaps of strongly represented rows are about 1/m", "1/m",
               f"{min(products):.2f} to {max(products):.2f} times 1/m, median {statistics.median(products):.2f}",
-              0.8 < statistics.median(products) < 1.1) if products else None,
+              mean([abs(value - 1) for value in products]).within(most=0.2)) if products else None,
         Claim("they vary less than those of random vectors: the rows are spread out", "ratio below 1",
-              f"median ratio {statistics.median(narrow):.2f}", statistics.median(narrow) < 1) if narrow else None,
-        Claim("rows of norm above 1 at decay -1", f"{len(pairs)} values of Figure 6",
-              f"mean absolute difference {statistics.mean(abs(a - b) for a, b in pairs):.3f}",
-              statistics.mean(abs(a - b) for a, b in pairs) < 0.1) if pairs else None,
+              _median_ratio(narrow), mean([_more(a, b) for a, b in narrow]).within(most=0.5)) if narrow else None,
+        _near("rows of norm above 1 at decay -1", "values of Figure 6", pairs, most=0.1),
         Claim("more rows than m are of norm above 1 at decay -1", f"phi_1 = {min(its):.0f} to {max(its):.0f} m/n",
-              f"{min(most):.1f} to {max(most):.1f} m/n", min(most) > 1) if most else None,
+              f"{min(most):.1f} to {max(most):.1f} m/n", mean([_more(x, 1) for x in most]).within(least=0.5))
+        if most else None,
         Claim("strong superposition, skewed frequencies (alpha >= 1.75): the exponent is about 2(alpha - 1)",
-              f"off by {min(theirs):+.2f} to {max(theirs):+.2f}", f"off by {min(steep):+.2f} to {max(steep):+.2f}",
-              statistics.mean(map(abs, steep)) < 0.35) if steep else None,
+              f"off by {min(theirs):+.2f} to {max(theirs):+.2f}", f"off by {min(ours):+.2f} to {max(ours):+.2f}",
+              mean([value.off(theory) for value, theory in steep]).within(most=0.35)) if steep else None,
     ]  # fmt: skip
 
 
@@ -263,31 +291,29 @@ def _fig7(rows: Sequence[Row], width: int) -> list[Claim | None]:
     known = {
         (density, -0.5556, m): value for density, line in published.LINES.items() for m, value in zip(WIDTHS, line)
     } | {(density, decay, 63): value for (density, decay), value in published.DENSITY_LOSSES.items()}
-    pairs = [
-        row["loss"] / known[row["density"], row["decay"], row["m"]]
+    ratios = [
+        (row["loss"] / known[row["density"], row["decay"], row["m"]], 1.0)
         for row in rows
         if row["n"] == 1000 and (row["density"], row["decay"], row["m"]) in known
     ]
     rows = [row for row in rows if row["decay"] == -0.5556]
     lines = {key[2]: value for key, value in exponents(rows).items()}
+    ends = [pick(lines.values(), key=lambda value: value.mean).estimate for pick in (max, min)] if lines else []
+    points = [(row["active"], row["loss"]) for row in rows if row["m"] == width]
     scan: dict[float, list[float]] = {}
-    for row in rows:
-        if row["m"] == width:
-            scan.setdefault(row["active"], []).append(row["loss"])
+    for active, loss in points:
+        scan.setdefault(active, []).append(loss)
     losses = [statistics.mean(scan[active]) for active in sorted(scan)]
     paper = [published.DENSITY_LOSSES[k / 8, -0.5556] for k in (0, 8)]
     rising = sum(a < b for a, b in zip(losses, losses[1:]))
     return [
         Claim("the loss grows with the density of active features", f"m = 63: {paper[0]:.2f} to {paper[1]:.2f}",
               f"m = {width}: {losses[0]:.2f} to {losses[-1]:.2f}, {rising} of {len(losses) - 1} steps up",
-              rising == len(losses) - 1) if len(losses) > 1 else None,
+              slope(*zip(*points)).within(least=0)) if len(losses) > 1 else None,
         Claim("the exponent does not depend on the density", "1.12, 1.12, 1.1",
-              ", ".join(f"{value.mean:.2f}" for _, value in sorted(lines.items())),
-              max(v.mean for v in lines.values()) - min(v.mean for v in lines.values()) < 0.3)
-        if len(lines) > 1 else None,
-        Claim("losses by density, decay and width", f"{len(pairs)} values of Figure 7",
-              f"mean ratio off by {statistics.mean(abs(ratio - 1) for ratio in pairs):.0%}",
-              statistics.mean(abs(ratio - 1) for ratio in pairs) < 0.25) if pairs else None,
+              ", ".join(_show(value) for _, value in sorted(lines.items())),
+              difference(*ends).within(most=0.3)) if len(lines) > 1 else None,
+        _near("losses by density, decay and width, as ratios", "values of Figure 7", ratios, most=0.25),
     ]  # fmt: skip
 
 
@@ -305,19 +331,22 @@ def claims_of_language_models(heads: Sequence[Mapping[str, str]], fit: JointFit 
     """
     claims = []
     if heads:
-        least = min(float(row["norm_min"]) for row in heads)
+        norms = [float(row["norm_min"]) for row in heads]
+        least = math.nan if any(map(math.isnan, norms)) else min(norms)
+        counted = Estimate(least, 0.0)  # of all rows, not of a sample of them
         claims.append(
-            Claim("no row of a head is zero: strong superposition", "least norm > 0", f"{least:.3g}", least > 0)
-        )
+            Claim("no row of a head is zero: strong superposition", "least norm > 0", f"{least:.3g}",
+                  counted.within(least=0))
+        )  # fmt: skip
         paper = power_law(*zip(*itertools.chain(*published.HEAD_OVERLAPS.values())))
         overlaps = [(float(row["m"]), float(row["overlap_mean"])) for row in heads]
         ours = power_law(*zip(*overlaps)) if len({m for m, _ in overlaps}) > 2 else None  # two widths have no error
         claims.append(
             Claim(
                 "mean squared overlaps of the rows of heads fall as 1/m, or faster",
-                f"exponent {paper.exponent:.2f} ± {paper.error:.2f} of the points read off the figure",
-                "fewer than three widths" if ours is None else f"{ours.exponent:.2f} ± {ours.error:.2f}",
-                None if ours is None else ours.exponent >= 1 - 2 * ours.error,
+                f"exponent {paper.estimate} of the points read off the figure",
+                "fewer than three widths" if ours is None else str(ours.estimate),
+                None if ours is None else ours.estimate.within(least=ABOUT_ONE[0]),
             )
         )
     if fit is not None:
@@ -326,8 +355,8 @@ def claims_of_language_models(heads: Sequence[Mapping[str, str]], fit: JointFit 
             Claim(
                 "the losses of language models fall as a power of the width of about 1",
                 f"{exponent:.2f} ± {error:.2f}",
-                f"{fit.exponent:.2f} ± {fit.error:.2f}",
-                abs(fit.exponent - exponent) <= 2 * math.hypot(error, fit.error),
+                str(fit.estimate),
+                fit.estimate.within(*ABOUT_ONE),
             )
         )
     return claims

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor
 
 from hypvision.errors import HypvisionError
+from hypvision.scaling.estimates import Estimate
 
-__all__ = ["JointFit", "PowerLaw", "joint_fit", "power_law"]
+__all__ = ["JointFit", "PowerLaw", "joint_fit", "power_law", "slope"]
 
 
 class PowerLaw(NamedTuple):
@@ -22,6 +24,21 @@ class PowerLaw(NamedTuple):
     r2: float
     factor: float
     points: int
+
+    @property
+    def estimate(self) -> Estimate:
+        """The exponent with its error, which two points do not have."""
+        return Estimate(self.exponent, self.error, self.points - 2)
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
+    """Of the straight line of least squares through two points or more with different ``x``; two have no error."""
+    a, b = (torch.tensor(values, dtype=torch.float64) for values in (x, y))
+    da, db = a - a.mean(), b - b.mean()
+    found = (da @ db / (da @ da)).item()
+    rest = ((db - found * da) ** 2).sum().item()
+    error = math.sqrt(rest / (len(x) - 2) / (da @ da).item()) if len(x) > 2 else math.nan
+    return Estimate(found, error, len(x) - 2)
 
 
 def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
@@ -34,18 +51,20 @@ def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
         raise HypvisionError(f"A power law needs two points or more, got {len(x)} x and {len(y)} y.")
     if not all(math.isfinite(value) and value > 0 for value in (*x, *y)):
         raise HypvisionError("A power law needs positive, finite numbers; there are others, or NaN, among the points.")
-    a, b = (torch.tensor(values, dtype=torch.float64).log() for values in (x, y))
-    da, db = a - a.mean(), b - b.mean()
-    sxx, sxy, syy = (da @ da).item(), (da @ db).item(), (db @ db).item()
-    slope = sxy / sxx
-    rest = ((db - slope * da) ** 2).sum().item()
-    error = math.sqrt(rest / (len(x) - 2) / sxx) if len(x) > 2 else math.nan
-    r2 = sxy**2 / (sxx * syy) if syy > 0 else math.nan
-    return PowerLaw(-slope, error, r2, math.exp((b.mean() - slope * a.mean()).item()), len(x))
+    a, b = ([math.log(value) for value in values] for values in (x, y))
+    line = slope(a, b)
+    r2 = statistics.correlation(a, b) ** 2 if len(set(b)) > 1 else math.nan
+    factor = math.exp(statistics.fmean(b) - line.value * statistics.fmean(a))
+    return PowerLaw(-line.value, line.error, r2, factor, len(x))
 
 
 class JointFit(NamedTuple):
-    """``L = factor / m^exponent + offset`` with one offset a group; see :func:`joint_fit`."""
+    """``L = factor / m^exponent + offset`` with one offset a group; see :func:`joint_fit`.
+
+    Attributes:
+        error: of the exponent, by the paper's formula, which takes the offsets for known.
+        free_error: of the exponent, from the covariance of all unknowns, as SciPy's ``curve_fit`` has it.
+    """
 
     exponent: float
     error: float
@@ -53,6 +72,12 @@ class JointFit(NamedTuple):
     offsets: dict[str, float]
     mse: float
     points: int
+    free_error: float = 0.0
+
+    @property
+    def estimate(self) -> Estimate:
+        """The exponent with the larger of its errors."""
+        return Estimate(self.exponent, max(self.error, self.free_error), self.points - len(self.offsets) - 2)
 
 
 def joint_fit(
@@ -60,9 +85,10 @@ def joint_fit(
 ) -> JointFit:
     """The fit of the losses of language models: one power of the width, and an offset for each family and data set.
 
-    Least squares of ``ln A``, ``alpha`` and the offsets by Levenberg and Marquardt's damped steps. The standard error
-    is the paper's: that of the slope of ``ln(L - B)`` on ``ln m`` with three degrees of freedom taken, where points
-    below their offset count as ``L - B = 1``.
+    Least squares of ``ln A``, ``alpha`` and the offsets by Levenberg and Marquardt's damped steps. There are two
+    standard errors. The paper's is that of the slope of ``ln(L - B)`` on ``ln m`` with three degrees of freedom taken,
+    where points below their offset count as ``L - B = 1``. The other is that of the least squares themselves, with all
+    unknowns free, ``sqrt((J^T J)^-1)`` times the deviation of the residuals.
 
     Args:
         widths, losses, groups: one of each a point.
@@ -99,15 +125,18 @@ def joint_fit(
     def residuals(unknown: Tensor) -> Tensor:
         return unknown[0].exp() * torch.exp(-unknown[1] * (x - center)) + member @ unknown[2:] - y
 
+    def jacobian(unknown: Tensor) -> Tensor:
+        power = unknown[0].exp() * torch.exp(-unknown[1] * (x - center))
+        return torch.cat([power[:, None], -(power * (x - center))[:, None], member], dim=1)
+
     least = torch.stack([y[member[:, k] > 0].min() for k in range(len(names))])
     spread = (y - member @ least).mean().clamp_min(1e-3)
     unknown = torch.cat([torch.stack([spread.log(), torch.ones((), dtype=torch.float64)]), least - spread / 2])
     rest = residuals(unknown)
     damping = 1e-3
     for _ in range(iterations):
-        power = unknown[0].exp() * torch.exp(-unknown[1] * (x - center))
-        jacobian = torch.cat([power[:, None], -(power * (x - center))[:, None], member], dim=1)
-        normal, right = jacobian.T @ jacobian, -jacobian.T @ rest
+        slopes = jacobian(unknown)
+        normal, right = slopes.T @ slopes, -slopes.T @ rest
         step = torch.linalg.solve(normal + damping * torch.diag(normal.diagonal().clamp_min(1e-12)), right)
         tried = residuals(unknown + step)
         if tried @ tried <= rest @ rest:
@@ -136,5 +165,8 @@ def joint_fit(
     misses = logs - (factor.log() - exponent * x)
     error = ((misses @ misses) / ((x - center) @ (x - center)) / max(1, len(losses) - 3)).sqrt()
     offsets = dict(zip(names, unknown[2:].tolist()))
+    slopes = jacobian(unknown)
+    variance = (rest @ rest) / (len(losses) - len(names) - 2)
+    free = (variance * torch.linalg.inv(slopes.T @ slopes)[1, 1]).sqrt()
     mse = (rest @ rest / len(losses)).item()
-    return JointFit(exponent.item(), error.item(), factor.item(), offsets, mse, len(losses))
+    return JointFit(exponent.item(), error.item(), factor.item(), offsets, mse, len(losses), free.item())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.files import replacing, write_json
 from hypvision.geometry import Lorentz, lorentz
 
@@ -126,17 +127,25 @@ def recovered_hierarchy(points: Tensor, labels: Tensor, ancestors: Sequence[Sequ
 
     Returns:
         ``distances``: correlation of the distances of the centres (Lorentz centroids) with the true heights; ``tree``:
-        of the heights of their average-linkage tree with them.
+        of the heights of their average-linkage tree with them. Classes without a sample do not count; with one class,
+        or heights that are all the same, both are NaN.
+
+    Raises:
+        HypvisionError: an embedding is not finite; names the row.
     """
+    from hypvision.engine.metrics import tell_missing
     from hypvision.tasks.metric_learning_metrics import lca_heights
     from hypvision.viz.tree import average_linkage, cophenetic_correlation, cophenetic_distances
 
-    between = _centre_distances(points, labels)
-    true = lca_heights(ancestors).numpy()
-    return {
-        "distances": cophenetic_correlation(between, true),
-        "tree": cophenetic_correlation(cophenetic_distances(average_linkage(between)), true),
-    }
+    require_finite(points, lambda row: f"The embedding of sample {row}")
+    present = labels.unique()
+    found = {"distances": math.nan, "tree": math.nan}
+    if len(present) > 1:
+        between, true = _centre_distances(points, labels), lca_heights(ancestors)[present][:, present].numpy()
+        found["distances"] = cophenetic_correlation(between, true)
+        found["tree"] = cophenetic_correlation(cophenetic_distances(average_linkage(between)), true)
+    tell_missing("The recovered hierarchy", found)
+    return found
 
 
 def _centre_distances(points: Tensor, labels: Tensor) -> np.ndarray:

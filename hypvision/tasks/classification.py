@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import timm
 import torch
 import torch.nn.functional as F
-from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.registry import HOOKS, METRICS, MODELS
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.timm_models import create_model
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
+from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import below, replacing, write_json
 from hypvision.inference.predictors import Predictor, Request, classifier
@@ -156,8 +156,10 @@ class ImageClassifier(BaseModel):
 
 
 @METRICS.register_module()
-class TopKAccuracy(BaseMetric):
+class TopKAccuracy(Metric):
     """Share of images, in percent, whose class is among the k of highest score: ``top1``, ``top5``, ...
+
+    Images without a label do not count; without any, the shares are NaN.
 
     Args:
         topk: the values of k; one above the number of classes is left out.
@@ -175,17 +177,28 @@ class TopKAccuracy(BaseMetric):
         self.out_file = out_file
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the best classes of each image; ``data_samples`` comes from :class:`ImageClassifier`."""
-        keep = min(max(self.topk), len(data_samples[0]["scores"]))
-        scores, classes = torch.stack([sample["scores"] for sample in data_samples]).topk(keep)
+        """Keep the best classes of each image; ``data_samples`` comes from :class:`ImageClassifier`.
+
+        Raises:
+            HypvisionError: a score is not finite; names the image.
+        """
+        scores = torch.stack([sample["scores"] for sample in data_samples])
+        if not self.check(scores, "A score", data_samples):
+            return
+        scores, classes = scores.topk(min(max(self.topk), scores.shape[1]))
         for sample, top_scores, top_classes in zip(data_samples, scores.tolist(), classes.tolist()):
             self.results.append((sample["index"], sample["label"], top_classes, top_scores))
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
         """Accuracies from ``(index, label, best classes, their scores)`` of all images."""
-        depth = len(results[0][2])
+        known = [(label, classes) for _, label, classes, _ in results if label is not None]
+        if len(known) < len(results):
+            self.without_truth = [f"{len(results) - len(known)} of {len(results)} images"]
+        depth = (
+            len(results[0][2]) if results else len((self.dataset_meta or {}).get("classes") or range(max(self.topk)))
+        )
         metrics = {
-            f"top{k}": 100.0 * sum(label in classes[:k] for _, label, classes, _ in results) / len(results)
+            f"top{k}": 100.0 * sum(label in classes[:k] for label, classes in known) / len(known) if known else math.nan
             for k in self.topk
             if k <= depth
         }
@@ -197,7 +210,8 @@ class TopKAccuracy(BaseMetric):
         names = (self.dataset_meta or {}).get("classes")
         hits: dict[int, list[bool]] = {}
         for _, label, classes, _ in results:
-            hits.setdefault(label, []).append(classes[0] == label)
+            if label is not None:
+                hits.setdefault(label, []).append(classes[0] == label)
         report = dict(
             metrics=metrics,
             classes=None if names is None else list(names),
@@ -208,10 +222,11 @@ class TopKAccuracy(BaseMetric):
 
 
 @METRICS.register_module()
-class CalibrationError(BaseMetric):
+class CalibrationError(Metric):
     """Expected calibration error in percent (Naeini et al., AAAI 2015), as ``ece``.
 
-    The mean over all images of the gap between confidence and accuracy in the bin of their confidence.
+    The mean over all images with a label of the gap between confidence and accuracy in the bin of their confidence;
+    NaN without any.
 
     Args:
         bins: number of bins of equal width.
@@ -230,17 +245,28 @@ class CalibrationError(BaseMetric):
         self.bins = bins
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Keep confidence and success; ``data_samples`` comes from :class:`ImageClassifier`."""
-        for sample in data_samples:
-            confidence, best = sample["scores"].max(0)
-            self.results.append((confidence.item(), best.item() == sample["label"]))
+        """Keep confidence and success; ``data_samples`` comes from :class:`ImageClassifier`.
 
-    def compute_metrics(self, results: list[tuple[float, bool]]) -> dict[str, float]:
+        Raises:
+            HypvisionError: a score is not finite; names the image.
+        """
+        scores = torch.stack([sample["scores"] for sample in data_samples])
+        if self.check(scores, "A score", data_samples):
+            for sample, confidence, best in zip(data_samples, *(part.tolist() for part in scores.max(1))):
+                right = None if sample["label"] is None else best == sample["label"]
+                self.results.append((confidence, right))
+
+    def compute_metrics(self, results: list[tuple[float, bool | None]]) -> dict[str, float]:
         """The error of ``(confidence, right)`` of all images."""
-        confidence, right = torch.tensor(results, dtype=torch.float64).unbind(1)
-        place = (confidence.nan_to_num(0.0) * self.bins).long().clamp(max=self.bins - 1)
+        known = [(confidence, right) for confidence, right in results if right is not None]
+        if len(known) < len(results):
+            self.without_truth = [f"{len(results) - len(known)} of {len(results)} images"]
+        if not known:
+            return {"ece": math.nan}
+        confidence, right = torch.tensor(known, dtype=torch.float64).unbind(1)
+        place = (confidence * self.bins).long().clamp(max=self.bins - 1)
         gaps = torch.zeros(self.bins, dtype=torch.float64).index_add_(0, place, right - confidence)
-        return {"ece": 100.0 * gaps.abs().sum().item() / len(results)}
+        return {"ece": 100.0 * gaps.abs().sum().item() / len(known)}
 
 
 @HOOKS.register_module()

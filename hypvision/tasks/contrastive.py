@@ -6,13 +6,13 @@ with any adapter.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from mmengine.evaluator import BaseMetric
 from mmengine.model import BaseModel
 from mmengine.registry import METRICS, MODELS
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from hypvision.clip.towers import encode_image, encode_text
 from hypvision.data.shape_captions import ShapeCaptions, vocabulary
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.extensions import PREDICTORS
+from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.inference.predictors import Predictor, Request, zero_shot
 
@@ -113,21 +114,28 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
 
 
 @METRICS.register_module()
-class ZeroShotAccuracy(BaseMetric):
-    """Share of single objects, in percent, whose most similar prompt is that of their shape."""
+class ZeroShotAccuracy(Metric):
+    """Share of single objects, in percent, whose most similar prompt is that of their shape; NaN without images."""
 
     default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep whether each image was named rightly."""
+        """Keep whether each image was named rightly.
+
+        Raises:
+            HypvisionError: an image is a scene of several objects, or a score is not finite.
+        """
         for sample in data_samples:
             if sample["label"] < 0:
                 raise HypvisionError("ZeroShotAccuracy needs single objects: set scenes=False in its data set.")
-            self.results.append(int(sample["scores"].argmax()) == sample["label"])
+        scores = torch.stack([sample["scores"] for sample in data_samples])
+        if self.check(scores, "A similarity", data_samples):
+            best = scores.argmax(1).tolist()
+            self.results += [found == sample["label"] for found, sample in zip(best, data_samples)]
 
     def compute_metrics(self, results: list[bool]) -> dict[str, float]:
         """The mean."""
-        return dict(top1=100.0 * sum(results) / len(results))
+        return dict(top1=100.0 * sum(results) / len(results) if results else math.nan)
 
 
 def _predictor(model: CLIPContrast, config: Any, request: Request) -> Predictor:

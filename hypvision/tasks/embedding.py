@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import hypvision.models  # noqa: F401 - registers the models
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.inference.predictors import Predictor
 from hypvision.inference.progress import progress
 from hypvision.inference.results import Embedding
@@ -134,7 +134,7 @@ def embed_sources(
     """The frames of images and videos, without the pixels of videos, and their embeddings ``(N, d)``, float32.
 
     Raises:
-        HypvisionError: an image or a video that cannot be read.
+        HypvisionError: an image or a video that cannot be read, or whose embedding is not finite.
     """
 
     def find(images: list[Tensor]) -> list[Embedding]:
@@ -145,6 +145,7 @@ def embed_sources(
     for frame, _, found in progress(results(predictor, sources, batch_size), len(sources), "image"):
         frames.append(frame._replace(source=Path(frame.file)))
         vectors.append(torch.as_tensor(found.vector))
+        require_finite(vectors[-1], f"The embedding of '{frame.file}'")
     return frames, torch.stack(vectors)
 
 

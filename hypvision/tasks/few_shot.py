@@ -38,7 +38,7 @@ from hypvision.clip.prompting.promptsrc import GaussianAverage
 from hypvision.clip.views import show_to, view_of
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, require_finite
 from hypvision.inference.predictors import Predictor, Request, classifier
 
 if TYPE_CHECKING:
@@ -421,12 +421,15 @@ def accuracy(
         batch, workers: of the data loader.
         amp: dtype of autocast, on GPUs alone, as in training; None for none.
         features: (N, d) of the images, instead of reading them.
+
+    Raises:
+        HypvisionError: a logit is not finite; names the image.
     """
     device = next(model.parameters()).device
     model.eval()
     model.set_data(dataset.metainfo)
     show_to(dataset, model.host.clip)
-    right = 0
+    right = seen = 0
     mixed = amp is not None and device.type == "cuda"
     with torch.autocast(device.type, dtype=amp or torch.bfloat16, enabled=mixed):
         if features is not None:
@@ -436,7 +439,10 @@ def accuracy(
             loader = DataLoader(dataset, batch, num_workers=workers)
             batches = ((sample["inputs"], sample["label"]) for sample in loader)
         for inputs, labels in batches:
-            right += int((model(inputs.to(device)).argmax(-1).cpu() == labels).sum())
+            logits = model(inputs.to(device))
+            require_finite(logits, lambda row, first=seen: f"A logit of the image '{dataset.items[first + row].path}'")
+            seen += len(labels)
+            right += int((logits.argmax(-1).cpu() == labels).sum())
     return 100.0 * right / len(dataset)
 
 

@@ -40,8 +40,8 @@ class Row(NamedTuple):
 
 
 def harmonic(base: float, new: float) -> float:
-    """``2 b n / (b + n)``; 0 if either is."""
-    return 2 * base * new / (base + new) if base > 0 and new > 0 else 0.0
+    """``2 b n / (b + n)``; 0 if either is, NaN if either is."""
+    return 2 * base * new / (base + new) if base + new else 0.0
 
 
 def read_results(folder: str | Path) -> list[dict[str, Any]]:

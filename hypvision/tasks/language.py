@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from mmengine.dist import all_reduce
-from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.model import BaseDataPreprocessor, BaseModel, is_model_wrapper
 from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import placed
 from hypvision.data.language import PackedText
 from hypvision.engine.extensions import PREDICTORS
+from hypvision.engine.metrics import Metric
 from hypvision.engine.param_groups import ParamGroups
 from hypvision.engine.sharded import whole_tensor
 from hypvision.helm import Helm
@@ -190,18 +190,27 @@ class LanguageParamGroups(ParamGroups):
 
 
 @METRICS.register_module()
-class BitsPerByte(BaseMetric):
-    """Cross entropy of a token in nats, its perplexity, and bits a byte of the text, which compares tokenizers."""
+class BitsPerByte(Metric):
+    """Cross entropy of a token in nats, its perplexity, and bits a byte of the text, which compares tokenizers.
+
+    NaN without tokens to predict.
+    """
 
     default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep sum and count of each row."""
-        self.results += [(sample["loss"], sample["count"]) for sample in data_samples]
+        """Keep sum and count of each row.
+
+        Raises:
+            HypvisionError: a loss is not finite; names the row.
+        """
+        if self.check([sample["loss"] for sample in data_samples], "The loss", data_samples):
+            self.results += [(sample["loss"], sample["count"]) for sample in data_samples]
 
     def compute_metrics(self, results: list[tuple[float, int]]) -> dict[str, float]:
         """The means over all tokens."""
-        loss = sum(total for total, _ in results) / max(sum(count for _, count in results), 1)
+        tokens = sum(count for _, count in results)
+        loss = sum(total for total, _ in results) / tokens if tokens else math.nan
         ratio = (self.dataset_meta or {}).get("tokens_per_byte", 1.0)
         # not "loss": mmengine averages what is called so over the validations before
         return dict(cross_entropy=loss, perplexity=math.exp(min(loss, 50.0)), bits_per_byte=loss * ratio / math.log(2))

@@ -8,18 +8,19 @@ included, to 2 GB.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 from torch import Tensor
 
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS
-from hypvision.errors import HypvisionError, require
+from hypvision.engine.metrics import Metric, tell_missing
+from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.files import replacing
 
 __all__ = ["RetrievalMetric", "evaluate_retrieval", "lca_heights", "nearest"]
@@ -66,14 +67,21 @@ def nearest(
         The queries, and ``(block, k)`` numbers of images, nearest first; equal ones in any order.
 
     Raises:
-        HypvisionError: faiss is not installed.
+        HypvisionError: faiss is not installed; an embedding is not finite, or so long that its products are not.
         ValueError: unknown space or backend.
     """
     if space not in SPACES or backend not in ("torch", "faiss"):
         raise ValueError(f"space is one of {', '.join(SPACES)} and backend torch or faiss, got {space}, {backend}.")
+    _check_points(query, gallery)
     k = min(k, len(gallery) - (exclude is not None))
     blocks = _with_faiss if backend == "faiss" else _with_torch
     yield from blocks(query, gallery, k, space, exclude, query_block, gallery_block)
+
+
+def _check_points(query: Tensor, gallery: Tensor) -> None:
+    require_finite(query, lambda row: f"The embedding of query {row}")
+    if gallery is not query:
+        require_finite(gallery, lambda row: f"The embedding of image {row} of the gallery")
 
 
 def _with_torch(query, gallery, k, space, exclude, query_block, gallery_block):
@@ -95,6 +103,8 @@ def _with_torch(query, gallery, k, space, exclude, query_block, gallery_block):
                 continue
             both, order = torch.cat([best, found.values], 1).topk(min(k, best.shape[1] + indices.shape[1]), dim=1)
             best, numbers = both, torch.cat([numbers, indices], 1).gather(1, order)
+        if best is not None:
+            require_finite(best, lambda row, start=start: f"A product of the embedding of query {start + row}")
         yield chosen, numbers
 
 
@@ -134,7 +144,6 @@ def lca_heights(ancestors: Sequence[Sequence[str]]) -> Tensor:
     return height.fill_diagonal_(0)
 
 
-@torch.no_grad()
 def evaluate_retrieval(
     query: Tensor,
     query_labels: Tensor,
@@ -152,7 +161,10 @@ def evaluate_retrieval(
       and ``map@r``: its mean over the hits' ranks (Musgrave et al., ECCV 2020). Queries whose class has no other image
       do not count.
     - ``mistake_height``: over the queries whose nearest image is wrong, the mean height of the lowest common ancestor
-      of the two classes; ``height@1``: over all queries, 0 for those that are right (Bertinetto et al., CVPR 2020).
+      of the two classes, 0 if none is; ``height@1``: over all queries, 0 for those that are right (Bertinetto et al.,
+      CVPR 2020).
+
+    Without a query that has anything to find, all are NaN, and a warning says so.
 
     Args:
         query: ``(Q, d)``.
@@ -163,17 +175,41 @@ def evaluate_retrieval(
         space: see :func:`nearest`.
         ancestors: see :func:`lca_heights`; None, or without groups, leaves out the heights.
         blocks: sizes and backend, see :func:`nearest`.
+
+    Raises:
+        HypvisionError: see :func:`nearest`.
     """
+    metrics, without_truth = _measure(query, query_labels, gallery, gallery_labels, recall, space, ancestors, blocks)
+    tell_missing("evaluate_retrieval", metrics, without_truth)
+    return metrics
+
+
+@torch.no_grad()
+def _measure(
+    query: Tensor,
+    query_labels: Tensor,
+    gallery: Tensor | None,
+    gallery_labels: Tensor | None,
+    recall: Sequence[int],
+    space: str,
+    ancestors: Sequence[Sequence[str]] | None,
+    blocks: dict[str, Any],
+) -> tuple[dict[str, float], list[str]]:
+    """What :func:`evaluate_retrieval` gives, and how many queries have nothing to find."""
     exclude = None
     if gallery is None:
         gallery, gallery_labels = query, query_labels
         exclude = torch.arange(len(query), device=query.device)
-    classes = int(max(query_labels.max(), gallery_labels.max())) + 1
-    others = torch.bincount(gallery_labels, minlength=classes)[query_labels] - int(exclude is not None)
-    searchable = len(gallery) - (exclude is not None)
-    recall = [k for k in recall if k <= searchable]
-    depth = max([int(others.max()), 1, *recall])
+    _check_points(query, gallery)
     height = lca_heights(ancestors).to(query.device) if ancestors and ancestors[0] else None
+    classes = int(torch.cat([query_labels, gallery_labels]).max()) + 1 if len(query) + len(gallery) else 0
+    others = torch.bincount(gallery_labels, minlength=classes)[query_labels] - int(exclude is not None)
+    able = int((others > 0).sum())
+    if not able:
+        names = [*(f"recall@{k}" for k in recall), "r_precision", "map@r"]
+        return dict.fromkeys(names + ["height@1", "mistake_height"] * (height is not None), math.nan), []
+    recall = [k for k in recall if k <= len(gallery) - (exclude is not None)]
+    depth = max([int(others.max()), 1, *recall])
     hits_at = dict.fromkeys(recall, 0.0)
     precision = average = tall = wrong = 0.0
     for chosen, numbers in nearest(query, gallery, depth, space, exclude, **blocks):
@@ -191,15 +227,17 @@ def evaluate_retrieval(
             above = height[labels, found[:, 0]]
             tall, wrong = tall + above.sum().item(), wrong + (~hits[:, 0]).sum().item()
     metrics = {f"recall@{k}": 100 * count / len(query) for k, count in hits_at.items()}
-    able = max(1, int((others > 0).sum()))
     metrics |= {"r_precision": 100 * precision / able, "map@r": 100 * average / able}
     if height is not None:
         metrics |= {"height@1": tall / len(query), "mistake_height": tall / wrong if wrong else 0.0}
-    return metrics
+    hopeless = len(query) - able
+    return metrics, [
+        f"{hopeless} of {len(query)} queries (misses in recall, not counted elsewhere)"
+    ] if hopeless else []
 
 
 @METRICS.register_module()
-class RetrievalMetric(BaseMetric):
+class RetrievalMetric(Metric):
     """:func:`evaluate_retrieval` of the embeddings that a metric learner predicts.
 
     Queries, gallery and the hierarchy of classes come from the data set's ``metainfo``, see
@@ -228,26 +266,32 @@ class RetrievalMetric(BaseMetric):
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep embeddings, labels and numbers."""
-        for sample in data_samples:
-            self.results.append((sample["index"], sample["label"], sample["embedding"].numpy(), sample["space"]))
+        """Keep embeddings, labels and numbers.
+
+        Raises:
+            HypvisionError: an embedding is not finite; names the image.
+        """
+        points = torch.stack([sample["embedding"] for sample in data_samples])
+        if self.check(points, "The embedding", data_samples):
+            for sample, point in zip(data_samples, points.numpy()):
+                self.results.append((sample["index"], sample["label"], point, sample["space"]))
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
         """Metrics from ``(index, label, embedding, space)`` of all images."""
-        results.sort(key=lambda result: result[0])
-        space = results[0][3]
-        points = torch.from_numpy(np.stack([result[2] for result in results])).to(self.device)
-        labels = torch.tensor([result[1] for result in results], device=self.device)
         meta = self.dataset_meta or {}
         queries = meta.get("queries")
-        if queries is not None and not 0 < queries < len(results):
+        results.sort(key=lambda result: result[0])
+        points = torch.from_numpy(np.stack([result[2] for result in results])) if results else torch.zeros(0, 1)
+        points = points.to(self.device)
+        labels = torch.tensor([result[1] for result in results], dtype=torch.int64, device=self.device)
+        space = results[0][3] if results else SPACES[0]
+        if queries is not None and results and not 0 < queries < len(results):
             raise HypvisionError(f"The data has {len(results)} images, {queries} of them queries: no gallery is left.")
-        options = dict(recall=self.recall, space=space, ancestors=meta.get("ancestors"), backend=self.backend)
-        if queries is None:
-            metrics = evaluate_retrieval(points, labels, **options)
-        else:
+        parts = (points, labels, None, None)
+        if queries is not None:
             parts = (points[:queries], labels[:queries], points[queries:], labels[queries:])
-            metrics = evaluate_retrieval(*parts, **options)
+        options = (self.recall, space, meta.get("ancestors"), {"backend": self.backend})
+        metrics, self.without_truth = _measure(*parts, *options)
         if self.out_file is not None:
             path = Path(self.out_file).with_suffix(".npz")
             with replacing(path) as temporary:

@@ -9,12 +9,12 @@ text of its batch once, the root among them, without padding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel, is_model_wrapper
 from mmengine.registry import HOOKS, METRICS, MODELS
@@ -31,6 +31,7 @@ from hypvision.clip.towers import encode_image, encode_packed, find_towers
 from hypvision.clip.views import show_to
 from hypvision.data.text_chains import TextChains
 from hypvision.engine.extensions import PREDICTORS
+from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples
 
@@ -203,18 +204,25 @@ class FrozenTextsHook(Hook):
 
 
 @METRICS.register_module()
-class ChainOrder(BaseMetric):
-    """Kendall's tau between the distances of a chain's texts from the root and their levels, the mean over chains."""
+class ChainOrder(Metric):
+    """Kendall's tau between the distances of a chain's texts from the root and their levels, the mean over chains; NaN
+    without chains."""
 
     default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the radii of each chain."""
-        self.results += [sample["radii"] for sample in data_samples]
+        """Keep the radii of each chain.
+
+        Raises:
+            HypvisionError: a radius is not finite; names the chain.
+        """
+        radii = [sample["radii"] for sample in data_samples]
+        if self.check(torch.stack(radii), "A radius", data_samples):
+            self.results += radii
 
     def compute_metrics(self, results: list[Tensor]) -> dict[str, float]:
         """The mean."""
-        return dict(d_corr=float(kendall_tau(torch.stack(results)).mean()))
+        return dict(d_corr=float(kendall_tau(torch.stack(results)).mean()) if results else math.nan)
 
 
 PREDICTORS["RadialTuning"] = (

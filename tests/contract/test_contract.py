@@ -203,6 +203,7 @@ WAITS = {
     "tasks/classification.py: CalibrationError.process": "a metric",
     "tasks/classification.py: CalibrationError.compute_metrics": "a metric",
     "tasks/contrastive.py: CLIPContrast.forward": "of predictions",
+    "tasks/contrastive.py: ZeroShotAccuracy.process": "a metric",
     "tasks/embedding.py": "of predictions",
     "tasks/few_shot.py: FewShotCLIP.forward": "of predictions",
     "tasks/few_shot.py: FixedLengthSampler.__iter__": "an order, drawn on the CPU",

@@ -159,7 +159,7 @@ def changed(key: str, value) -> callable:
             lambda content: content["categories"][3].update(name="oval"),
             r"lacks 'round'.*Expected: branched, .*, oval\. ",
         ),
-        (lambda content: content["categories"].reverse(), r"has another order.*Found: round, polygon"),
+        (lambda content: content["categories"].append(dict(id=9, name="round")), r"has a name more than once"),
         (lambda content: [c.update(name="x") for c in content["categories"]], r"lacks 'branched', 'composite'"),
     ],
 )
@@ -180,6 +180,14 @@ def test_a_piece_of_a_data_set_may_lack_the_last_categories(copies, tmp_path):
     content["annotations"] = [item for item in content["annotations"] if item["category_id"] != 4]
     (data / ANNOTATIONS).write_text(json.dumps(content))
     assert open_training_data("detection", data, tmp_path).cat2label == {1: 0, 2: 1, 3: 2}
+
+
+def test_categories_may_stand_in_any_order(copies, tmp_path):
+    data = copies("detection")
+    content = json.loads((data / ANNOTATIONS).read_text())
+    content["categories"].reverse()
+    (data / ANNOTATIONS).write_text(json.dumps(content))
+    assert open_training_data("detection", data, tmp_path).cat2label == {1: 0, 2: 1, 3: 2, 4: 3}
 
 
 def test_lists_of_images_without_truth(copies):

@@ -296,6 +296,22 @@ def test_words_change_at_test():
         found(["zebra"])
 
 
+def test_what_is_not_finite_is_no_image_without_objects():
+    """The filters would drop boxes and scores that are NaN."""
+    model = detector()
+    images = torch.randint(0, 255, (2, 3, 64, 64), dtype=torch.uint8)
+    for block in (model.clip.visual.transformer.resblocks[-1], model.neck):
+        copy = {name: value.clone() for name, value in block.state_dict().items()}
+        with torch.no_grad():
+            next(block.parameters()).fill_(torch.nan)
+        given = samples(2)
+        given[0].set_metainfo(dict(img_path="street.jpg"))
+        with pytest.raises(HypvisionError, match=r"A feature of the image 'street\.jpg' is not finite"):
+            model.test_step(dict(inputs=list(images), data_samples=given))
+        block.load_state_dict(copy)
+    model.test_step(dict(inputs=list(images), data_samples=samples(2)))
+
+
 def test_scores_are_the_fusion():
     """Scores at threshold zero without suppression, against the formula written out."""
     model = detector()

@@ -244,6 +244,20 @@ def samples(count, side=64, original=80):
     return [DetDataSample(metainfo=dict(meta, img_id=i)) for i in range(count)]
 
 
+def test_what_is_not_finite_is_no_image_without_segments():
+    """The filters would drop masks and scores that are NaN."""
+    model = panoptic()
+    images = torch.randint(0, 255, (2, 3, 64, 64), dtype=torch.uint8)
+    for part in (model.neck, model.panoptic_head.cls_embed, model.panoptic_head.mask_embed):
+        copy = {name: value.clone() for name, value in part.state_dict().items()}
+        with torch.no_grad():
+            next(part.parameters()).fill_(torch.nan)
+        with pytest.raises(HypvisionError, match="A feature of the image 0 of the data is not finite"):
+            model.test_step(dict(inputs=list(images), data_samples=samples(2)))
+        part.load_state_dict(copy)
+    model.test_step(dict(inputs=list(images), data_samples=samples(2)))
+
+
 def test_words_change_at_test():
     model = panoptic()
     model.test_cfg.update(score_thr=0.0, overlap_thr=0.0)

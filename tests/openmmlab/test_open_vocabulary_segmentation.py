@@ -70,6 +70,10 @@ def test_pictures_of_different_sizes_in_a_batch():
     assert torch.equal(single[0].pred_sem_seg.data, found[1].pred_sem_seg.data)
     assert model.extract_feat(torch.rand(1, 3, 64, 64)).shape == (1, 128, 8, 8)
     assert model(torch.rand(1, 3, 64, 64), mode="tensor").shape == (1, 3, 32, 32)
+    with torch.no_grad():
+        model.clip.visual.conv1.weight.fill_(torch.nan)
+    with pytest.raises(HypvisionError, match=r"A probability for the image '0' is not finite"):
+        model.test_step(data)  # the best class of NaN is the first
 
 
 def test_input_is_turned_to_rgb_and_padded():

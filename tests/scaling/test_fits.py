@@ -166,3 +166,22 @@ def test_the_published_way_of_fitting_ends_where_ours_does():
     exponent, factor, offsets = adam_joint_fit(widths, losses, groups)
     assert found.exponent == pytest.approx(exponent, abs=2e-3) and found.factor == pytest.approx(factor, rel=0.02)
     assert torch.tensor(list(found.offsets.values())).sub(torch.tensor(offsets)).abs().max() < 5e-3
+
+
+def test_the_error_with_free_offsets_is_scipys_and_covers_the_truth():
+    widths, losses, groups, _ = losses_of(0.07)
+    names = list(dict.fromkeys(groups))
+    index, m = np.array([names.index(g) for g in groups]), np.array(widths, float)
+
+    def model(x, a, alpha, *offsets):
+        return np.exp(a) * x**-alpha + np.array(offsets)[index]
+
+    found = joint_fit(widths, losses, groups)
+    _, covariance = optimize.curve_fit(model, m, losses, [6, 1, *[1.5] * len(names)])
+    assert found.free_error == pytest.approx(math.sqrt(covariance[1, 1]), rel=1e-4)
+    assert found.free_error > 2 * found.error and found.estimate == (found.exponent, found.free_error, 90)
+    truth, random = np.array(losses_of(0)[1]), np.random.default_rng(1)
+    fits = [joint_fit(widths, (truth + 0.07 * random.standard_normal(108)).tolist(), groups) for _ in range(60)]
+    misses = np.array([abs(fit.exponent - 0.9098) for fit in fits])
+    shares = [np.mean(misses <= errors) for errors in zip(*((f.estimate.margin(), 2 * f.error) for f in fits))]
+    assert shares[0] > 0.9 > shares[1]  # 95 % are meant; the paper's formula takes the offsets for known

@@ -26,7 +26,7 @@ from hypvision.clip.radial.spaces import Hyperboloid, Space, Sphere
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.towers import encode_image
 from hypvision.clip.views import view_of
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, require_finite
 from hypvision.images import SUFFIXES, open_image
 
 __all__ = [
@@ -104,9 +104,7 @@ def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64)
         inputs = torch.stack([view(open_image(path)) for path in paths[start : start + batch]]).to(device)
         parts.append(F.normalize(encode_image(clip.model, (inputs - mean) / std).float(), dim=-1))
     found = torch.cat(parts)
-    bad = (~found.isfinite().all(-1)).nonzero().flatten()
-    if len(bad):
-        raise HypvisionError(f"The embedding of the image '{paths[int(bad[0])]}' is not finite.")
+    require_finite(found, lambda row: f"The embedding of the image '{paths[row]}'")
     return found
 
 
@@ -132,16 +130,16 @@ def measure_chains(
     Raises:
         HypvisionError: embeddings that are not finite, or not as many as chains and images.
     """
-    if texts.shape[:2] != (len(chains), len(chains[0])):
+    depth = len(chains[0])
+    if texts.shape[:2] != (len(chains), depth):
         raise HypvisionError(
             f"There are embeddings of {texts.shape[0]} chains of {texts.shape[1]} texts, but {len(chains)} chains of "
-            f"{len(chains[0])}."
+            f"{depth}."
         )
-    bad = (~texts.isfinite().all(-1)).nonzero()
-    if len(bad):
-        row, level = bad[0].tolist()
-        text = chains[row][level]
-        raise HypvisionError(f"The embedding of '{text}' (row {row + 1}, level {level + 1}) is not finite.")
+    require_finite(
+        texts.flatten(0, 1),
+        lambda i: f"The embedding of '{chains[i // depth][i % depth]}' (row {i // depth + 1}, level {i % depth + 1})",
+    )
     found = Measured(space, texts, embedded_images)
     if embedded_images is None:
         found.values["d_corr"] = float(kendall_tau(space.radius(texts)).mean())
@@ -154,9 +152,7 @@ def measure_chains(
             f"There are {len(embedded_images)} images, but chains of {len(order)}: the {lacking} in row {row + 1} has "
             f"no {'chain' if lacking == 'image' else 'image'}."
         )
-    if not embedded_images.isfinite().all():
-        row = int((~embedded_images.isfinite().all(-1)).nonzero()[0])
-        raise HypvisionError(f"The embedding of the image '{order[row]}' (row {row + 1} of images) is not finite.")
+    require_finite(embedded_images, lambda row: f"The embedding of the image '{order[row]}' (row {row + 1} of images)")
     found.metrics = chain_metrics(chains, texts, list(images), embedded_images, space, steps)
     found.values = found.metrics.summary()
     number = {image: row for row, image in enumerate(order)}

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hypvision.clip.radial.spaces import Space
+from hypvision.errors import require_finite
 
 __all__ = ["ChainMetrics", "chain_metrics", "kendall_tau", "order_aware_recall", "walk"]
 
@@ -57,7 +58,16 @@ class ChainMetrics:
 
 
 def kendall_tau(radii: Tensor) -> np.ndarray:
-    """Kendall's tau ``(n,)`` between the radii ``(n, L)`` of chains and their levels; equal radii count as in order."""
+    """Kendall's tau ``(n,)`` between the radii ``(n, L)`` of chains and their levels; equal radii count as in order.
+
+    NaN for chains of one level.
+
+    Raises:
+        HypvisionError: a radius is not finite.
+    """
+    require_finite(radii, lambda row: f"The radius of a text of chain {row + 1}")
+    if radii.shape[1] < 2:
+        return np.full(len(radii), np.nan)
     later, earlier = torch.tril_indices(radii.shape[1], radii.shape[1], -1)
     inversions = (radii[:, earlier] > radii[:, later]).sum(1)
     return 1 - 2 * inversions.cpu().numpy() / len(later)
@@ -127,14 +137,17 @@ def chain_metrics(
         steps: number of radii.
 
     Raises:
-        ValueError: shapes that do not go together.
+        ValueError: shapes that do not go together, or no chains.
+        HypvisionError: an embedding is not finite.
     """
     (n, depth), owners = embeddings.shape[:2], list(dict.fromkeys(images))
-    if len(texts) != n or len(images) != n or len(embedded_images) != len(owners):
+    if not n or len(texts) != n or len(images) != n or len(embedded_images) != len(owners):
         raise ValueError(
             f"chain_metrics: {len(texts)} chains of {len(images)} images, of them {len(owners)} distinct, need as many "
             f"embeddings of chains and of images, got {tuple(embeddings.shape)} and {tuple(embedded_images.shape)}."
         )
+    require_finite(embeddings, lambda row: f"The embedding of a text of chain {row + 1}")
+    require_finite(embedded_images, lambda row: f"The embedding of image {row + 1}")
     radii = space.radius(embeddings)
     order, ends = _shells(radii.flatten(), steps)
     flat = embeddings.flatten(0, 1)[order.to(embeddings.device)]

@@ -3,6 +3,7 @@ retrieval and zero-shot recognition at each level of chains."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hypvision.clip.radial.spaces import Space
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.files import read_json, read_lines
 
 __all__ = [
@@ -72,6 +73,7 @@ def hyperlex_correlation(
         space: of the embeddings.
     """
     stats = require("scipy.stats", "metric")
+    require_finite(embeddings, lambda row: f"The embedding of '{next(w for w, r in words.items() if r == row)}'")
     general = embeddings[[words[pair.general] for pair in pairs]]
     specific = embeddings[[words[pair.specific] for pair in pairs]]
     score = np.array([pair.score for pair in pairs])
@@ -150,27 +152,29 @@ def tree_recall(
         lineage: for each class the numbers of its node and of those above it.
         ks: of R@k.
     """
+    require_finite(similarity, lambda row: f"A similarity of image {row + 1}")
     order = similarity.argsort(dim=1, descending=True, stable=True)
     rank = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).expand_as(order).to(order))
     found: dict[str, float] = {}
     for k in ks:
         shares = [float((rank[i, list(lineage[label])] < k).double().mean()) for i, label in enumerate(labels)]
-        found[f"tree_R@{k}"] = float(np.mean(shares))
+        found[f"tree_R@{k}"] = float(np.mean(shares)) if shares else math.nan
     return found
 
 
 def recall_at(similarity: Tensor, matches: Tensor, ks: Sequence[int] = (1, 5)) -> dict[int, float]:
-    """Share of queries with a match among the k most similar items.
+    """Share of queries with a match among the k most similar items; NaN if no query has any.
 
     Args:
         similarity: ``(queries, items)``.
         matches: bool ``(queries, items)``.
         ks: of R@k.
     """
+    require_finite(similarity, lambda row: f"A similarity of query {row + 1}")
     found = {}
     for k in ks:
         best = similarity.topk(min(k, similarity.shape[1]), dim=1).indices
-        found[k] = float(matches.gather(1, best).any(1).double().mean())
+        found[k] = float(matches.gather(1, best).any(1).double().mean()) if matches.any() else math.nan
     return found
 
 

@@ -21,7 +21,7 @@ from hypvision.clip.open_vocabulary import TUNING, OpenVocabularyCLIP, set_tunin
 from hypvision.clip.segmentation.catseg import CATSegHead
 from hypvision.clip.segmentation.official import segmenter_names
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, require_finite
 
 __all__ = ["TUNING", "OpenVocabSegmenter", "SegmenterBase", "SimilarityHead", "segmentation_loss", "set_tuning"]
 
@@ -191,7 +191,11 @@ class SegmenterBase(OpenVocabularyCLIP):
 
     @torch.no_grad()
     def predict_labels(
-        self, images: Sequence[Tensor], sizes: Sequence[tuple[int, int]] | None = None, scores: bool = False
+        self,
+        images: Sequence[Tensor],
+        sizes: Sequence[tuple[int, int]] | None = None,
+        scores: bool = False,
+        names: Sequence[str] | None = None,
     ) -> list[Tensor] | list[tuple[Tensor, Tensor]]:
         """Label maps.
 
@@ -199,12 +203,13 @@ class SegmenterBase(OpenVocabularyCLIP):
             images: each (3, H, W), RGB from 0 to 255, of any sizes.
             sizes: (height, width) of the result for each; default: its own.
             scores: return the probabilities of all classes (T, H, W), too.
+            names: of the images, for messages; default: their places.
 
         Returns:
             For each image int64 (H, W); with ``scores`` pairs.
 
         Raises:
-            HypvisionError: an image smaller than a patch; no classes.
+            HypvisionError: an image smaller than a patch; no classes; probabilities that are not finite.
         """
         text = self.encode_classes()
         found: list[Any] = []
@@ -227,6 +232,8 @@ class SegmenterBase(OpenVocabularyCLIP):
                 first += len(part)
                 if scores:
                     kept.append(part)
+            name = str(number) if names is None else f"'{names[number]}'"
+            require_finite(best, f"A probability for the image {name}")
             found.append((label, torch.cat(kept)) if scores else label)
         return found
 

@@ -1,6 +1,7 @@
 """Detection data sets that mmdet does not have, in its registry. Importing this module imports mmdet.
 
-It also makes mmdet's CocoDataset and CocoMetric read annotation files through :class:`CheckedCOCO`.
+It also makes mmdet's CocoDataset and CocoMetric read annotation files through :class:`CheckedCOCO`, and puts
+:class:`~hypvision.openmmlab.coco_metric.CheckedCocoMetric` in the place of the latter.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from mmdet.datasets.api_wrappers import COCO
 from mmdet.evaluation.metrics import coco_metric
 from mmdet.registry import DATASETS
 
+import hypvision.openmmlab.coco_metric  # noqa: F401 - takes the place of mmdet's metric
 from hypvision.clip.classes import check_classes
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.errors import HypvisionError, did_you_mean
@@ -100,29 +102,32 @@ class CheckedCOCO(COCO):
         return content
 
     def get_cat_ids(self, cat_names: Sequence[str] = (), sup_names: Sequence[str] = (), cat_ids: Any = ()) -> list[int]:
-        """As COCO's, but what it finds must have the numbers that the names have: mmdet counts the categories found."""
-        if cat_names and not isinstance(cat_names, str):
-            own = [category["name"] for category in self.cats.values()]
-            found = [name for name in own if name in cat_names]
-            missing = [name for name in cat_names if name not in own]
-            # Fewer categories than classes are right where they are the first ones, as in a small piece of a data set.
-            if found != list(cat_names)[: len(found)] or (missing and len(found) < len(own)) or not found:
-                lacking = f"lacks {', '.join(map(repr, missing[:5]))}" if missing else "has another order"
-                raise HypvisionError(
-                    f"The categories of the annotation file '{self.place}' are not the classes of the data set: it "
-                    f"{lacking}{', ...' if len(missing) > 5 else ''}. Expected: {_some(cat_names)}. Found: "
-                    f"{_some(own)}. Give the names of your categories, in their order, as metainfo=dict(classes=(...)) "
-                    "of the data set in the config."
-                )
-        return super().get_cat_ids(list(cat_names), list(sup_names), list(cat_ids))
+        """As COCO's, but in the order of the names, which mmdet numbers what it finds by; the file's may be another."""
+        if not cat_names or isinstance(cat_names, str):
+            return super().get_cat_ids(cat_names, list(sup_names), list(cat_ids))
+        numbers = {category["name"]: number for number, category in self.cats.items()}
+        own = [category["name"] for category in self.cats.values()]
+        found = [name for name in cat_names if name in numbers]
+        missing = [name for name in cat_names if name not in numbers]
+        # Fewer categories than classes are right where they are the first ones, as in a small piece of a data set.
+        if found != list(cat_names)[: len(found)] or (missing and len(found) < len(own)) or len(numbers) < len(own):
+            lacking = f"lacks {', '.join(map(repr, missing[:5]))}" if missing else "has a name more than once"
+            raise HypvisionError(
+                f"The categories of the annotation file '{self.place}' are not the classes of the data set: it "
+                f"{lacking}{', ...' if len(missing) > 5 else ''}. Expected: {_some(cat_names)}. Found: "
+                f"{_some(own)}. Give the names of your categories, in any order, as metainfo=dict(classes=(...)) "
+                "of the data set in the config."
+            )
+        return [numbers[name] for name in found]
 
     def loadRes(self, resFile: Any) -> COCO:
         """As COCO's, but no detection at all is a result, too: of it mmdet would give no metrics."""
         if not isinstance(resFile, list) or resFile:
             return super().loadRes(resFile)
         _logger.warning(
-            "Nothing was detected in the %d images of '%s', so the precision is 0. That is usual after a few steps of "
-            "training; else train for longer, or lower score_thr in model.test_cfg.", len(self.imgs), self.place,
+            "Nothing was detected in the %d images of '%s', so the precision is 0 where there is truth. That is usual "
+            "after a few steps of training; else train for longer, or lower score_thr in model.test_cfg.",
+            len(self.imgs), self.place,
         )  # fmt: skip
         found = COCO()
         found.dataset = dict(self.dataset, annotations=[])

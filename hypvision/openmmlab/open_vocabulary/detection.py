@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from mmdet.evaluation import CocoMetric
 from mmdet.models.detectors import TwoStageDetector
 from mmdet.models.layers import multiclass_nms
 from mmdet.models.roi_heads import StandardRoIHead
@@ -26,12 +25,12 @@ from mmdet.structures.bbox import bbox2roi
 from mmengine.config import ConfigDict
 from mmengine.structures import InstanceData
 from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 from torch import Tensor, nn
 
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_boxes, region_logits
 from hypvision.files import write_text
+from hypvision.openmmlab.coco_metric import CheckedCOCOeval, CheckedCocoMetric
 from hypvision.openmmlab.datasets.detection import CocoDataset
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
     DatasetClassesHook,
@@ -201,7 +200,12 @@ class OpenVocabRoIHead(StandardRoIHead):
         rcnn_test_cfg: ConfigDict,
         rescale: bool = False,
     ) -> list[InstanceData]:
-        """Boxes with fused scores; CLIP looks at the refined boxes."""
+        """Boxes with fused scores; CLIP looks at the refined boxes.
+
+        Raises:
+            HypvisionError: features that are not finite; names the image.
+        """
+        x.check(batch_img_metas)
         proposals = [result.bboxes for result in rpn_results_list]
         counts = [len(boxes) for boxes in proposals]
         rois = bbox2roi(proposals)
@@ -232,7 +236,7 @@ class OpenVocabCocoDataset(CocoDataset):
     """An annotation file of COCO's format and a class list.
 
     Args:
-        classes: names of categories of the file, in its order; anything that
+        classes: names of categories of the file, in any order; anything that
             :func:`hypvision.clip.classes.load_classes` takes.
         ignore_classes: names that leave the list; their objects have no label, as in open-vocabulary training.
         kwargs: of mmdet's ``CocoDataset``.
@@ -254,11 +258,11 @@ class OpenVocabCocoDataset(CocoDataset):
 
 
 @METRICS.register_module()
-class OpenVocabCocoMetric(CocoMetric):
+class OpenVocabCocoMetric(CheckedCocoMetric):
     """COCO's average precision, for all classes and for groups of them.
 
     Gives ``AP50`` and ``AP`` (mean over IoU 0.5 to 0.95), in percent, as means over the classes that occur in the
-    ground truth, and ``AP50_GROUP`` for each group.
+    ground truth, and ``AP50_GROUP`` for each group; NaN where none does.
 
     Args:
         groups: lists of class names by group, e.g. ``dict(base="coco48", novel="coco17")``.
@@ -281,7 +285,7 @@ class OpenVocabCocoMetric(CocoMetric):
         """
         names = list(self.dataset_meta["classes"])
         groups = groups_of(names, self.groups)
-        truth, predictions = zip(*results)
+        truth, predictions = zip(*results) if results else ((), ())
         reference, ids = self._reference(truth, names)
         found: dict[str, float] = {}
         for metric in self.metrics:
@@ -291,6 +295,7 @@ class OpenVocabCocoMetric(CocoMetric):
             if self.format_only:
                 continue
             precision = _precision(reference, detections, ids, [item["img_id"] for item in truth], metric)
+            self.without_truth = [name for name, value in zip(names, precision[0]) if np.isnan(value)]
             prefix = "" if metric == "bbox" else f"{metric}_"
             found[f"{prefix}AP50"] = mean_percent(precision[0])
             found[f"{prefix}AP"] = mean_percent(precision.mean(0))
@@ -349,7 +354,7 @@ def _precision(reference: COCO, detections: list[dict], ids: list[int], images: 
             found = COCO()
             found.dataset = dict(reference.dataset, annotations=[])
             found.createIndex()
-        run = COCOeval(reference, found, metric)
+        run = CheckedCOCOeval(reference, found, metric)  # classes in the order of the ids
         run.params.catIds, run.params.imgIds = ids, sorted(set(images))
         run.evaluate()
         run.accumulate()

@@ -23,13 +23,13 @@ from mmdet.structures.bbox import HorizontalBoxes
 from mmdet.structures.mask import BitmapMasks
 from mmdet.visualization import DetLocalVisualizer
 from mmengine.config import ConfigDict
-from mmengine.evaluator import BaseMetric
 from mmengine.structures import PixelData
 from torch import Tensor, nn
 
 from hypvision.clip.classes import check_classes, load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks, region_logits
+from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json
 from hypvision.images import read_labels
@@ -241,9 +241,14 @@ class HyperCLIPPanoptic(Vocabulary, BaseDetector):
     def predict(
         self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample], rescale: bool = True
     ) -> list[DetDataSample]:
-        """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the original size."""
+        """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the original size.
+
+        Raises:
+            HypvisionError: features, logits or masks that are not finite; names the image.
+        """
         x = self.extract_feat(batch_inputs)
         logits, masks = self.panoptic_head.predict(x, batch_data_samples)
+        x.check(batch_data_samples, logits, masks)
         things = self.thing_classes if self.thing_classes is not None else self.data_things
         is_thing = [things is None or name in things for name in self.test_classes]
         for number, sample in enumerate(batch_data_samples):
@@ -475,8 +480,9 @@ def panoptic_counts(
 
 
 @METRICS.register_module()
-class OpenVocabPanopticMetric(BaseMetric):
-    """Panoptic quality PQ = SQ * RQ, in percent, as means over the classes that occur or are predicted.
+class OpenVocabPanopticMetric(Metric):
+    """Panoptic quality PQ = SQ * RQ, in percent, as means over the classes that occur or are predicted; NaN if no
+    class at all occurs.
 
     Gives ``PQ``, ``SQ``, ``RQ``, ``PQ_things``, ``PQ_stuff``, and ``PQ_GROUP`` for each group. The samples hold
     ``panoptic_ids`` and ``segments_info`` (name both in the ``meta_keys`` of ``PackDetInputs``).
@@ -528,14 +534,15 @@ class OpenVocabPanopticMetric(BaseMetric):
         if (things := self.dataset_meta.get("thing_classes")) is not None:
             groups["things"] = [k for k, name in enumerate(names) if name in things]
             groups["stuff"] = [k for k, name in enumerate(names) if name not in things]
-        iou, tp, fp, fn = np.sum(results, axis=0).T
-        total = tp + (fp + fn) / 2
+        iou, tp, fp, fn = sum(results, np.zeros((len(names), 4))).T
+        total, occurs = tp + (fp + fn) / 2, tp + fn > 0
+        self.without_truth = [name for name, there in zip(names, occurs) if not there]
         with np.errstate(invalid="ignore", divide="ignore"):
             quality = np.where(total > 0, iou / total, np.nan)
             segmentation = np.where(total > 0, np.where(tp > 0, iou / tp, 0), np.nan)
             recognition = np.where(total > 0, tp / total, np.nan)
+
+        if not occurs.any():  # what was found where nothing is known
+            quality, segmentation, recognition = [np.full(len(names), np.nan)] * 3
         found = dict(PQ=mean_percent(quality), SQ=mean_percent(segmentation), RQ=mean_percent(recognition))
-        for group, numbers in groups.items():
-            if numbers:
-                found[f"PQ_{group}"] = mean_percent(quality[numbers])
-        return found
+        return found | {f"PQ_{group}": mean_percent(quality[numbers]) for group, numbers in groups.items() if numbers}

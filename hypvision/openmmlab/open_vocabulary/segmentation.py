@@ -117,7 +117,8 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
         sizes = [
             tuple(sample.metainfo.get("ori_shape", image.shape[-2:])[:2]) for sample, image in zip(samples, inputs)
         ]
-        for sample, label in zip(samples, self.predict_labels(inputs, sizes)):
+        names = [str(sample.get("img_path", place)) for place, sample in enumerate(samples)]
+        for sample, label in zip(samples, self.predict_labels(inputs, sizes, names=names)):
             if self.background_from is not None:
                 label = label.clamp(max=self.background_from)
             sample.pred_sem_seg = PixelData(data=label[None])
@@ -290,6 +291,7 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
         metrics = dict(super().compute_metrics(results))
         if self.format_only:
             return metrics
+        results = results or [(torch.zeros(len(self.dataset_meta["classes"])),) * 4]
         intersect, union, _, label = (sum(part).double().numpy() for part in zip(*results))
         with np.errstate(invalid="ignore", divide="ignore"):
             iou, accuracy = intersect / union, intersect / label

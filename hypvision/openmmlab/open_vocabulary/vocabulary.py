@@ -19,7 +19,7 @@ from hypvision.clip.models import CLIPBundle
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.radius import radius_statistics, text_radii
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, require_finite
 
 __all__ = [
     "DatasetClassesHook",
@@ -51,6 +51,16 @@ class OpenVocabMaps(tuple):
     scale: float
     temperature: Tensor
     trains_clip: bool
+
+    def check(self, metas: Sequence[Any], *more: Tensor) -> None:
+        """Look at the maps of the images ``metas``, and at what else there is of each, before they become detections:
+        the filters that follow drop what is NaN, and an image of nothing would look like any other.
+
+        Raises:
+            HypvisionError: there is something that is not finite; names the image.
+        """
+        for values in (self.dense, *self, *more):
+            require_finite(values, lambda row: f"A feature of {_image(metas[row])}")
 
 
 class Vocabulary(OpenVocabularyCLIP):
@@ -142,6 +152,11 @@ class Vocabulary(OpenVocabularyCLIP):
         maps.temperature = self.clip.logit_scale.detach().exp()
         maps.trains_clip = self.training and self.trains_clip
         return maps
+
+
+def _image(meta: Any) -> str:
+    path = meta.get("img_path")
+    return f"the image {meta.get('img_id')} of the data" if path is None else f"the image '{path}'"
 
 
 def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""What every metric keeps: a number of nothing is NaN and told, and what is not finite gives no number at all."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmengine.dist import all_gather_object, is_main_process
+from mmengine.evaluator import BaseMetric
+
+from hypvision.errors import HypvisionError, require_finite
+
+__all__ = ["Metric", "tell_missing"]
+
+_logger = logging.getLogger(__name__)
+_SHOWN = 5
+
+
+def tell_missing(what: str, metrics: Mapping[str, Any], without_truth: Sequence[str] = ()) -> None:
+    """One warning of all metrics that are NaN, and of classes or images that have no truth; none if there are none.
+
+    Args:
+        what: the metric or function.
+        metrics: its numbers by name.
+        without_truth: what counts for no mean.
+    """
+    unknown = [name for name, value in metrics.items() if math.isnan(value)]
+    parts = [f"there is no truth for {_some(without_truth)}"] if without_truth else []
+    if unknown:
+        parts.append(f"{_some(unknown)} cannot be measured and {'is' if len(unknown) == 1 else 'are'} NaN")
+    if parts:
+        _logger.warning("%s: %s.", what, "; ".join(parts))
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+class Metric(BaseMetric):
+    """mmengine's base of metrics, whose subclasses call :meth:`check` in ``process``, and for which
+    ``compute_metrics([])`` gives its names with NaN.
+
+    Attributes:
+        allow_nonfinite: predictions that are not finite are an error, or if set make all numbers NaN.
+        without_truth: names of classes without truth, or how many images have none; of the last ``compute_metrics``.
+    """
+
+    allow_nonfinite = False
+    without_truth: Sequence[str] = ()
+    _spoilt = ""
+    _told: tuple = ()
+
+    def check(self, values: Any, what: str, samples: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the predictions for samples are finite.
+
+        Args:
+            values: a row for each sample.
+            what: the subject of the message, such as "a score".
+            samples: with ``img_path``, ``index`` or ``img_id``.
+
+        Raises:
+            HypvisionError: they are not, and ``allow_nonfinite`` is not set; names the image.
+        """
+        try:
+            require_finite(values, lambda row: f"{what} for {self._place(samples[row], row)}")
+        except HypvisionError as error:
+            if not self.allow_nonfinite:
+                raise
+            self._spoilt = self._spoilt or str(error)
+            return False
+        return True
+
+    def _place(self, sample: Mapping[str, Any], row: int) -> str:
+        if sample.get("img_path") is not None:
+            return f"the image '{sample['img_path']}'"
+        number = sample.get("index", sample.get("img_id"))
+        return f"sample {len(self.results) + row}" if number is None else f"image {number} of the data"
+
+    def evaluate(self, size: int) -> dict[str, float]:
+        """As mmengine's, and one warning of what could not be measured, which is not repeated while it is the same."""
+        self.without_truth = ()
+        spoilt = next(filter(None, all_gather_object(self._spoilt)), "")
+        if spoilt:
+            self.results.clear()
+        self._spoilt = ""
+        found = super().evaluate(size)
+        told = (spoilt, tuple(self.without_truth), tuple(name for name, value in found.items() if math.isnan(value)))
+        if is_main_process() and told != self._told:
+            if spoilt:
+                _logger.warning("%s: all numbers are NaN. %s", type(self).__name__, spoilt)
+            else:
+                tell_missing(type(self).__name__, found, self.without_truth)
+        self._told = told
+        return found

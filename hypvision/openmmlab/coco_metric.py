@@ -1,0 +1,139 @@
+"""COCO's average precision as mmdet has it, with the right names, and NaN for what has no truth.
+
+Importing this module imports mmdet, and puts :class:`CheckedCocoMetric` in the place of its CocoMetric. pycocotools
+sorts the numbers of the categories, gives -1 for a mean of nothing, and takes a box that is NaN for a perfect one.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from mmdet.datasets.api_wrappers import COCOeval, COCOevalMP
+from mmdet.evaluation import CocoMetric
+from mmdet.evaluation.metrics import coco_metric
+from mmdet.registry import METRICS
+
+from hypvision.engine.metrics import Metric
+
+__all__ = ["CheckedCOCOeval", "CheckedCocoMetric"]
+
+_SIZES = ("small", "medium", "large")
+
+
+class _InOrder:
+    """Of pycocotools' evaluation: results in the order of ``params.catIds``, and means of nothing as NaN.
+
+    Average precision is that of 100 detections an image, whatever ``params.maxDets`` says of recalls.
+    """
+
+    def evaluate(self) -> None:
+        """As pycocotools, after a note of the order that is asked for."""
+        self.wanted, self.counts = list(self.params.catIds), sorted(self.params.maxDets)
+        self.params.maxDets = sorted({*self.counts, 100})
+        super().evaluate()
+
+    def accumulate(self, p=None) -> None:
+        """As pycocotools; the classes of ``eval`` are in the order of ``catIds``."""
+        super().accumulate(p)
+        if self.params.useCats:
+            order = [self.params.catIds.index(number) for number in self.wanted]
+            axes = dict(precision=2, recall=1, scores=2)
+            self.eval |= {name: self.eval[name].take(order, axis) for name, axis in axes.items()}
+            self.eval["params"] = copy.copy(self.params)
+            self.eval["params"].catIds = self.wanted
+
+    def summarize(self) -> None:
+        """``stats``: AP, AP50, AP75, those of small, medium and large objects, and as many recalls."""
+        counts = [self.counts[min(k, len(self.counts) - 1)] for k in (0, 1)] + self.counts[-1:]
+        most = self.params.maxDets[-1]
+        self.stats = np.array([
+            self._mean("precision", 100),
+            self._mean("precision", most, threshold=0.5),
+            self._mean("precision", most, threshold=0.75),
+            *(self._mean("precision", most, area) for area in _SIZES),
+            *(self._mean("recall", count) for count in counts),
+            *(self._mean("recall", counts[-1], area) for area in _SIZES),
+        ])  # fmt: skip
+
+    def _mean(self, name: str, count: int, area: str = "all", threshold: float | None = None) -> float:
+        p = self.params
+        values = self.eval[name][..., p.areaRngLbl.index(area), p.maxDets.index(count)]
+        if threshold is not None:
+            values = values[np.isclose(p.iouThrs, threshold)]
+        known = values[values > -1]
+        mean = float(known.mean()) if known.size else math.nan
+        title = dict(precision="Average Precision  (AP)", recall="Average Recall     (AR)")[name]
+        ious = f"{p.iouThrs[0]:.2f}:{p.iouThrs[-1]:.2f}" if threshold is None else f"{threshold:.2f}"
+        print(f" {title} @[ IoU={ious:<9} | area={area:>6s} | maxDets={count:>3d} ] = {mean:0.3f}")
+        return mean
+
+
+class CheckedCOCOeval(_InOrder, COCOeval):
+    """See :class:`_InOrder`."""
+
+
+class _InProcesses(_InOrder, COCOevalMP):
+    """The same, by several processes."""
+
+
+coco_metric.COCOeval, coco_metric.COCOevalMP = CheckedCOCOeval, _InProcesses
+
+
+@METRICS.register_module(name="CocoMetric", force=True)
+class CheckedCocoMetric(Metric, CocoMetric):
+    """mmdet's CocoMetric: NaN for what has no truth, recalls under the numbers of proposals that they are of.
+
+    ``proposal_nums`` may be any numbers: the average precision is that of 100 detections all the same.
+    """
+
+    def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
+        """As in mmdet.
+
+        Raises:
+            HypvisionError: a box or its score is not finite; names the image.
+        """
+        for sample in data_samples:
+            found = sample["pred_instances"]
+            for key, what in (("bboxes", "A box"), ("scores", "A score"), ("mask_scores", "The score of a mask")):
+                if key in found and not self.check(found[key].reshape(1, -1), what, [sample]):
+                    return
+        super().process(data_batch, data_samples)
+
+    def compute_metrics(self, results: list) -> dict[str, float]:
+        """As in mmdet."""
+        if not results:
+            return {self._named(name): math.nan for name in self._names()}
+        with np.errstate(invalid="ignore"):  # of means of nothing
+            found = super().compute_metrics(results)
+        if not self.format_only:
+            self.without_truth = self._classes_without_truth()
+        return {self._named(name): value for name, value in found.items()}
+
+    def _names(self) -> list[str]:
+        recalls = ("AR@100", "AR@300", "AR@1000", "AR_s@1000", "AR_m@1000", "AR_l@1000")
+        found: list[str] = []
+        for metric in self.metrics:
+            if metric == "proposal":
+                found += self.metric_items or recalls
+            elif metric == "proposal_fast":
+                found += [f"AR@{count}" for count in self.proposal_nums]
+            else:
+                items = self.metric_items or ("mAP", "mAP_50", "mAP_75", "mAP_s", "mAP_m", "mAP_l")
+                found += [f"{metric}_{item}" for item in items]
+        return found
+
+    def _named(self, name: str) -> str:
+        """mmdet says 100, 300 and 1000 for the first, second and last number of proposals, whatever these are."""
+        counts = sorted(self.proposal_nums)
+        of_mmdet = {"100": counts[0], "300": counts[min(1, len(counts) - 1)], "1000": counts[-1]}
+        kind, at, count = name.partition("@")
+        return f"{kind}@{of_mmdet.get(count, count)}" if at and "proposal" in self.metrics else name
+
+    def _classes_without_truth(self) -> list[str]:
+        images, classes = set(self.img_ids), self.dataset_meta["classes"]
+        annotations = self._coco_api.dataset.get("annotations", ())
+        known = {x["category_id"] for x in annotations if not x.get("iscrowd") and x["image_id"] in images}
+        return [name for name, number in zip(classes, self.cat_ids) if number not in known]
