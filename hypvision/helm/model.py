@@ -128,8 +128,6 @@ class Helm(nn.Module):
                 total += len(module.live_out) * (len(module.live_in) + (module.bias is not None))
             elif isinstance(module, RowNorm):
                 total += module.layout.size
-            elif hasattr(module, "layout") and "weight" in own:  # a gate
-                total += own["weight"].shape[0] * module.layout.size
             else:
                 total += sum(p.numel() for p in own.values())
         return total
