@@ -66,6 +66,10 @@ def published_groups(model):
     return [groups[0] | dict(weight_decay=0.01), groups[1] | dict(weight_decay=0.0)]
 
 
+def published_loss(logits, ids):
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
 class PublishedTraining:
     """Steps of the published script on its model: AdamW, its Riemannian Adam, gradients cut at 1, biases by loads."""
 
@@ -76,14 +80,14 @@ class PublishedTraining:
         self.points = RiemannianAdam(self.table.detach(), lr)
 
     def step(self, ids) -> list[float]:
-        """Cross entropy, loss on uneven loads, norm of the gradient, and the tokens of the busiest experts."""
+        """Cross entropy, loss on uneven loads, norm of the gradient, and the cross entropy behind the step."""
         self.adam.zero_grad()
         self.table.grad = None
         logits, counts, scores = self.model(ids)
+        cross_entropy = published_loss(logits, ids)
         e, k = self.config.n_routed_experts, self.config.n_activated_experts
         shares = [(score / score.sum(-1, keepdim=True)).mean(0) for score in scores]
         balance = sum((count * e / (k * ids.numel()) * share).sum() for count, share in zip(counts, shares))
-        cross_entropy = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
         (cross_entropy + 1e-4 * balance).backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.adam.step()
@@ -93,7 +97,8 @@ class PublishedTraining:
             for layer, count in zip([m for m in self.model.modules() if isinstance(m, MiCE)], counts):
                 share = count / count.sum()
                 layer.gate.bias += 0.005 * (share.mean() - share)
-        return [cross_entropy.item(), balance.item(), norm.item(), float(sum(count.max() for count in counts))]
+            after = published_loss(self.model(ids)[0], ids)
+        return [cross_entropy.item(), balance.item(), norm.item(), after.item()]
 
 
 class Training:
@@ -118,8 +123,8 @@ class Training:
         self.optimizer.step()
         for block, way in zip(self.model.layers[1:], found.routing):
             block.ffn.gate.follow(way.counts)
-        balance, busiest = sum(way.balance for way in found.routing), sum(way.counts.max() for way in found.routing)
-        return [found.cross_entropy.item(), balance.item(), norm.item(), float(busiest)]
+        balance, after = sum(way.balance for way in found.routing), self.model(ids, labels=ids).cross_entropy
+        return [found.cross_entropy.item(), balance.item(), norm.item(), after.item()]
 
 
 def test_three_steps_are_the_published():
@@ -134,6 +139,7 @@ def test_three_steps_are_the_published():
         idle += sum(expert.down.weight.grad is None for block in ours.layers[1:] for expert in block.ffn.experts)
     assert idle  # else nothing is said of experts without tokens
     weights = helm_from_official(official_state(official), ours.config)
-    # Adam's first steps are as long for a gradient of 1e-9 as for one of 1
     for name, value in ours.state_dict().items():
+        if name.endswith("attn.bias"):  # which the softmax does not see: its gradient is round-off
+            continue
         assert (value - weights[name]).norm() < 1e-3 * (weights[name].norm() + 0.1), name
