@@ -33,12 +33,14 @@ class Context(NamedTuple):
         mask: ``(B, 1, L, start + L)``, True where a token looks; None for all before it.
         lengths: of the documents, one after the other over all rows; None for one a row.
         cache: with ``update(keys, values, layer)``, or None.
+        documents: numbers ``(B, L)`` of the documents that ``lengths`` are of, -1 for padding; or None.
     """
 
     start: int = 0
     mask: Tensor | None = None
     lengths: Sequence[int] | None = None
     cache: object | None = None
+    documents: Tensor | None = None
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> Tensor:

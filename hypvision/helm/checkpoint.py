@@ -238,9 +238,6 @@ def _packed(name: str, module: nn.Module | None, part: str | None, value: Tensor
         return pack(value, module.live_out, None, shape[:1])
     if isinstance(module, RowNorm):
         return pack(value, module.layout.space, None, (module.layout.width,))
-    if name.endswith("gate.weight"):
-        layout = modules[name.rpartition(".")[0]].layout
-        return pack(value, range(len(value)), layout.space, (len(value), layout.width))
     scalar = name.rpartition(".")[2] in ("attn_w_y", "ffn_w_y", "w_y", "scale", "c")
     return value.reshape(1) if scalar else value.clone()
 
@@ -277,8 +274,6 @@ def _unpacked(name: str, module: nn.Module | None, part: str | None, value: Tens
         return unpack(value, module.live_out, module.live_in if part == "weight" else None)
     if isinstance(module, RowNorm):
         return unpack(value, module.layout.space, None)
-    if name.endswith("gate.weight"):
-        return value[:, : modules[name.rpartition(".")[0]].layout.size]
     last = name.rpartition(".")[2]
     return value.reshape(()) if last in ("attn_w_y", "ffn_w_y", "w_y", "c") or ".ffn.scale" in name else value
 

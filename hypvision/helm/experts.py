@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from . import rows
@@ -33,8 +34,8 @@ class Gate(nn.Module):
     def __init__(self, config: Architecture):
         super().__init__()
         self.config = config
-        self.layout = Layout(config.dim, config)
-        self.weight = nn.Parameter(torch.empty(config.n_routed_experts, self.layout.width))
+        self.size = Layout(config.dim, config).size
+        self.weight = nn.Parameter(torch.empty(config.n_routed_experts, self.size))
         # added to the scores for the selection alone; follows the loads, not the gradient
         self.register_buffer("bias", torch.zeros(config.n_routed_experts))
         self.reset_parameters()
@@ -42,12 +43,7 @@ class Gate(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Xavier over the space part."""
-        if self.weight.is_meta:
-            return
-        dense = self.weight.new_empty(self.weight.shape[0], self.layout.size)
-        nn.init.xavier_uniform_(dense)
-        self.weight.zero_()
-        self.weight[:, : self.layout.size] = dense
+        nn.init.xavier_uniform_(self.weight)
         self.bias.zero_()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -55,10 +51,10 @@ class Gate(nn.Module):
         config, x = self.config, rows.upcast(x)
         with torch.autocast(x.device.type, enabled=False):
             weight = self.weight.to(x.dtype)
-            logits = x @ weight.T  # of the space parts: there is no weight in the slot of the time
+            logits = x[:, : self.size] @ weight.T  # of the space parts: the time would be one more coordinate to learn
             if config.router == "lorentz" and config.lorentz:
                 time = torch.sqrt(weight.square().sum(-1) + 1)
-                logits = 2 + 2 * (logits - x[:, self.layout.n, None] * time)
+                logits = 2 + 2 * (logits - x[:, self.size, None] * time)
             scores = logits.softmax(-1) if config.score_func == "softmax" else logits.sigmoid()
             chosen = self._select(scores.detach() + self.bias.to(scores.dtype))
             weights = scores.gather(1, chosen)
@@ -122,13 +118,16 @@ class MixtureOfCurvatures(nn.Module):
         order = every.argsort(stable=True)
         # not bincount, which waits for a GPU to learn how many numbers it gives
         counts = every.new_zeros(config.n_routed_experts).scatter_add_(0, every, torch.ones_like(every))
-        # one gather; an expert without tokens gets none, and so its weights a gradient of zero
         gathered = flat.index_select(0, order // k)
         plain = all(isinstance(layer, RowLinear) for e in self.experts for layer in (e.gate_up, e.down))  # no adapters
         if torch.compiler.is_compiling() and plain:
             done = self._in_one_graph(gathered, counts, every[order])
         else:
-            done = torch.cat([expert(part) for expert, part in zip(self.experts, gathered.split(counts.tolist()))])
+            parts = zip(self.experts, gathered.split(counts.tolist()))
+            # Without tokens an expert has no gradient, rather than zeros with which an optimiser would go on moving
+            # it. Processes that train together wait for each other's gradients: there it has zeros.
+            everyone = not count or _several_processes()
+            done = torch.cat([expert(part) for expert, part in parts if everyone or len(part)])
         back = torch.empty_like(order).scatter_(0, order, torch.arange(count * k, device=order.device)).view(count, k)
         routed = [rows.upcast(done).index_select(0, back[:, i]) for i in range(k)]
         experts = self.shared if isinstance(self.shared, nn.ModuleList) else [self.shared] if self.shared else []
@@ -156,6 +155,10 @@ class MixtureOfCurvatures(nn.Module):
         released = config.moe_combine == "released"
         w_y, scale = (rows.upcast(self.w_y), rows.upcast(self.scale)) if hasattr(self, "w_y") else (None, None)
         return rows.combine(shared, routed, weights, w_y, scale, released, config.safe_clamp, config.fused)
+
+
+def _several_processes() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _grouped(x: Tensor, counts: Tensor, layers: list[RowLinear]) -> Tensor:

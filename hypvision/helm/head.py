@@ -82,7 +82,8 @@ def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = B
     """
     flat, target = hidden.flatten(0, -2), target.flatten()
     if plain(hidden) or not isinstance(head, RowLinear):
-        return F.cross_entropy(rows.upcast(apply_linear(head, flat)), target)
+        total = F.cross_entropy(rows.upcast(apply_linear(head, flat)), target, reduction="sum")
+        return total / (target != -100).sum().clamp(min=1)
     kept = (target != -100).nonzero().flatten()
     if kept.numel() < target.numel():
         flat, target = flat.index_select(0, kept), target[kept]

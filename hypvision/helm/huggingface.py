@@ -44,6 +44,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
 __all__ = ["HelmConfig", "HelmForCausalLM"]
 
 _DECODER = re.compile(r"(?:decoder|model)\.(.+)")  # as a training and save_pretrained() name it
+# What the library calls a model's cache, in what it passes and in what it takes: "past_key_values" before 5.24.
+_CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 _FIELDS = {field.name: field.default for field in dataclasses.fields(Architecture)}
 
 
@@ -55,7 +57,7 @@ class HelmConfig(PretrainedConfig):
     """
 
     model_type = "helm"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]
     attribute_map = {
         "hidden_size": "dim",
         "num_hidden_layers": "n_layers",
@@ -95,7 +97,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
     base_model_prefix = "model"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
-    accepts_loss_kwargs = False
+    accepts_loss_kwargs = True  # num_items_in_batch
     _supports_sdpa = True
     _no_split_modules = ["Block"]
 
@@ -130,44 +132,69 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: object | None = None,
+        *,
+        position_ids: Tensor | None = None,
+        sequence_id: Tensor | None = None,
         labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        cache: object | None = None,
+        past_key_values: object | None = None,
+        cache_position: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
-        sequence_id: Tensor | None = None,
-        return_dict: bool | None = None,
+        inputs_embeds: None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **unused: Any,
+        return_dict: bool | None = None,
     ) -> CausalLMOutputWithPast:
-        """One pass; see :meth:`hypvision.helm.Helm.forward`. Positions are counted from the first column, padding or
-        not: only their differences matter.
+        """One pass; see :meth:`hypvision.helm.Helm.forward`. What is not named here is a TypeError.
+
+        Args:
+            input_ids, attention_mask, position_ids, sequence_id, labels, logits_to_keep: as there.
+            num_items_in_batch: labels of all the batches that one step of an optimiser sums the gradients of, as the
+                Trainer counts them: the loss is a sum divided by it, rather than the mean of this batch.
+            cache, past_key_values: of earlier tokens; transformers calls it ``cache`` since 5.24.
+            cache_position: columns of the tokens, which must follow on those in the cache.
+            use_cache: give a cache back; by default in evaluation without labels, if the configuration says so.
+            inputs_embeds, output_attentions: refused.
+            output_hidden_states: give the points that the head reads.
+            return_dict: False for a tuple.
 
         Raises:
-            HypvisionError: no tokens, tokens outside the vocabulary, a context too long, or a cache of another batch.
+            HypvisionError: no tokens, tokens outside the vocabulary, a context too long, a cache of another batch, or
+                arguments that do not go together.
         """
-        if input_ids is None:
+        if input_ids is None or inputs_embeds is not None:
             raise HypvisionError(
                 "HELM models take input_ids; inputs_embeds would have to be points of the hyperboloid."
             )
-        if labels is not None:
-            past_key_values = None
-        if labels is not None or self.training and past_key_values is None:  # generate() brings its own
-            use_cache = False
-        use_cache = self.config.use_cache if use_cache is None else use_cache
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache()
-        found = self.model(input_ids, labels, attention_mask, sequence_id, past_key_values, logits_to_keep)
-        logits = found.logits
+        if self.config.output_attentions if output_attentions is None else output_attentions:
+            raise HypvisionError("HELM's attention keeps no weights: output_attentions must be False.")
+        if cache is not None and past_key_values is not None and cache is not past_key_values:
+            raise HypvisionError("cache and past_key_values are two names of one argument. Give one.")
+        cache = past_key_values if cache is None else cache
+        if use_cache is None:
+            use_cache = self.config.use_cache and labels is None and not self.training
+        if use_cache and cache is None:
+            cache = DynamicCache()
+        if cache_position is not None:
+            start = 0 if cache is None else int(cache.get_seq_length())
+            if cache_position.tolist() != list(range(start, start + input_ids.shape[1])):
+                raise HypvisionError(
+                    f"cache_position must be the columns of the tokens, from {start}, got {cache_position.tolist()}."
+                )
+        found = self.model(input_ids, labels, attention_mask, sequence_id, cache, logits_to_keep, position_ids)
+        logits, loss = found.logits, found.loss
+        if loss is not None and num_items_in_batch is not None:
+            loss = loss * (found.labelled / num_items_in_batch)
         if logits is None and not self.training:
             with torch.no_grad():
                 logits = self.model.logits(found.hidden, logits_to_keep).float()
+        hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         output = CausalLMOutputWithPast(
-            loss=found.loss,
-            logits=logits,
-            past_key_values=past_key_values,
-            hidden_states=(found.hidden,) if output_hidden_states else None,
+            loss=loss, logits=logits, hidden_states=(found.hidden,) if hidden else None, **{_CACHE: cache}
         )
-        return output if return_dict is not False else output.to_tuple()
+        return output if (self.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
 
     @classmethod
     def from_pretrained(cls, *args: Any, **options: Any) -> Any:

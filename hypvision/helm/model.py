@@ -27,6 +27,7 @@ class Output(NamedTuple):
         logits: ``(B, L or logits_to_keep, V)``; None where labels are given.
         loss: mean cross entropy of the labels, with the loss on uneven loads; None without labels.
         cross_entropy: the first part alone.
+        labelled: how many labels they are the mean of; None without labels.
         routing: of every layer with experts.
         hidden: the points that the head reads, ``(B, L, width)``.
     """
@@ -34,6 +35,7 @@ class Output(NamedTuple):
     logits: Tensor | None
     loss: Tensor | None
     cross_entropy: Tensor | None
+    labelled: Tensor | None
     routing: tuple[Routing, ...]
     hidden: Tensor
 
@@ -128,8 +130,6 @@ class Helm(nn.Module):
                 total += len(module.live_out) * (len(module.live_in) + (module.bias is not None))
             elif isinstance(module, RowNorm):
                 total += module.layout.size
-            elif hasattr(module, "layout") and "weight" in own:  # a gate
-                total += own["weight"].shape[0] * module.layout.size
             else:
                 total += sum(p.numel() for p in own.values())
         return total
@@ -152,7 +152,8 @@ class Helm(nn.Module):
         h = self.first_norm(x)
         routing = []
         for block in self.layers:
-            if self.gradient_checkpointing and self.training:
+            # computed again, tokens would come into a cache twice
+            if self.gradient_checkpointing and self.training and context.cache is None:
                 x, h, way = self._checkpointed(block, x, h, context)
             else:
                 x, h, way = block(x, h, context)
@@ -175,11 +176,12 @@ class Helm(nn.Module):
         attention_mask: Tensor | None = None,
         sequence_id: Tensor | None = None,
         cache: object | None = None,
+        position_ids: Tensor | None = None,
     ) -> Context:
         """What the tokens may see.
 
         Raises:
-            HypvisionError: token numbers, masks or a cache that do not fit the model.
+            HypvisionError: token numbers, masks, positions or a cache that do not fit the model.
         """
         b, length = input_ids.shape
         if cache is not None:
@@ -199,15 +201,17 @@ class Helm(nn.Module):
                 f"attention_mask must be (batch, tokens) = ({b}, {start + length}), with the tokens in the cache, "
                 f"got {tuple(attention_mask.shape)}. Packed documents are told apart by sequence_id."
             )
+        if sequence_id is not None and (start or sequence_id.shape != input_ids.shape):
+            raise HypvisionError(
+                "sequence_id must have the shape of the tokens, and goes without a filled cache; got "
+                f"{tuple(sequence_id.shape)} for {tuple(input_ids.shape)} and {start} tokens in the cache."
+            )
+        if position_ids is not None:
+            sequence_id = _documents(position_ids, attention_mask, sequence_id, start, input_ids)
         if sequence_id is not None:
-            if start or sequence_id.shape != input_ids.shape:
-                raise HypvisionError(
-                    "sequence_id must have the shape of the tokens, and goes without a filled cache; got "
-                    f"{tuple(sequence_id.shape)} for {tuple(input_ids.shape)} and {start} tokens in the cache."
-                )
             if attention_mask is not None:
                 sequence_id = sequence_id.masked_fill(~attention_mask.bool(), -1)
-            return Context(0, None, document_lengths(sequence_id), cache)
+            return Context(0, None, document_lengths(sequence_id), cache, sequence_id)
         mask = None
         if attention_mask is not None and not bool(attention_mask.all()):
             mask = _padding_mask(attention_mask.bool(), start)
@@ -223,6 +227,7 @@ class Helm(nn.Module):
         sequence_id: Tensor | None = None,
         cache: object | None = None,
         logits_to_keep: int | Tensor = 0,
+        position_ids: Tensor | None = None,
     ) -> Output:
         """One pass.
 
@@ -234,20 +239,35 @@ class Helm(nn.Module):
             sequence_id: ``(B, L)``, numbers of the documents in a row, -1 for padding: none sees another.
             cache: keeps what later tokens need of these, with ``update`` and ``get_seq_length``.
             logits_to_keep: how many of the last positions to compute logits of; 0: all; or which, ``(count,)``.
+            position_ids: ``(B, L)`` or ``(1, L)``. Only differences matter, so that they must go up by one within a
+                document; without a mask, numbers or a filled cache each jump begins another document, as
+                transformers has it.
 
         Raises:
             HypvisionError: more tokens than the context, or arguments that do not go together.
         """
-        context = self.context(input_ids, attention_mask, sequence_id, cache)
+        context = self.context(input_ids, attention_mask, sequence_id, cache, position_ids)
+        if labels is not None:
+            self._check_labels(labels, input_ids, context)
         hidden, routing = self.hidden(input_ids, context)
         if labels is None:
-            return Output(self.logits(hidden, logits_to_keep), None, None, routing, hidden)
-        target = shifted(labels, attention_mask, sequence_id)
+            return Output(self.logits(hidden, logits_to_keep), None, None, None, routing, hidden)
+        target = shifted(labels, attention_mask, context.documents)
         cross_entropy = token_losses(self.head, hidden, target)
         loss = cross_entropy
         if routing and self.training and self.config.aux_alpha:
             loss = loss + self.config.aux_alpha * sum(way.balance for way in routing)
-        return Output(None, loss, cross_entropy, routing, hidden)
+        return Output(None, loss, cross_entropy, (target != -100).sum(), routing, hidden)
+
+    def _check_labels(self, labels: Tensor, input_ids: Tensor, context: Context) -> None:
+        if labels.shape != input_ids.shape or context.start:
+            raise HypvisionError(
+                "labels must have the shape of the tokens, each compared with what the one before it predicts, and go "
+                f"without tokens in a cache; got {tuple(labels.shape)} for {tuple(input_ids.shape)} and "
+                f"{context.start} tokens in the cache."
+            )
+        if labels.device.type == "cpu" and not torch.compiler.is_compiling():
+            check_tokens(labels[labels != -100], self.config.vocab_size)
 
     def logits(self, hidden: Tensor, logits_to_keep: int | Tensor = 0) -> Tensor:
         """Logits ``(B, kept, V)`` of points ``(B, L, width)``."""
@@ -288,6 +308,38 @@ def document_lengths(sequence_id: Tensor) -> list[int]:
     begin = change.flatten().nonzero().flatten()
     end = F.pad(begin[1:], (0, 1), value=sequence_id.numel())
     return (end - begin).tolist()
+
+
+def _documents(
+    position_ids: Tensor, attention_mask: Tensor | None, sequence_id: Tensor | None, start: int, input_ids: Tensor
+) -> Tensor | None:
+    """The numbers of documents that go with positions; the code of positions is relative and goes by columns."""
+    b, length = input_ids.shape
+    if position_ids.shape not in ((b, length), (1, length)):
+        raise HypvisionError(
+            f"position_ids must be (batch, tokens) = ({b}, {length}) or (1, {length}), got {tuple(position_ids.shape)}."
+        )
+    offset = (position_ids - torch.arange(start, start + length, device=position_ids.device)).expand(b, -1)
+    there = None if attention_mask is None else attention_mask.bool()
+    if sequence_id is not None:
+        inside = (sequence_id[:, 1:] == sequence_id[:, :-1]) & (sequence_id[:, 1:] >= 0)
+        inside = inside if there is None else inside & there[:, 1:] & there[:, :-1]
+        wrong = (offset[:, 1:] != offset[:, :-1]) & inside
+    elif there is not None:  # transformers counts from the first token behind the padding
+        first = there.int().argmax(1, keepdim=True)
+        wrong = (offset != (-first if start else offset.gather(1, first))) & there[:, start:]
+    elif start:
+        wrong = offset != 0
+    else:
+        jump = F.pad(offset[:, 1:] != offset[:, :-1], (1, 0))
+        return jump.cumsum(1) if bool(jump.any()) else None
+    if bool(wrong.any()):
+        raise HypvisionError(
+            "position_ids must go up by one from token to token of a document, padding left out, and on from those in "
+            "the cache: the code of positions is relative. Packed documents have positions that begin anew and no "
+            "attention_mask, or are told apart by sequence_id."
+        )
+    return sequence_id
 
 
 def _padding_mask(there: Tensor, start: int) -> Tensor:

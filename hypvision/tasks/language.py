@@ -122,29 +122,54 @@ class LanguageModel(BaseModel):
 
 @HOOKS.register_module()
 class ExpertLoadHook(Hook):
-    """After each step of the optimiser the router's biases follow the loads of all its tokens, on all processes; the
-    largest share of an expert in each layer is logged, 1 / experts at best, and so are the experts' curvatures."""
+    """What follows the loads of the experts in each step of the optimiser, of all its tokens and on all processes.
+
+    An expert without tokens has no gradient, so that momentum and weight decay leave it alone, as the published
+    training does. The router's biases follow the loads. The largest share of an expert in each layer is logged,
+    1 / experts at best, and so are the experts' curvatures.
+    """
+
+    priority = 55  # behind the hook that looks for parameters without gradient, and before those that log
+
+    def __init__(self) -> None:
+        self._loads: Tensor | None = None
+
+    def before_train(self, runner: Runner) -> None:
+        runner.optim_wrapper.optimizer.register_step_pre_hook(lambda *_: self._before_step(_unwrapped(runner)))
+
+    def _before_step(self, model: nn.Module) -> None:
+        if not model.loads:
+            return
+        self._loads, model.loads = torch.stack(model.loads).float(), []
+        all_reduce(self._loads)
+        for layer, load in zip(_mixtures(model), self._loads.tolist()):
+            for expert, count in zip(layer.experts, load):
+                if not count:
+                    expert.zero_grad(set_to_none=True)
 
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
     ) -> None:
-        wrapper = runner.optim_wrapper
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        if not model.loads or (runner.iter + 1) % max(1, getattr(wrapper, "_accumulative_counts", 1)):
+        if self._loads is None:
             return
-        loads = torch.stack(model.loads).float()
-        all_reduce(loads)
-        model.loads = []
-        layers = [module for module in model.modules() if isinstance(module, MixtureOfCurvatures)]
         numbers = {}
-        for i, (layer, load) in enumerate(zip(layers, loads)):
+        for i, (layer, load) in enumerate(zip(_mixtures(_unwrapped(runner)), self._loads)):
             layer.gate.follow(load)
             numbers[f"expert_share/{i}"] = load.max() / load.sum()
             for j, expert in enumerate(layer.experts):
                 if hasattr(expert, "c"):
                     numbers[f"expert_c/{i}.{j}"] = whole_tensor(expert.c).detach().to(load).reshape(())
+        self._loads = None
         for name, number in zip(numbers, torch.stack(list(numbers.values())).tolist()):  # one wait, not one each
             runner.message_hub.update_scalar(f"train/{name}", number)
+
+
+def _unwrapped(runner: Runner) -> nn.Module:
+    return runner.model.module if is_model_wrapper(runner.model) else runner.model
+
+
+def _mixtures(model: nn.Module) -> list[MixtureOfCurvatures]:
+    return [module for module in model.modules() if isinstance(module, MixtureOfCurvatures)]
 
 
 def released_decay(name: str, mixed: bool) -> bool:

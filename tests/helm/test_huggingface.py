@@ -1,5 +1,7 @@
 """HELM as transformers' models: generating, saving, half precision, adapters."""
 
+import inspect
+
 import pytest
 import torch
 from helpers.helm import tokens
@@ -219,6 +221,148 @@ def test_trainer(tmp_path):
     assert (points - before).abs().amax() > 0.01
     space, time = points[:, 1:], points[:, 0]
     torch.testing.assert_close(time, (1 + space.square().sum(1)).sqrt(), rtol=1e-5, atol=0)
+
+
+def packed():
+    """Three documents in a row, alone and packed, by positions that begin anew."""
+    ids, ends = tokens(1, 30), (0, 9, 23, 30)
+    parts = list(zip(ends, ends[1:]))
+    positions = torch.cat([torch.arange(j - i) for i, j in parts])[None]
+    return ids, parts, positions
+
+
+@torch.no_grad()
+def test_positions_that_begin_anew_tell_documents_apart(model):
+    ids, parts, positions = packed()
+    both, labels = ids.expand(2, -1), ids.clone()
+    found = model(both, position_ids=positions).logits  # one row of positions for all
+    for i, j in parts:
+        alone = model(ids[:, i:j]).logits
+        assert (found[:, i:j] - alone).abs().max() < 1e-5 * alone.abs().max()
+    losses = [model(ids[:, i:j], labels=labels[:, i:j]).loss * (j - i - 1) for i, j in parts]
+    loss = model(ids, labels=labels, position_ids=positions).loss
+    torch.testing.assert_close(loss, sum(losses) / (30 - 3), rtol=1e-5, atol=1e-5)
+    numbers = torch.cat([torch.full((1, j - i), n) for n, (i, j) in enumerate(parts)], 1)
+    assert torch.equal(model(ids, position_ids=positions, sequence_id=numbers).logits, found[:1])
+    assert torch.equal(model(ids, position_ids=torch.arange(5, 35)[None]).logits, model(ids).logits)
+
+
+@torch.no_grad()
+def test_positions_with_padding_and_cache(model):
+    ids, padding = tokens(2, 9), torch.zeros(2, 3, dtype=torch.long)
+    mask = torch.tensor([[0] * 3 + [1] * 9, [1] * 12])
+    padded = torch.cat([padding, ids], 1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    expected = model(padded, attention_mask=mask).logits
+    cache, parts = LatentCache(), []
+    for i, j in ((0, 6), (6, 7), (7, 12)):
+        given = dict(attention_mask=mask[:, :j], position_ids=positions[:, i:j], cache_position=torch.arange(i, j))
+        parts.append(model(padded[:, i:j], past_key_values=cache, **given).logits)
+    found = torch.cat(parts, 1)
+    assert ((found - expected) * mask[..., None]).abs().max() < 1e-5 * expected.abs().max()
+    for mistake in (
+        dict(attention_mask=mask, position_ids=positions + torch.tensor([[0] * 11 + [1]])),
+        dict(position_ids=torch.arange(10)[None]),
+        dict(position_ids=torch.arange(12)),
+        dict(attention_mask=torch.ones_like(mask), position_ids=torch.arange(12)[None] % 5),
+        dict(sequence_id=torch.zeros_like(padded), position_ids=torch.arange(12)[None] % 5),
+        dict(attention_mask=torch.tensor([[1, 1, 0, 1] * 3] * 2), position_ids=torch.tensor([[0, 1, 1, 2] * 3])),
+        dict(cache_position=torch.arange(1, 13)),
+    ):
+        with pytest.raises(HypvisionError, match="position"):
+            model(padded, **mistake)
+    for mistake in (dict(position_ids=torch.tensor([[0]])), dict(cache_position=torch.tensor([0]))):
+        with pytest.raises(HypvisionError, match="position"):
+            model(padded[:, :1], past_key_values=cache, **mistake)
+
+
+# Every argument of forward(), and what it does to the model's answer; True: it is refused.
+ARGUMENTS = {
+    "input_ids": lambda model, ids: model(input_ids=ids.flip(1)).logits,
+    "attention_mask": lambda model, ids: model(ids, attention_mask=(torch.arange(9) > 2).expand(2, 9)).logits,
+    "position_ids": lambda model, ids: model(ids, position_ids=torch.arange(9)[None] % 4).logits,
+    "sequence_id": lambda model, ids: model(ids, sequence_id=torch.arange(9).expand(2, 9) // 4).logits,
+    "labels": lambda model, ids: model(ids, labels=ids.flip(1)).loss,
+    "num_items_in_batch": lambda model, ids: model(ids, labels=ids, num_items_in_batch=5).loss,
+    "cache": lambda model, ids: model(ids, cache=model(ids, use_cache=True)[1]).logits,
+    "past_key_values": lambda model, ids: model(ids, past_key_values=model(ids, use_cache=True)[1]).logits,
+    "cache_position": True,
+    "use_cache": lambda model, ids: torch.tensor(len(model(ids, use_cache=False).keys())),
+    "logits_to_keep": lambda model, ids: model(ids, logits_to_keep=2).logits,
+    "inputs_embeds": True,
+    "output_attentions": True,
+    "output_hidden_states": lambda model, ids: torch.tensor(len(model(ids, output_hidden_states=True).keys())),
+    "return_dict": lambda model, ids: torch.tensor(isinstance(model(ids, return_dict=False), tuple)),
+}
+
+
+def test_every_argument_is_honoured_or_refused():
+    model, ids = model_of("MiCE"), tokens(2, 9)
+    taken = inspect.signature(model.forward).parameters
+    assert taken.keys() == ARGUMENTS.keys()
+    assert not any(argument.kind is argument.VAR_KEYWORD for argument in taken.values())
+    plain = model(ids, labels=ids, use_cache=True)
+    for name, effect in ARGUMENTS.items():
+        if effect is True:
+            with pytest.raises(HypvisionError):
+                model(ids, **{name: torch.ones(1)})
+            continue
+        found = effect(model, ids)
+        expected = plain.loss if found.dim() == 0 and found.is_floating_point() else plain.logits
+        expected = expected if found.dim() or found.is_floating_point() else torch.tensor(len(plain.keys()) - 1)
+        assert found.shape != expected.shape or not torch.allclose(found.to(expected.dtype), expected), name
+    for misspelt in ("lables", "attention_masks", "position_id"):
+        with pytest.raises(TypeError, match=misspelt):
+            model(ids, **{misspelt: ids})
+        with pytest.raises((TypeError, ValueError), match=misspelt):
+            model.generate(ids, max_new_tokens=2, pad_token_id=0, **{misspelt: ids})
+
+
+def test_labels_belong_to_the_tokens():
+    for network in (model_of("MiCE"), model_of("D").model.train()):
+        ids = tokens(2, 9)
+        for labels in (ids[:, :-1], ids[:1], torch.cat([ids, ids], 1), ids[0]):
+            with pytest.raises(HypvisionError, match="labels must have the shape of the tokens"):
+                network(ids, labels=labels)
+        for wrong in (-1, 259):
+            with pytest.raises(HypvisionError, match="The tokens go from"):
+                network(ids, labels=ids.clone().fill_(wrong))
+        cache = LatentCache()
+        inner = getattr(network, "model", network)
+        inner(ids, cache=cache)
+        with pytest.raises(HypvisionError, match="without tokens in a cache"):
+            inner(ids, labels=ids, cache=cache)
+
+
+def trainer_gradients(kind, folder, batch, accumulated):
+    """Gradients of one step of the Trainer over four rows of unequal numbers of labels."""
+    model, found = model_of(kind), {}
+    model.model.head.weight.data.div_(8)
+    model.model.config.aux_alpha = 0.0  # of the loads in a batch: the mean of products is no product of means
+    ids = tokens(4, 12)
+    rows = [dict(input_ids=row, labels=torch.where(torch.arange(12) < 3 * i, -100, row)) for i, row in enumerate(ids)]
+
+    class Optimizer(torch.optim.SGD):
+        def step(self, closure=None):
+            found.update({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+
+    arguments = transformers.TrainingArguments(
+        str(folder), max_steps=1, per_device_train_batch_size=batch, gradient_accumulation_steps=accumulated,
+        use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, max_grad_norm=0.0,
+    )  # fmt: skip
+    optimizers = (Optimizer(model.parameters(), lr=1e-3), None)
+    transformers.Trainer(model, arguments, train_dataset=rows, optimizers=optimizers).train()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["D", "MiCE"])
+def test_the_trainer_accumulates_to_the_whole_batch(kind, tmp_path):
+    """The mean over the labels of all micro-batches, not the mean of their means."""
+    pytest.importorskip("accelerate")
+    whole, parts = trainer_gradients(kind, tmp_path, 4, 1), trainer_gradients(kind, tmp_path, 1, 4)
+    assert whole.keys() == parts.keys()
+    whole, parts = (torch.cat([grad.flatten() for grad in found.values()]) for found in (whole, parts))
+    assert (parts - whole).norm() < 1e-4 * whole.norm()
 
 
 def test_mistakes_are_sentences():

@@ -8,6 +8,21 @@ from references.helm import HelmD, HelmMiCE, official_state
 from hypvision.helm import Helm, preset
 from hypvision.helm.checkpoint import helm_from_official
 
+MODELS = {
+    "D": ("helm_d_tiny", {}),
+    "MiCE": ("helm_mice_tiny", {}),
+    "MiCE, latent queries": ("helm_mice_tiny", dict(q_lora_rank=24)),
+    "MiCE, space embedding": ("helm_mice_tiny", dict(project_emb=True, train_curv=False)),
+    "MiCE, sigmoid, groups": (
+        "helm_mice_tiny", dict(score_func="sigmoid", n_routed_experts=6, n_expert_groups=3, n_limited_groups=2)
+    ),
+    "MiCE, Lorentz router": ("helm_mice_tiny", dict(router="lorentz", renorm_topk=True)),
+    "MiCE, centroid": ("helm_mice_tiny", dict(moe_combine="centroid", renorm_topk=True)),
+    "MiCE, centroid, two shared": ("helm_mice_tiny", dict(moe_combine="centroid", n_shared_experts=2)),
+    "MiCE, more of all": ("helm_mice_tiny", dict(n_shared_experts=2, n_activated_experts=3, route_scale=1.5)),
+    "MiCE, published floors": ("helm_mice_tiny", dict(safe_clamp=False)),
+}  # fmt: skip
+
 
 def stirred(model: torch.nn.Module) -> torch.nn.Module:
     """A model whose scalars, which start at round numbers, have values of their own."""
