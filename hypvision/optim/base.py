@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -122,8 +122,6 @@ class RiemannianOptimizer(Optimizer):
 
     # states that are tangent vectors; all others but the step have one number for every point and factor
     vectors = ("exp_avg", "momentum_buffer")
-    # hook of a subclass that fills the states from the first gradient
-    _first = None
 
     def __init__(self, params, defaults: dict, move: str):
         super().__init__(params, {**defaults, "move": move})
@@ -180,6 +178,9 @@ class RiemannianOptimizer(Optimizer):
             count: number of factors of the manifold.
         """
         raise NotImplementedError
+
+    def _first(self, group: dict, x: Tensor, grad: Tensor, state: dict, parts: Sequence[Factor] = ()) -> None:
+        """Fill the states of a parameter from its first gradient; without ``parts`` it has no manifold."""
 
     def _points(self, group: dict, job: Job) -> None:
         """Update a block of points and their state in place."""
@@ -242,8 +243,7 @@ class RiemannianOptimizer(Optimizer):
         if not state:
             tangent = torch.zeros(*x.shape[:-1], parts[-1].tangents.stop, dtype=x.dtype, device=x.device)
             state.update(self._begin(group, tangent, len(parts)))
-            if self._first is not None:
-                self._first(group, x, grad, state, parts)
+            self._first(group, x, grad, state, parts)
         step = state.get("step")
         if step is not None:
             step += 1
@@ -319,6 +319,7 @@ class RiemannianOptimizer(Optimizer):
             self._flat(group, [parameter.new_zeros(parameter.shape)], [torch.zeros_like(parameter)], [state])
             if "step" in state:
                 state["step"].zero_()
+            self._first(group, parameter, parameter.grad, state)
         part = {name: tensor if name == "step" else tensor[rows] for name, tensor in state.items()}
         self._flat(group, [table], [grad], [part])
         parameter[rows] = table
