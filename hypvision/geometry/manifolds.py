@@ -98,9 +98,9 @@ class Manifold(nn.Module):
 
     Args:
         c: curvature, ``c > 0``; the sectional curvature is ``-c``.
-        learnable: whether ``c`` is learned. It is stored as ``log_c``, a float32 parameter without dimensions that
-            stays float32 when the model is cast to half precision. Give it its own learning rate and no weight decay
-            (:func:`hypvision.optim.param_groups` does).
+        learnable: whether ``c`` is learned. It is stored as ``log_c``, a parameter without dimensions, in float32 (in
+            float64 if that is torch's default) also after the model is cast to half precision. Give it its own
+            learning rate and no weight decay (:func:`hypvision.optim.param_groups` does).
         bounds: ``c`` stays between these multiples of its initial value.
         check: check that arguments lie on the manifold; for debugging, it synchronises with the device.
 
@@ -129,7 +129,8 @@ class Manifold(nn.Module):
         self.initial_c = c
         self.log_bounds = (math.log(c) + math.log(bounds[0]), math.log(c) + math.log(bounds[1]))
         if learnable:
-            self.log_c = CurvatureParameter(torch.tensor(math.log(c), dtype=torch.float32), self.log_bounds)
+            dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+            self.log_c = CurvatureParameter(torch.tensor(math.log(c), dtype=dtype), self.log_bounds)
 
     @property
     def c(self) -> float | Tensor:

@@ -141,14 +141,15 @@ class RiemannianAdam(RiemannianOptimizer):
         beta1, beta2 = group["betas"]
         step = job.step if group["capturable"] else job.step.item()
         if self.decoupled and decay:
-            job.kernel.decay_(x, lr * decay, c)
+            share = lr * decay
+            job.kernel.decay_(x, share.clamp(max=1) if isinstance(share, Tensor) else min(share, 1.0), c)
         gradient, where = job.kernel.gradient(x, job.grad, c, 0.0 if self.decoupled else decay)
         square.lerp_(tame_(gradient).unsqueeze(1), 1 - beta2)
         mean.lerp_(gradient, 1 - beta1)
         if group["amsgrad"]:
             square = torch.maximum(job.state["max_exp_avg_sq"], square, out=job.state["max_exp_avg_sq"])
         size = (square.squeeze(1) / _share(beta2, step)).sqrt_().add_(group["eps"])
-        job.kernel.step_along_(x, mean, -lr / _share(beta1, step) / size, where, c)
+        job.kernel.step_along_(x, mean, lr / _share(beta1, step) / size, where, c)
 
 
 class RiemannianAdamW(RiemannianAdam):

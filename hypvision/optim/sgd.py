@@ -116,6 +116,7 @@ class RiemannianSGD(RiemannianOptimizer):
             state["momentum_buffer"] = grad
         for part in parts:
             frame = part.kernel.frame(x[..., part.points], whole(grad)[..., part.points], part.manifold.c)
+            tame_(frame)
             state["momentum_buffer"][..., part.tangents] = frame
 
     def _points(self, group: dict, job: Job) -> None:
@@ -123,11 +124,10 @@ class RiemannianSGD(RiemannianOptimizer):
         direction, where = job.kernel.gradient(x, job.grad, c, group["weight_decay"])
         tame_(direction)
         if buffer is None:
-            job.kernel.step_(x, direction * -group["lr"], None, where, c)
+            job.kernel.step_(x, direction, group["lr"], None, where, c)
             return
         buffer.mul_(group["momentum"]).add_(direction, alpha=1 - group["dampening"])
         if group["nesterov"]:
-            direction = (direction + group["momentum"] * buffer) * -group["lr"]
-            job.kernel.step_(x, direction, buffer, where, c)
+            job.kernel.step_(x, direction + group["momentum"] * buffer, group["lr"], buffer, where, c)
         else:
-            job.kernel.step_along_(x, buffer, -group["lr"], where, c)
+            job.kernel.step_along_(x, buffer, group["lr"], where, c)
