@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.geometry.lorentz.frame import _CAP, _LIMIT
+from hypvision.geometry.manifolds import whose
 from hypvision.geometry.numerics import wide_square_norm
 
 __all__ = ["BallKernel", "Kernel", "LorentzKernel", "kernel_of"]
@@ -345,7 +346,7 @@ class MethodKernel(Kernel):
         lacking = [name for name in names if not callable(getattr(manifold, name, None))]
         if lacking:
             raise TypeError(
-                f"{who} {', '.join(lacking)} of the manifold {type(manifold).__name__}. Methods are as those of "
+                f"{who} {', '.join(lacking)} of the manifold {whose(manifold)}. Methods are as those of "
                 "hypvision.geometry.Lorentz."
             )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.sgd import sgd
 
@@ -118,6 +120,21 @@ class RiemannianSGD(RiemannianOptimizer):
             frame = part.kernel.frame(x[..., part.points], whole(grad)[..., part.points], part.manifold.c)
             tame_(frame)
             state["momentum_buffer"][..., part.tangents] = frame
+
+    def _foreign(self, group: dict, parameter: Tensor, grad: Tensor, manifold: Any) -> None:
+        state, momentum = self.state[parameter], group["momentum"]
+        if momentum and not state:
+            state["momentum_buffer"] = grad.clone() if group["geoopt_first_step"] else torch.zeros_like(grad)
+        direction = manifold.egrad2rgrad(parameter, grad.add_(parameter, alpha=group["weight_decay"]))
+        if not momentum:
+            parameter.copy_(manifold.retr(parameter, -group["lr"] * direction))
+            return
+        buffer = state["momentum_buffer"]
+        buffer.mul_(momentum).add_(direction, alpha=1 - group["dampening"])
+        direction = direction + momentum * buffer if group["nesterov"] else buffer
+        moved, transported = manifold.retr_transp(parameter, -group["lr"] * direction, buffer)
+        parameter.copy_(moved)
+        buffer.copy_(transported)
 
     def _points(self, group: dict, job: Job) -> None:
         x, c, buffer = job.x, job.c, job.state.get("momentum_buffer")
