@@ -7,10 +7,11 @@ import functools
 import itertools
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _WrappedHook, register_module_parameter_registration_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from .euclidean import Euclidean
@@ -23,10 +24,10 @@ __all__ = ["ManifoldParameter", "named_manifold_parameters"]
 class ManifoldParameter(nn.Parameter):
     """A parameter whose last dimension holds points of a manifold, for the optimisers of :mod:`hypvision.optim`.
 
-    It computes like any tensor. The manifold travels with copies and pickles; state dicts hold plain tensors, and
-    loading them keeps the class, with ``assign=True`` too. Wrappers that replace parameters by their own (FSDP,
-    ``to_empty``, ``torch.__future__.set_swap_module_params_on_conversion``) lose it: a layer that names its manifold
-    parameters in ``manifold_parameters`` is found nevertheless, by :func:`named_manifold_parameters`.
+    It computes like any tensor. The manifold travels with copies and pickles, and stays when a module is cast, moved or
+    loaded; state dicts hold plain tensors. Wrappers that replace parameters by their own (FSDP) lose the class: a layer
+    that names its manifold parameters in ``manifold_parameters`` is found nevertheless, by
+    :func:`named_manifold_parameters`.
 
     Optimisers of other packages step through flat space, and points leave the manifold. The first step of one that has
     been given points warns of it. It does not bring them back: a projected step is another method than the one that was
@@ -92,16 +93,26 @@ def _rebuild(data: Tensor, manifold: Manifold, requires_grad: bool) -> ManifoldP
 
 @functools.cache
 def _watch() -> None:
-    nn.modules.module.register_module_parameter_registration_hook(_registered)
+    register_module_parameter_registration_hook(_registered)
     register_optimizer_step_pre_hook(_stepping)
 
 
 def _registered(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """A module takes a parameter: see to it that points survive loading, and a learned curvature saving."""
+    """A module takes a parameter: see to it that points survive what follows, and learned curvatures saving."""
     hooks = module._load_state_dict_pre_hooks.values()
     if isinstance(parameter, ManifoldParameter) and not any(hook.hook is _loading for hook in hooks):
+        module._apply = _WrappedHook(_applied, module)  # PyTorch has no hook here; this one holds its module weakly
         module.register_load_state_dict_pre_hook(_loading)
         module.register_state_dict_post_hook(_saved)
+
+
+def _applied(module: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
+    """A module is cast or moved, for which PyTorch may replace parameters by plain ones: mark these anew."""
+    points = {name: p.manifold for name, p in module._parameters.items() if isinstance(p, ManifoldParameter)}
+    type(module)._apply(module, fn, recurse)
+    for name, manifold in points.items():
+        mark(module._parameters[name], manifold)
+    return module
 
 
 def _loading(module: nn.Module, state_dict: dict, prefix: str, metadata: dict, *rest) -> None:
@@ -122,12 +133,16 @@ def _saved(module: nn.Module, state_dict: dict, prefix: str, metadata: dict) -> 
             raise RuntimeError(loose(prefix + name, manifold))
 
 
+def _described(manifold: Manifold) -> str:
+    return f"{type(manifold).__name__}({manifold.extra_repr()})"
+
+
 def loose(name: str, manifold: Manifold) -> str:
     """What is wrong with a manifold that only the parameter of this name knows."""
     return (
-        f"The points '{name}' lie on {manifold}, whose curvature is learned, but no module of the model holds the "
-        "manifold, so that its curvature is missing among the model's parameters and in its state dict. Assign it to "
-        "the module of the points: self.manifold = manifold."
+        f"The points '{name}' lie on {_described(manifold)}, whose curvature is learned, but no module of the model "
+        "holds the manifold, so that the curvature is missing among the model's parameters and in its state dict. "
+        "Assign the manifold to the module of the points: self.manifold = manifold."
     )
 
 
@@ -148,14 +163,14 @@ def _stepping(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         for name, parameter in zip(names, group["params"]):
             manifold = getattr(parameter, "manifold", None)
             if parameter.requires_grad and isinstance(manifold, Manifold) and not isinstance(manifold, Euclidean):
-                found.append(f"{name} of shape {tuple(parameter.shape)} on {manifold}")
+                found.append(f"{name} of shape {tuple(parameter.shape)} on {_described(manifold)}")
     if found:
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
         warnings.warn(
             f"{whose(optimizer)} steps through flat space, so that these parameters leave their manifolds: "
             f"{', '.join(found[:5])}{more}. Take RiemannianAdamW, RiemannianAdam or RiemannianSGD of hypvision.optim, "
-            "which are AdamW, Adam and SGD for all other parameters (timm's factory and configs know their "
-            "names); or bring the points back after every step: parameter.data = manifold.projx(parameter.data).",
+            "which are AdamW, Adam and SGD for all other parameters (timm's factory and configs know their names); or "
+            "bring the points back after every step: parameter.data = manifold.projx(parameter.data).",
             stacklevel=4,
         )
 

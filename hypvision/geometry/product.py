@@ -35,8 +35,8 @@ class Product(Manifold):
             if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], Manifold)):
                 found = whose(pair[0]) if isinstance(pair, (tuple, list)) and len(pair) == 2 else repr(pair)
                 raise TypeError(
-                    "Product takes pairs of a manifold of hypvision.geometry and its dimension, such as "
-                    f"(Lorentz(1.0), 3), got {found}."
+                    "Product takes pairs of a manifold and its dimension, such as "
+                    f"(hypvision.geometry.Lorentz(1.0), 3), got {found}."
                 )
         if any(isinstance(manifold, Product) for manifold, _ in factors):
             raise ValueError("A factor of a Product cannot be a Product: give its factors instead.")
