@@ -53,6 +53,15 @@ class CurvatureParameter(nn.Parameter):
         return f"CurvatureParameter containing the log of a curvature:\n{self.data!r}"
 
 
+def _adopted(module: nn.Module, name: str, child: nn.Module | None) -> None:
+    """PyTorch calls this for every module that another one takes."""
+    if isinstance(child, Manifold):
+        child.held = True
+
+
+# when the first curvature is learned, and not before: others should not pay for it
+_watch_modules = functools.cache(lambda: nn.modules.module.register_module_module_registration_hook(_adopted))
+
 _POINTS = {"x", "y", "mean", "p"}
 
 
@@ -66,6 +75,15 @@ def check_numbers(arguments: dict) -> None:
             raise ValueError("weights must not all be 0: no point would count.")
     if isinstance(std, Tensor) and not bool((std > 0).all()):
         raise ValueError("std must be positive.")
+
+
+def whose(value: object) -> str:
+    """The class of an argument that is no manifold of this package, for messages: others have the same names."""
+    if isinstance(value, type):
+        return f"the class {value.__name__} itself"
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    return kind.__name__ if package in ("builtins", "hypvision") else f"{kind.__name__} of {package}"
 
 
 def _bind(function: Callable, points: set[str] = _POINTS) -> Callable:
@@ -98,9 +116,9 @@ class Manifold(nn.Module):
 
     Args:
         c: curvature, ``c > 0``; the sectional curvature is ``-c``.
-        learnable: whether ``c`` is learned. It is stored as ``log_c``, a float32 parameter without dimensions that
-            stays float32 when the model is cast to half precision. Give it its own learning rate and no weight decay
-            (:func:`hypvision.optim.param_groups` does).
+        learnable: whether ``c`` is learned. It is stored as ``log_c``, a parameter without dimensions, in float32 (in
+            float64 if that is torch's default) also after the model is cast to half precision. Give it its own
+            learning rate and no weight decay (:func:`hypvision.optim.param_groups` does).
         bounds: ``c`` stays between these multiples of its initial value.
         check: check that arguments lie on the manifold; for debugging, it synchronises with the device.
 
@@ -110,6 +128,8 @@ class Manifold(nn.Module):
 
     # coordinates of a point beyond the dimension of the space
     extra = 0
+    # whether a module holds the manifold, so that state dicts have its learned curvature
+    held = False
 
     def __init__(
         self,
@@ -129,7 +149,9 @@ class Manifold(nn.Module):
         self.initial_c = c
         self.log_bounds = (math.log(c) + math.log(bounds[0]), math.log(c) + math.log(bounds[1]))
         if learnable:
-            self.log_c = CurvatureParameter(torch.tensor(math.log(c), dtype=torch.float32), self.log_bounds)
+            _watch_modules()
+            dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+            self.log_c = CurvatureParameter(torch.tensor(math.log(c), dtype=dtype), self.log_bounds)
 
     @property
     def c(self) -> float | Tensor:
@@ -151,10 +173,25 @@ class Manifold(nn.Module):
             self.log_c.clamp_(*self.log_bounds)
 
     def _apply(self, fn, recurse: bool = True):
+        kept = self.log_c.detach() if self.learnable else None
         super()._apply(fn, recurse)
-        if self.learnable and self.log_c.dtype in (torch.float16, torch.bfloat16):
-            self.log_c.data = self.log_c.data.float()
+        if self.learnable:
+            self._restore(kept)
         return self
+
+    def _load_from_state_dict(self, *args, **kwargs):
+        super()._load_from_state_dict(*args, **kwargs)
+        if self.learnable:
+            self._restore(self.log_c.detach())
+
+    def _restore(self, log_c: Tensor) -> None:
+        """Undo what PyTorch may have done to the parameter: taken its class, or rounded it to half precision."""
+        if type(self.log_c) is nn.Parameter:
+            self.log_c.__class__, self.log_c.log_bounds = CurvatureParameter, self.log_bounds
+        if self.log_c.dtype in (torch.float16, torch.bfloat16):
+            self.log_c.data = log_c.to(self.log_c.device, torch.float32)
+            if self.log_c.grad is not None:
+                self.log_c.grad = self.log_c.grad.float()
 
     def extra_repr(self) -> str:
         c = self._value()

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import functools
+import itertools
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _WrappedHook, register_module_parameter_registration_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from .manifolds import Manifold
+from .euclidean import Euclidean
+from .manifolds import Manifold, whose
 from .product import Product
 
 __all__ = ["ManifoldParameter", "named_manifold_parameters"]
@@ -17,9 +24,17 @@ __all__ = ["ManifoldParameter", "named_manifold_parameters"]
 class ManifoldParameter(nn.Parameter):
     """A parameter whose last dimension holds points of a manifold, for the optimisers of :mod:`hypvision.optim`.
 
-    It computes like any tensor. The manifold travels with copies and pickles; state dicts hold plain tensors. Wrappers
-    that replace parameters by their own (FSDP, ``to_empty``) lose the class: a layer that names its manifold parameters
-    in ``manifold_parameters`` is found nevertheless, by :func:`named_manifold_parameters`.
+    It computes like any tensor. The manifold travels with copies and pickles, and stays when a module is cast, moved or
+    loaded; state dicts hold plain tensors. Wrappers that replace parameters by their own (FSDP) lose the class: a layer
+    that names its manifold parameters in ``manifold_parameters`` is found nevertheless, by
+    :func:`named_manifold_parameters`.
+
+    Optimisers of other packages step through flat space, and points leave the manifold. The first step of one that has
+    been given points warns of it. It does not bring them back: a projected step is another method than the one that was
+    asked for, with steps of the wrong length, and what is right is one name away.
+
+    A learned curvature is a parameter of the manifold, which is a module: assign the manifold to a module of the model,
+    too. Else ``state_dict()`` would lose the curvature, and raises.
 
     Args:
         data: points ``(..., d)``.
@@ -34,8 +49,9 @@ class ManifoldParameter(nn.Parameter):
     def __new__(cls, data: Tensor, manifold: Manifold, requires_grad: bool = True):
         if not isinstance(manifold, Manifold):
             raise TypeError(
-                f"manifold must be a manifold object such as Lorentz(1.0), got {type(manifold).__name__}. For "
-                "parameters that are no points take torch.nn.Parameter."
+                "manifold must be a manifold object of hypvision.geometry such as Lorentz(1.0), got "
+                f"{whose(manifold)}. For parameters that are no points take torch.nn.Parameter, for points on geoopt's "
+                "manifolds geoopt.ManifoldParameter: the optimisers take them, too."
             )
         if not isinstance(data, Tensor) or not data.is_floating_point():
             found = data.dtype if isinstance(data, Tensor) else type(data).__name__
@@ -46,6 +62,7 @@ class ManifoldParameter(nn.Parameter):
                 f"data must end in the {'' if isinstance(manifold, Product) else 'at least '}{least} coordinates of a "
                 f"point of {manifold}, got the shape {tuple(data.shape)}."
             )
+        _watch()
         out = torch.Tensor._make_subclass(cls, data, requires_grad)
         out.manifold = manifold
         return out
@@ -56,6 +73,10 @@ class ManifoldParameter(nn.Parameter):
             memo[id(self)] = type(self)(data, copy.deepcopy(self.manifold, memo), self.requires_grad)
         return memo[id(self)]
 
+    def module_load(self, other, assign=False):
+        """What takes this parameter's place when weights are loaded by swapping tensors."""
+        return ManifoldParameter(super().module_load(other, assign), self.manifold)
+
     def __reduce_ex__(self, protocol):
         return _rebuild, (self.data, self.manifold, self.requires_grad)
 
@@ -65,6 +86,100 @@ class ManifoldParameter(nn.Parameter):
 
 def _rebuild(data: Tensor, manifold: Manifold, requires_grad: bool) -> ManifoldParameter:
     return ManifoldParameter(data, manifold, requires_grad)
+
+
+# What PyTorch calls, from the first manifold parameter on: others should not pay for it.
+
+
+@functools.cache
+def _watch() -> None:
+    register_module_parameter_registration_hook(_registered)
+    register_optimizer_step_pre_hook(_stepping)
+
+
+def _registered(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """A module takes a parameter: see to it that points survive what follows, and learned curvatures saving."""
+    hooks = module._load_state_dict_pre_hooks.values()
+    if isinstance(parameter, ManifoldParameter) and not any(hook.hook is _loading for hook in hooks):
+        module._apply = _WrappedHook(_applied, module)  # PyTorch has no hook here; this one holds its module weakly
+        module.register_load_state_dict_pre_hook(_loading)
+        module.register_state_dict_post_hook(_saved)
+
+
+def _applied(module: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
+    """A module is cast or moved, for which PyTorch may replace parameters by plain ones: mark these anew."""
+    points = {name: p.manifold for name, p in module._parameters.items() if isinstance(p, ManifoldParameter)}
+    type(module)._apply(module, fn, recurse)
+    for name, manifold in points.items():
+        mark(module._parameters[name], manifold)
+    return module
+
+
+def _loading(module: nn.Module, state_dict: dict, prefix: str, metadata: dict, *rest) -> None:
+    """``load_state_dict(assign=True)`` puts new parameters in the place of a module's: make them of the old class."""
+    if metadata.get("assign_to_params_buffers"):
+        for name, parameter in module._parameters.items():
+            value = state_dict.get(prefix + name)
+            plain = type(value) in (Tensor, nn.Parameter) and value.shape == parameter.shape  # else PyTorch tells
+            if plain and isinstance(parameter, ManifoldParameter):
+                state_dict[prefix + name] = ManifoldParameter(value.detach(), parameter.manifold)
+
+
+def _saved(module: nn.Module, state_dict: dict, prefix: str, metadata: dict) -> None:
+    """Refuse to lose a learned curvature that only a parameter knows."""
+    for name, parameter in module._parameters.items():
+        manifold = parameter.manifold if isinstance(parameter, ManifoldParameter) else None
+        if manifold is not None and not manifold.held and any(c.requires_grad for c in manifold.parameters()):
+            raise RuntimeError(loose(prefix + name, manifold))
+
+
+def _described(manifold: Manifold) -> str:
+    return f"{type(manifold).__name__}({manifold.extra_repr()})"
+
+
+def loose(name: str, manifold: Manifold) -> str:
+    """What is wrong with a manifold that only the parameter of this name knows."""
+    return (
+        f"The points '{name}' lie on {_described(manifold)}, whose curvature is learned, but no module of the model "
+        "holds the manifold, so that the curvature is missing among the model's parameters and in its state dict. "
+        "Assign the manifold to the module of the points: self.manifold = manifold."
+    )
+
+
+# optimisers that have been looked at, and the number of their groups
+_seen: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+
+
+def _stepping(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+    """An optimiser makes a step: warn at its first if it does not know of manifolds."""
+    if torch.compiler.is_compiling() or _seen.get(optimizer) == len(optimizer.param_groups):
+        return
+    _seen[optimizer] = len(optimizer.param_groups)
+    if getattr(optimizer, "keeps_points", False):
+        return
+    found = []
+    for group in optimizer.param_groups:
+        names = group.get("param_names") or itertools.repeat("one")
+        for name, parameter in zip(names, group["params"]):
+            manifold = getattr(parameter, "manifold", None)
+            if parameter.requires_grad and isinstance(manifold, Manifold) and not isinstance(manifold, Euclidean):
+                found.append(f"{name} of shape {tuple(parameter.shape)} on {_described(manifold)}")
+    if found:
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        warnings.warn(
+            f"{whose(optimizer)} steps through flat space, so that these parameters leave their manifolds: "
+            f"{', '.join(found[:5])}{more}. Take RiemannianAdamW, RiemannianAdam or RiemannianSGD of hypvision.optim, "
+            "which are AdamW, Adam and SGD for all other parameters (timm's factory and configs know their names); or "
+            "bring the points back after every step: parameter.data = manifold.projx(parameter.data).",
+            stacklevel=4,
+        )
+
+
+def mark(parameter: nn.Parameter, manifold: Manifold) -> None:
+    """Make a parameter one of points, in place; those of wrappers keep their class."""
+    if type(parameter) is nn.Parameter:
+        parameter.__class__ = ManifoldParameter
+    parameter.manifold = manifold
 
 
 def named_manifold_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Manifold]]:

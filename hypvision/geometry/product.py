@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from .manifolds import Manifold
+from .manifolds import Manifold, whose
 from .numerics import one_each, safe_sqrt
 
 __all__ = ["Product"]
@@ -33,7 +33,11 @@ class Product(Manifold):
             raise ValueError("Product needs at least one pair of a manifold and its dimension.")
         for pair in factors:
             if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], Manifold)):
-                raise TypeError(f"Product takes pairs of a manifold and its dimension, got {pair!r}.")
+                found = whose(pair[0]) if isinstance(pair, (tuple, list)) and len(pair) == 2 else repr(pair)
+                raise TypeError(
+                    "Product takes pairs of a manifold and its dimension, such as "
+                    f"(hypvision.geometry.Lorentz(1.0), 3), got {found}."
+                )
         if any(isinstance(manifold, Product) for manifold, _ in factors):
             raise ValueError("A factor of a Product cannot be a Product: give its factors instead.")
         self.manifolds = nn.ModuleList(manifold for manifold, _ in factors)

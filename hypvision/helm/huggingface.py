@@ -24,7 +24,8 @@ from torch import Tensor
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.errors import HypvisionError, require
-from hypvision.geometry import ManifoldParameter, named_manifold_parameters
+from hypvision.geometry import named_manifold_parameters
+from hypvision.geometry.parameters import mark
 
 from .checkpoint import helm_architecture, helm_from_official, is_official_helm, official_architecture
 from .config import ALIASES, Architecture, architecture, preset
@@ -202,11 +203,9 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         the optimisers of :mod:`hypvision.optim` go by."""
         found = super().from_pretrained(*args, **options)
         model = found[0] if isinstance(found, tuple) else found  # a report comes with it, if asked for
-        for name, parameter, manifold in list(named_manifold_parameters(model)):
+        for _, parameter, manifold in named_manifold_parameters(model):
             if type(parameter) is torch.nn.Parameter and not parameter.is_meta:  # neither sharded nor on a disk
-                module, _, own = name.rpartition(".")
-                points = ManifoldParameter(parameter.data, manifold, parameter.requires_grad)
-                setattr(model.get_submodule(module), own, points)
+                mark(parameter, manifold)
         return found
 
     @classmethod

@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
+from hypvision.geometry.manifolds import whose
 from hypvision.geometry.numerics import clip_norm, exact
 
 __all__ = ["HIERLoss", "clip_to_ball", "lca_triplet_loss", "mutual_neighbours", "rescale_radii", "sample_triplets"]
@@ -388,7 +389,7 @@ class HIERLoss(nn.Module):
     ):
         super().__init__()
         if not isinstance(manifold, (PoincareBall, Lorentz)):
-            raise ValueError(f"HIERLoss needs a PoincareBall or a Lorentz manifold, got {type(manifold).__name__}.")
+            raise ValueError(f"HIERLoss needs a PoincareBall or a Lorentz manifold, got {whose(manifold)}.")
         if num_proxies < 2 or neighbours < 2 or draws < 1:
             raise ValueError(
                 "HIERLoss needs at least 2 proxies, 2 neighbours and 1 draw, got "

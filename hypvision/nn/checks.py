@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hypvision.geometry import Lorentz, Manifold, PoincareBall
+from hypvision.geometry.manifolds import whose
 
 __all__ = ["check_features", "check_manifold", "check_number", "check_sizes", "integers"]
 
@@ -23,12 +24,11 @@ def check_manifold(layer: nn.Module, manifold: Any, manifold_class: type[Manifol
     """
     if isinstance(manifold, manifold_class):
         return
-    found = f"the class {manifold.__name__} itself" if isinstance(manifold, type) else f"a {type(manifold).__name__}"
     why = f" The layer works on {_NAMES[manifold_class]}." if manifold_class in _NAMES else ""
     example = manifold_class.__name__ if manifold_class in _NAMES else "Lorentz"
     raise TypeError(
-        f"{type(layer).__name__}: {name} must be a hypvision.geometry.{manifold_class.__name__}, got {found}.{why} "
-        f"Create one: {example}(c=1.0)."
+        f"{type(layer).__name__}: {name} must be a hypvision.geometry.{manifold_class.__name__}, got "
+        f"{whose(manifold)}.{why} Create one: {example}(c=1.0)."
     )
 
 

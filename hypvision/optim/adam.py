@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
+
+from hypvision.geometry.manifolds import whose
 
 from .base import Job, RiemannianOptimizer, check_number
 from .kernels import tame_
@@ -135,20 +138,50 @@ class RiemannianAdam(RiemannianOptimizer):
         state = {"step": self._count(group, tangent.device), "exp_avg": tangent, "exp_avg_sq": scalar}
         return state | {"max_exp_avg_sq": scalar.clone()} if group["amsgrad"] else state
 
+    def _foreign(self, group: dict, parameter: Tensor, grad: Tensor, manifold: Any) -> None:
+        state, lr, decay = self.state[parameter], group["lr"], group["weight_decay"]
+        beta1, beta2 = group["betas"]
+        if not state:
+            state["step"] = self._count(group, parameter.device)
+            names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
+            state |= {name: torch.zeros_like(grad) for name in names}
+        state["step"] += 1
+        step = state["step"] if group["capturable"] else state["step"].item()
+        if self.decoupled and decay:
+            if not hasattr(manifold, "logmap0"):
+                raise TypeError(
+                    f"{type(self).__name__}: {whose(manifold)} has no origin that weights could decay to. Put its "
+                    "parameters into a group with weight_decay=0."
+                )
+            parameter.copy_(manifold.expmap0((1 - lr * decay) * manifold.logmap0(parameter)))
+        elif decay:
+            grad.add_(parameter, alpha=decay)
+        grad = manifold.egrad2rgrad(parameter, grad)
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        mean.lerp_(grad, 1 - beta1)
+        square.mul_(beta2).add_(manifold.component_inner(parameter, grad), alpha=1 - beta2)
+        if group["amsgrad"]:
+            square = torch.maximum(state["max_exp_avg_sq"], square, out=state["max_exp_avg_sq"])
+        size = (square / _share(beta2, step)).sqrt_().add_(group["eps"])
+        moved, transported = manifold.retr_transp(parameter, mean / size * (-lr / _share(beta1, step)), mean)
+        parameter.copy_(moved)
+        mean.copy_(transported)
+
     def _points(self, group: dict, job: Job) -> None:
         x, c, lr, decay = job.x, job.c, group["lr"], group["weight_decay"]
         mean, square = job.state["exp_avg"], job.state["exp_avg_sq"]
         beta1, beta2 = group["betas"]
         step = job.step if group["capturable"] else job.step.item()
         if self.decoupled and decay:
-            job.kernel.decay_(x, lr * decay, c)
+            share = lr * decay
+            job.kernel.decay_(x, share.clamp(max=1) if isinstance(share, Tensor) else min(share, 1.0), c)
         gradient, where = job.kernel.gradient(x, job.grad, c, 0.0 if self.decoupled else decay)
         square.lerp_(tame_(gradient).unsqueeze(1), 1 - beta2)
         mean.lerp_(gradient, 1 - beta1)
         if group["amsgrad"]:
             square = torch.maximum(job.state["max_exp_avg_sq"], square, out=job.state["max_exp_avg_sq"])
         size = (square.squeeze(1) / _share(beta2, step)).sqrt_().add_(group["eps"])
-        job.kernel.step_along_(x, mean, -lr / _share(beta1, step) / size, where, c)
+        job.kernel.step_along_(x, mean, lr / _share(beta1, step) / size, where, c)
 
 
 class RiemannianAdamW(RiemannianAdam):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -12,12 +12,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hypvision.geometry import CurvatureParameter, Euclidean, Manifold, Product
+from hypvision.geometry.manifolds import whose
 from hypvision.geometry.rows import blocks
 
 from .kernels import Kernel, kernel_of
 
 __all__ = ["RiemannianOptimizer"]
 
+# Methods of geoopt's manifolds that steps take.
+FOREIGN = ("egrad2rgrad", "component_inner", "retr", "retr_transp")
 MOVES = ("tangent", "scale", "project")
 # Below this many coordinates, parameters of one manifold and width are updated as one: calls cost more than the work.
 _SMALL = 2**16
@@ -47,9 +50,16 @@ class Job(NamedTuple):
 
 
 def manifold_of(parameter: Tensor) -> Manifold | None:
-    """The manifold whose points a parameter holds; None for numbers without constraint."""
+    """The manifold of this package whose points a parameter holds; None for numbers without constraint."""
     manifold = getattr(parameter, "manifold", None)
-    return None if manifold is None or isinstance(manifold, Euclidean) else manifold
+    return manifold if isinstance(manifold, Manifold) and not isinstance(manifold, Euclidean) else None
+
+
+def foreign_manifold_of(parameter: Tensor) -> Any:
+    """The manifold of another package, such as geoopt's, whose points a parameter holds; None if there is none."""
+    manifold = getattr(parameter, "manifold", None)
+    flat = manifold is None or isinstance(manifold, Manifold) or getattr(manifold, "name", None) == "Euclidean"
+    return None if flat else manifold
 
 
 def factors(manifold: Manifold, width: int) -> list[Factor]:
@@ -118,12 +128,16 @@ class RiemannianOptimizer(Optimizer):
 
     A step updates everything with the old curvatures, then the curvatures, and then moves the points of every manifold
     whose curvature changed (Bdeir et al., NeurIPS 2025, "curvature-aware"); momenta live in frames and need no move.
+
+    Parameters of geoopt's class take the steps of geoopt's own optimisers, by the methods of their manifold. Their
+    points do not follow a learned curvature, as they do not there.
     """
+
+    # read by the warning that points leave their manifold; other Riemannian optimisers may say the same
+    keeps_points = True
 
     # states that are tangent vectors; all others but the step have one number for every point and factor
     vectors = ("exp_avg", "momentum_buffer")
-    # hook of a subclass that fills the states from the first gradient
-    _first = None
 
     def __init__(self, params, defaults: dict, move: str):
         super().__init__(params, {**defaults, "move": move})
@@ -153,6 +167,7 @@ class RiemannianOptimizer(Optimizer):
         for parameter in self.param_groups[-1]["params"]:
             manifold = manifold_of(parameter)
             if manifold is None:
+                self._check_foreign(foreign_manifold_of(parameter))
                 continue
             width = parameter.shape[-1] if parameter.dim() else 0
             for factor in factors(manifold, width):
@@ -161,6 +176,14 @@ class RiemannianOptimizer(Optimizer):
                         f"A manifold parameter of shape {tuple(parameter.shape)} has too few coordinates for points "
                         f"of {manifold}."
                     )
+
+    def _check_foreign(self, manifold: Any) -> None:
+        lacking = [] if manifold is None else [name for name in FOREIGN if not hasattr(manifold, name)]
+        if lacking:
+            raise TypeError(
+                f"{type(self).__name__} steps points of the manifolds of hypvision.geometry and of geoopt, got a "
+                f"parameter on {whose(manifold)}, which lacks {', '.join(lacking)}."
+            )
 
     # What a subclass fills in
 
@@ -181,8 +204,15 @@ class RiemannianOptimizer(Optimizer):
         """
         raise NotImplementedError
 
+    def _first(self, group: dict, x: Tensor, grad: Tensor, state: dict, parts: Sequence[Factor] = ()) -> None:
+        """Fill the states of a parameter from its first gradient; without ``parts`` it has no manifold."""
+
     def _points(self, group: dict, job: Job) -> None:
         """Update a block of points and their state in place."""
+        raise NotImplementedError
+
+    def _foreign(self, group: dict, parameter: Tensor, grad: Tensor, manifold: Any) -> None:
+        """Update points of geoopt's manifolds as geoopt does; ``grad`` may be changed."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -207,6 +237,11 @@ class RiemannianOptimizer(Optimizer):
                 self._ready(group, parameter)
                 if manifold_of(parameter) is not None:
                     self._sort(group, parameter, tables)
+                elif foreign_manifold_of(parameter) is not None:
+                    if parameter.grad.is_sparse:
+                        raise RuntimeError("Sparse gradients of geoopt's parameters are for its own optimisers.")
+                    grad = -parameter.grad if group["maximize"] else parameter.grad.clone()
+                    self._foreign(group, parameter, grad, parameter.manifold)
                 elif isinstance(parameter, CurvatureParameter):
                     late.append((group, parameter))
                 elif parameter.grad.is_sparse:
@@ -242,8 +277,7 @@ class RiemannianOptimizer(Optimizer):
         if not state:
             tangent = torch.zeros(*x.shape[:-1], parts[-1].tangents.stop, dtype=x.dtype, device=x.device)
             state.update(self._begin(group, tangent, len(parts)))
-            if self._first is not None:
-                self._first(group, x, grad, state, parts)
+            self._first(group, x, grad, state, parts)
         step = state.get("step")
         if step is not None:
             step += 1
@@ -319,6 +353,7 @@ class RiemannianOptimizer(Optimizer):
             self._flat(group, [parameter.new_zeros(parameter.shape)], [torch.zeros_like(parameter)], [state])
             if "step" in state:
                 state["step"].zero_()
+            self._first(group, parameter, parameter.grad, state)
         part = {name: tensor if name == "step" else tensor[rows] for name, tensor in state.items()}
         self._flat(group, [table], [grad], [part])
         parameter[rows] = table

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from .base import factors, manifold_of, number, whole
+from .base import factors, foreign_manifold_of, manifold_of, number, whole
 
 __all__ = ["clip_grad_norm_", "get_total_norm"]
 
@@ -15,6 +15,11 @@ __all__ = ["clip_grad_norm_", "get_total_norm"]
 def _vectors(parameter: Tensor) -> list[Tensor]:
     """The gradient as tangent vectors in frames, whose Euclidean norm is the Riemannian one."""
     grad, manifold = parameter.grad, manifold_of(parameter)
+    foreign = foreign_manifold_of(parameter)
+    if foreign is not None:
+        # a copy: geoopt changes its argument
+        vector = foreign.egrad2rgrad(parameter, grad.clone())
+        return [foreign.inner(parameter, vector, keepdim=True).clamp(min=0).sqrt()]
     if manifold is None:
         return [grad.coalesce().values() if grad.is_sparse else grad]
     x, width = whole(parameter.detach()), parameter.shape[-1]

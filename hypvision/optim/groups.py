@@ -9,6 +9,9 @@ from typing import Any
 from torch import nn
 
 from hypvision.geometry import CurvatureParameter, named_manifold_parameters
+from hypvision.geometry.parameters import loose, mark
+
+from .base import foreign_manifold_of
 
 __all__ = ["param_groups"]
 
@@ -45,16 +48,20 @@ def param_groups(
         Groups, each with a ``name``; empty ones are left out.
 
     Raises:
-        ValueError: a scale without ``lr``.
+        ValueError: a scale without ``lr``; or points on a manifold whose curvature is learned, which no module of the
+            model holds.
     """
     if lr is None and (manifold_lr_scale != 1 or curvature_lr_scale != 1):
         raise ValueError("manifold_lr_scale and curvature_lr_scale are multiples of lr: give lr as well.")
     method = getattr(model, "no_weight_decay", None)
     exempt = {*no_weight_decay, *(method() if callable(method) else ())}
     points = {}
-    for _, parameter, manifold in named_manifold_parameters(model):
-        parameter.manifold = manifold
+    known = {id(parameter) for parameter in model.parameters()}
+    for name, parameter, manifold in named_manifold_parameters(model):
+        mark(parameter, manifold)
         points[id(parameter)] = parameter
+        if not known.issuperset(map(id, manifold.parameters())):
+            raise ValueError(loose(name, manifold))
     rate = {} if lr is None else {"lr": lr}
     slow = {} if lr is None else {"lr": lr * manifold_lr_scale}
     if curvature_lr is None and lr is not None:
@@ -69,7 +76,7 @@ def param_groups(
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        if id(parameter) in points:
+        if id(parameter) in points or foreign_manifold_of(parameter) is not None:
             kind = "points"
         elif isinstance(parameter, CurvatureParameter):
             kind = "curvatures"

@@ -14,14 +14,15 @@ from torch import Tensor
 
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.geometry.lorentz.frame import _CAP, _LIMIT
+from hypvision.geometry.manifolds import whose
 from hypvision.geometry.numerics import wide_square_norm
 
 __all__ = ["BallKernel", "Kernel", "LorentzKernel", "kernel_of"]
 
 # Longest step, sqrt(c) times the distance; nothing can be farther away than twice the caps of the radius.
 _LONGEST = 40.0
-# Longest gradient: its products with points at the cap must not overflow.
-_STEEPEST = {torch.float32: 1e18, torch.float64: 1e150}
+# Largest coordinate of a gradient: products of points at the cap with the momentum, a hundred of it, must not overflow.
+_STEEPEST = {torch.float32: 1e15, torch.float64: 1e120}
 
 
 def _square(v: Tensor) -> Tensor:
@@ -36,17 +37,28 @@ def _product(v: Tensor, w: Tensor, buffer: Tensor | None = None) -> Tensor:
 
 
 def tame_(gradient: Tensor) -> Tensor:
-    """Cut the vectors of a gradient at a length that only an accident reaches; returns their squared lengths."""
+    """Shorten the vectors of a gradient that only an accident makes so long; returns their squared lengths."""
+    limit = _STEEPEST[gradient.dtype]
     norm = torch.linalg.vector_norm(gradient, dim=-1)
-    limit = _STEEPEST.get(gradient.dtype, 1e18)
     if gradient.device.type != "cpu" or not norm.max() <= limit:  # a GPU must not wait for the answer
-        gradient.mul_((limit / norm.clamp(min=limit)).unsqueeze(1))
-        norm.clamp_(max=limit)
+        gradient.mul_(limit / torch.linalg.vector_norm(gradient, math.inf, dim=-1, keepdim=True).clamp_(min=limit))
+        norm = torch.linalg.vector_norm(gradient, dim=-1)
     return norm.mul_(norm)
 
 
+def _scale(rate: Tensor | float, norm: Tensor, c) -> tuple[Tensor, Tensor]:
+    """Factors ``(N,)`` of vectors with these norms for a step at ``-rate``, cut where it is too long to compute.
+
+    Also the lengths of the step, ``sqrt(c)`` times its distance.
+    """
+    length = norm * c**0.5
+    most = _LONGEST / length.clamp(min=1e-30)
+    scale = torch.minimum(most, rate) if isinstance(rate, Tensor) else most.clamp_(max=rate)
+    return scale.neg(), length.mul_(scale)
+
+
 def _sound(scale: Tensor) -> Tensor:
-    """Denominators of a gyration, kept above the rounding errors that are left of them and of the numerators.
+    """Denominators of a step or a gyration, kept above the rounding errors that are left of them and of the numerators.
 
     They are that small where a step leads back over the origin from far away, in the direction of which nothing turns.
     """
@@ -91,16 +103,16 @@ class Kernel:
         """Any vector ``(N, d)`` at ``x``: its tangent part, in the frame."""
         return v
 
-    def step_(self, x: Tensor, d: Tensor, m: Tensor | None, where: tuple, c) -> None:
-        """Move ``x`` along ``d``, and transport ``m``."""
-        x += d
+    def step_(self, x: Tensor, d: Tensor, rate: Tensor | float, m: Tensor | None, where: tuple, c) -> None:
+        """Move ``x`` along ``-rate d``, ``rate`` a number or ``(N,)`` of at least 0, and transport ``m``."""
+        x -= d * (rate.unsqueeze(1) if isinstance(rate, Tensor) and rate.dim() else rate)
 
-    def step_along_(self, x: Tensor, m: Tensor, scale: Tensor | float, where: tuple, c) -> None:
-        """Move ``x`` along ``scale m``, ``scale`` ``(N,)``, and transport ``m``."""
-        x += m * (scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale)
+    def step_along_(self, x: Tensor, m: Tensor, rate: Tensor | float, where: tuple, c) -> None:
+        """Move ``x`` along ``-rate m``, and transport ``m``."""
+        Kernel.step_(self, x, m, rate, None, where, c)
 
-    def decay_(self, x: Tensor, share: float, c) -> None:
-        """Move ``x`` by ``share`` of the way to the origin."""
+    def decay_(self, x: Tensor, share: Tensor | float, c) -> None:
+        """Move ``x`` by ``share``, between 0 and 1, of the way to the origin."""
         x *= 1 - share
 
     def project_(self, x: Tensor, c) -> None:
@@ -127,11 +139,10 @@ class LorentzKernel(Kernel):
         return lorentz.transp0back(x, lorentz.proju(x, v, c), c)
 
     @staticmethod
-    def _length(square: Tensor) -> tuple[Tensor, Tensor]:
-        """``sinh(r) / r`` and ``cosh(r)`` of a step with the scaled squared length ``r^2``."""
-        r = torch.sqrt(square).clamp_(min=1e-30)
-        cut = r.clamp(max=_LONGEST)
-        return torch.sinh(cut).div_(r), cut.cosh_()
+    def _length(r: Tensor) -> tuple[Tensor, Tensor]:
+        """``sinh(r) / r`` and ``cosh(r)`` of a step with the scaled length ``r``."""
+        r = r.clamp(min=1e-30)
+        return torch.sinh(r).div_(r), r.cosh()
 
     @staticmethod
     def _factors(
@@ -163,25 +174,28 @@ class LorentzKernel(Kernel):
             square = _square(space)
         x[:, 0] = torch.sqrt(square + 1 / c)
 
-    def step_(self, x: Tensor, d: Tensor, m: Tensor | None, where: tuple, c) -> None:
+    def step_(self, x: Tensor, d: Tensor, rate: Tensor | float, m: Tensor | None, where: tuple, c) -> None:
         space, (q, cosh) = x[:, 1:], where
-        dd, xd = _square(d), _product(space, d)
-        sinhc, cosh_step = self._length(dd * c)
+        scale, length = _scale(rate, torch.linalg.vector_norm(d, dim=-1), c)
+        xd = _product(space, d) * scale
+        sinhc, cosh_step = self._length(length)
         if m is not None:
             # both as points of the unit ball: sqrt(c) x / (1 + cosh r)
-            size_x, size_d = c**0.5 / (cosh + 1), c**0.5 * sinhc / (cosh_step + 1)
-            products = q * size_x * size_x, xd * size_x * size_d, dd * size_d * size_d
-            _turn_(m, space, d, size_x, size_d, products, *products[1:])
+            size_x, size_d = c**0.5 / (cosh + 1), sinhc / (cosh_step + 1)
+            products = q * size_x * size_x, xd * c**0.5 * size_x * size_d, (length * size_d).square_()
+            _turn_(m, space, d, size_x, c**0.5 * size_d * scale, products, *products[1:])
         side = xd * sinhc * c
-        ahead, aside, far = self._factors(x, side / (cosh + 1) + cosh_step, sinhc, cosh, cosh_step, side)
+        ahead, aside, far = self._factors(x, side / (cosh + 1) + cosh_step, sinhc * scale, cosh, cosh_step, side)
         space.mul_(ahead).addcmul_(d, aside)
         self._arrive_(x, c, far)
 
-    def step_along_(self, x: Tensor, m: Tensor, scale: Tensor | float, where: tuple, c) -> None:
+    def step_along_(self, x: Tensor, m: Tensor, rate: Tensor | float, where: tuple, c) -> None:
         space, (q, cosh) = x[:, 1:], where
         buffer = torch.empty_like(m)
-        mm, xm = _square(m), _product(space, m, buffer)
-        sinhc, cosh_step = self._length(mm * c * (scale * scale))
+        norm = torch.linalg.vector_norm(m, dim=-1)
+        mm, xm = norm * norm, _product(space, m, buffer)
+        scale, length = _scale(rate, norm, c)
+        sinhc, cosh_step = self._length(length)
         aside = sinhc * scale
         tilt = aside * c / (cosh + 1)
         # Nothing happens outside the plane of x and m, so that the gyration is two numbers.
@@ -197,7 +211,7 @@ class LorentzKernel(Kernel):
         space.mul_(ahead).add_(buffer)
         self._arrive_(x, c, far)
 
-    def decay_(self, x: Tensor, share: float, c) -> None:
+    def decay_(self, x: Tensor, share: Tensor | float, c) -> None:
         """The centroid of ``x``, weighted ``1 - share``, and the origin, weighted ``share``."""
         space = x[:, 1:]
         keep = 1 - share
@@ -235,8 +249,8 @@ class BallKernel(Kernel):
         r"""A step along a vector with the scaled squared length ``dd`` and product ``xd`` with x.
 
         Returns:
-            For :math:`y = -x \oplus x'`: its ``share`` of ``d``, and its products with x and itself; and the two
-            factors in ``x' = keep x + add d``.
+            For :math:`y = -x \oplus x'`: its ``share`` of ``d``, and its products with x and itself; the two factors
+            in ``x' = keep x + add d``; and whether these may have lost digits, so that x' needs a projection.
         """
         limit = (1 - self._eps(x)) ** 2
         if self.manifold.exact:
@@ -244,11 +258,13 @@ class BallKernel(Kernel):
             size = torch.sqrt(dd).clamp_(min=1e-18)
             share = (size / 2).tanh_().div_(size)
             xy, yy = share * xd, share * share * dd
-            scale = (2 * xy + q * yy).add_(1)
+            scale = _sound((2 * xy + q * yy).add_(1))
             keep, add = (2 * xy + yy).add_(1).div_(scale), gap * share / scale
             reached = keep * keep * q + 2 * keep * add * xd + add * add * dd
             factor = (limit / reached.clamp_(min=limit)).sqrt_()
-            return share, xy, yy, keep * factor, add * factor
+            # a step back over the origin from far away; a GPU must not wait for the answer
+            lossy = x.device.type != "cpu" or not scale.min() > 0.1
+            return share, xy, yy, keep * factor, add * factor, lossy
         # x + u with u = gap d / 2, brought inside: x' = factor (x + u)
         half = gap / 2
         reached = torch.addcmul(q, half, torch.addcmul(2 * xd, half, dd))
@@ -258,23 +274,28 @@ class BallKernel(Kernel):
         xv, dv = torch.addcmul(along * xd, back, q), torch.addcmul(along * dd, back, xd)
         vv = torch.addcmul(along * dv, back, xv)
         scale = torch.addcmul(1 - 2 * xv, q, vv)
-        return along / scale, torch.addcmul(xv, vv, q, value=-1).div_(scale), vv / scale, factor, factor * half
+        return along / scale, torch.addcmul(xv, vv, q, value=-1).div_(scale), vv / scale, factor, factor * half, False
 
-    def step_(self, x: Tensor, d: Tensor, m: Tensor | None, where: tuple, c) -> None:
+    def step_(self, x: Tensor, d: Tensor, rate: Tensor | float, m: Tensor | None, where: tuple, c) -> None:
         q, gap = where
-        dd, xd = _square(d), _product(x, d)
-        share, xy, yy, keep, add = self._move(x, q * c, gap, dd * c, xd * c)
+        scale, length = _scale(rate, torch.linalg.vector_norm(d, dim=-1), c)
+        dd, xd = length * length, _product(x, d) * scale * c
+        share, xy, yy, keep, add, lossy = self._move(x, q * c, gap, dd, xd)
         if m is not None:
-            products = q * c, xd * c * share, dd * c * share * share
-            _turn_(m, x, d, c**0.5, share * c**0.5, products, xy, yy)
-        x.mul_(keep.unsqueeze(1)).addcmul_(d, add.unsqueeze(1))
+            products = q * c, xd * share, dd * share * share
+            _turn_(m, x, d, c**0.5, share * scale * c**0.5, products, xy, yy)
+        x.mul_(keep.unsqueeze(1)).addcmul_(d, (add * scale).unsqueeze(1))
+        if lossy:
+            self.project_(x, c)
 
-    def step_along_(self, x: Tensor, m: Tensor, scale: Tensor | float, where: tuple, c) -> None:
+    def step_along_(self, x: Tensor, m: Tensor, rate: Tensor | float, where: tuple, c) -> None:
         q, gap = where
         buffer = torch.empty_like(m)
-        mm, xm = _square(m), _product(x, m, buffer)
+        norm = torch.linalg.vector_norm(m, dim=-1)
+        mm, xm = norm * norm, _product(x, m, buffer)
+        scale, length = _scale(rate, norm, c)
         xd = xm * scale
-        share, xy, _, keep, add = self._move(x, q * c, gap, mm * (scale * scale) * c, xd * c)
+        share, xy, _, keep, add, lossy = self._move(x, q * c, gap, length * length, xd * c)
         # Nothing happens outside the plane of x and m: a rotation by the angle of (1 + xy, area).
         share = share * scale * c
         one, across, along = xy + 1, share * mm, share * xm
@@ -285,8 +306,10 @@ class BallKernel(Kernel):
         torch.mul(m, (add * scale).unsqueeze(1), out=buffer)
         m.mul_(keep_m.unsqueeze(1)).addcmul_(x, add_x.unsqueeze(1))
         x.mul_(keep.unsqueeze(1)).add_(buffer)
+        if lossy:
+            self.project_(x, c)
 
-    def decay_(self, x: Tensor, share: float, c) -> None:
+    def decay_(self, x: Tensor, share: Tensor | float, c) -> None:
         """The point at ``1 - share`` of the distance from the origin."""
         x.copy_(poincare.mobius_scalar_mul(1 - share, x, c))
 
@@ -297,6 +320,7 @@ class BallKernel(Kernel):
     def change_(self, x: Tensor, old, new, move: str) -> None:
         function = poincare.change_curvature if move == "tangent" else poincare.scale_curvature
         x.copy_(function(x, old, new))
+        self.project_(x, new)
 
 
 class MethodKernel(Kernel):
@@ -322,7 +346,7 @@ class MethodKernel(Kernel):
         lacking = [name for name in names if not callable(getattr(manifold, name, None))]
         if lacking:
             raise TypeError(
-                f"{who} {', '.join(lacking)} of the manifold {type(manifold).__name__}. Methods are as those of "
+                f"{who} {', '.join(lacking)} of the manifold {whose(manifold)}. Methods are as those of "
                 "hypvision.geometry.Lorentz."
             )
 
@@ -351,18 +375,18 @@ class MethodKernel(Kernel):
         tangent = self.manifold.egrad2rgrad(x, v)
         return self.manifold.transp0back(x, tangent) * self._unit(x) if self.frames else tangent
 
-    def step_(self, x: Tensor, d: Tensor, m: Tensor | None, where: tuple, c) -> None:
+    def step_(self, x: Tensor, d: Tensor, rate: Tensor | float, m: Tensor | None, where: tuple, c) -> None:
         start = x.clone()
-        x.copy_(self.manifold.retr(start, self._at(start, d / self._unit(x))))
+        rate = rate.unsqueeze(1) if isinstance(rate, Tensor) and rate.dim() else rate
+        x.copy_(self.manifold.retr(start, self._at(start, d * -rate / self._unit(x))))
         if m is not None:
             moved = self.manifold.transp(start, x, self._at(start, m))
             m.copy_(self.manifold.transp0back(x, moved) if self.frames else moved)
 
-    def step_along_(self, x: Tensor, m: Tensor, scale: Tensor | float, where: tuple, c) -> None:
-        scale = scale.unsqueeze(1) if isinstance(scale, Tensor) and scale.dim() else scale
-        self.step_(x, m * scale, m, where, c)
+    def step_along_(self, x: Tensor, m: Tensor, rate: Tensor | float, where: tuple, c) -> None:
+        self.step_(x, m, rate, m, where, c)
 
-    def decay_(self, x: Tensor, share: float, c) -> None:
+    def decay_(self, x: Tensor, share: Tensor | float, c) -> None:
         self._require(self.manifold, ("from_tangent0", "to_tangent0"), "Decoupled weight decay needs")
         x.copy_(self.manifold.from_tangent0(self.manifold.to_tangent0(x) * (1 - share)))
 

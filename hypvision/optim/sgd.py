@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import torch
 from torch import Tensor
 from torch.optim.sgd import sgd
 
@@ -31,13 +35,20 @@ class RiemannianSGD(RiemannianOptimizer):
         move: what happens to points when the curvature of their manifold changes: ``"tangent"``, the tangent vector at
             the origin stays; ``"scale"``, coordinates scale with the radius of curvature; ``"project"``, nothing but a
             projection (the ablation: curvature learned without the aware update).
-        geoopt_first_step: start the momentum with the Euclidean gradient as geoopt does, so that the first step is
-            ``1 + momentum`` times as long.
+        geoopt_first_step: start the momentum of all parameters with the Euclidean gradient as geoopt does, so that the
+            first step is about ``1 + momentum`` times as long; see below.
         maximize: as in torch.
         foreach: as in torch, of parameters without a manifold. Points are updated many at once in any case.
 
     There is no ``stabilize`` as in geoopt: every step ends on the manifold, with times computed from the space parts
     and points inside the ball, and the momentum is kept in frames, which it cannot leave.
+
+    Without ``geoopt_first_step`` the momentum is geoopt's with a buffer that starts at zero. geoopt (and HyperbolicCV,
+    which uses it) starts the buffer with the Euclidean gradient. On the hyperboloid that is no tangent vector: its part
+    along the normal says how the loss goes on outside of the hyperboloid, which is nobody's choice, and geoopt's
+    transport lets it leak into the momentum of all later steps, by some percent at usual rates and without bound at
+    large ones. ``geoopt_first_step`` makes geoopt's first step and drops that part, so that the momentum of points of
+    the hyperboloid differs from geoopt's from the second step on. Parameters of geoopt's own class keep it.
 
     Raises:
         TypeError: an option is not a number; at a step: points of half precision.
@@ -83,6 +94,9 @@ class RiemannianSGD(RiemannianOptimizer):
             )
 
     def _flat(self, group: dict, parameters: list[Tensor], grads: list[Tensor], states: list[dict]) -> None:
+        for parameter, grad, state in zip(parameters, grads, states):
+            if "momentum_buffer" not in state:
+                self._first(group, parameter, grad, state)
         buffers = [state.get("momentum_buffer") for state in states]
         options = {
             name: group[name] for name in ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")
@@ -95,24 +109,42 @@ class RiemannianSGD(RiemannianOptimizer):
     def _begin(self, group: dict, tangent: Tensor, count: int) -> dict[str, Tensor]:
         return {"momentum_buffer": tangent} if group["momentum"] else {}
 
-    def _first(self, group: dict, x: Tensor, grad: Tensor, state: dict, parts: list[Factor]) -> None:
+    def _first(self, group: dict, x: Tensor, grad: Tensor, state: dict, parts: Sequence[Factor] = ()) -> None:
         if not (group["geoopt_first_step"] and group["momentum"]):
             return
-        grad = grad.to_dense() if grad.is_sparse else whole(grad)
+        grad = grad.to_dense() if grad.is_sparse else grad
+        grad = -grad if group["maximize"] else grad.clone()
+        if not parts:
+            state["momentum_buffer"] = grad
         for part in parts:
-            frame = part.kernel.frame(x[..., part.points], grad[..., part.points], part.manifold.c)
-            state["momentum_buffer"][..., part.tangents] = -frame if group["maximize"] else frame
+            frame = part.kernel.frame(x[..., part.points], whole(grad)[..., part.points], part.manifold.c)
+            tame_(frame)
+            state["momentum_buffer"][..., part.tangents] = frame
+
+    def _foreign(self, group: dict, parameter: Tensor, grad: Tensor, manifold: Any) -> None:
+        state, momentum = self.state[parameter], group["momentum"]
+        if momentum and not state:
+            state["momentum_buffer"] = grad.clone() if group["geoopt_first_step"] else torch.zeros_like(grad)
+        direction = manifold.egrad2rgrad(parameter, grad.add_(parameter, alpha=group["weight_decay"]))
+        if not momentum:
+            parameter.copy_(manifold.retr(parameter, -group["lr"] * direction))
+            return
+        buffer = state["momentum_buffer"]
+        buffer.mul_(momentum).add_(direction, alpha=1 - group["dampening"])
+        direction = direction + momentum * buffer if group["nesterov"] else buffer
+        moved, transported = manifold.retr_transp(parameter, -group["lr"] * direction, buffer)
+        parameter.copy_(moved)
+        buffer.copy_(transported)
 
     def _points(self, group: dict, job: Job) -> None:
         x, c, buffer = job.x, job.c, job.state.get("momentum_buffer")
         direction, where = job.kernel.gradient(x, job.grad, c, group["weight_decay"])
         tame_(direction)
         if buffer is None:
-            job.kernel.step_(x, direction * -group["lr"], None, where, c)
+            job.kernel.step_(x, direction, group["lr"], None, where, c)
             return
         buffer.mul_(group["momentum"]).add_(direction, alpha=1 - group["dampening"])
         if group["nesterov"]:
-            direction = (direction + group["momentum"] * buffer) * -group["lr"]
-            job.kernel.step_(x, direction, buffer, where, c)
+            job.kernel.step_(x, direction + group["momentum"] * buffer, group["lr"], buffer, where, c)
         else:
-            job.kernel.step_along_(x, buffer, -group["lr"], where, c)
+            job.kernel.step_along_(x, buffer, group["lr"], where, c)

@@ -348,7 +348,7 @@ class MetricLearningParamGroups(ParamGroups):
 
     def check(self, optimizer: Optimizer) -> None:
         proxies = [p for g in optimizer.param_groups if g["name"] == "hier_proxies" for p in g["params"]]
-        if any(hasattr(p, "manifold") for p in proxies) and not hasattr(type(optimizer), "vectors"):
+        if any(hasattr(p, "manifold") for p in proxies) and not hasattr(optimizer, "keeps_points"):
             raise HypvisionError(
                 f"The proxies of LHIER are points of a manifold, which {type(optimizer).__name__} would leave. Set "
                 "optim_wrapper.optimizer.type to RiemannianAdamW."

@@ -19,8 +19,12 @@ def manifolds(kind):
     return PoincareBall(C, exact=True), geoopt.PoincareBallExact(c=C)
 
 
-def race(kind, ours, theirs, steps=12, zeroed=True, **options):
-    """Largest difference of the points after every step, and of the Euclidean parameter."""
+def race(kind, ours, theirs, steps=12, buffer="zero", **options):
+    """Largest difference of the points after every step, and of the Euclidean parameter.
+
+    ``buffer`` is how geoopt's momentum starts: at zero as ours, or with the Euclidean gradient, of which points take
+    all as geoopt has it or the "tangent" part.
+    """
     torch.manual_seed(0)
     manifold, peer = manifolds(kind)
     start = manifold.expmap0(0.7 * torch.randn(6, DIMS, dtype=torch.float64))
@@ -31,16 +35,17 @@ def race(kind, ours, theirs, steps=12, zeroed=True, **options):
     a = ours([x, flat[0]], **options)
     options.pop("geoopt_first_step", None)
     b = theirs([y, flat[1]], **options)
-    if zeroed and options.get("momentum"):
-        # geoopt starts its buffers with the Euclidean gradient; ours start empty, like torch's
-        for parameter in (y, flat[1]):
-            b.state[parameter].update(momentum_buffer=torch.zeros_like(parameter), step=0)
     worst = 0.0
-    for _ in range(steps):
+    for step in range(steps):
         for points, euclidean, optimizer in ((x, flat[0], a), (y, flat[1], b)):
             optimizer.zero_grad()
             loss = ((points - target).square() * weight).sum() + (euclidean - 3).square().sum()
             loss.backward()
+            if optimizer is b and not step and options.get("momentum") and buffer != "euclidean":
+                for parameter in (y, flat[1]):
+                    first = parameter.grad.clone() if buffer == "tangent" else torch.zeros_like(parameter)
+                    first = peer.proju(parameter, first) if parameter is y else first
+                    b.state[parameter].update(momentum_buffer=first)
             optimizer.step()
         worst = max(worst, (x - y).abs().max().item())
     assert (x - start).abs().max() > 1e-3, "nothing moved"
@@ -73,12 +78,46 @@ def test_adam(kind, options):
     assert flat < 1e-12
 
 
-def test_geoopt_first_step():
-    """With the option the momentum of points in the ball starts as geoopt's does."""
-    points, _ = race(
-        "ball", RiemannianSGD, geoopt.optim.RiemannianSGD, zeroed=False, lr=0.002, momentum=0.9, geoopt_first_step=True
+@pytest.mark.parametrize(
+    "options", [{}, {"nesterov": True}, {"dampening": 0.3}, {"nesterov": True, "weight_decay": 0.1}]
+)
+@pytest.mark.parametrize(
+    ("kind", "buffer"), [("ball", "euclidean"), ("exact ball", "euclidean"), ("lorentz", "tangent")]
+)
+def test_geoopt_first_step(kind, buffer, options):
+    """With the option momenta start as geoopt's do, without what is normal to the hyperboloid."""
+    options = {"lr": 0.002, "momentum": 0.9} | options
+    points, flat = race(
+        kind, RiemannianSGD, geoopt.optim.RiemannianSGD, buffer=buffer, geoopt_first_step=True, **options
     )
     assert points < 1e-6
+    assert flat < 1e-12
+
+
+def test_geoopts_first_momentum_is_no_tangent_vector():
+    """Two losses that are one on the hyperboloid: our steps are the same, geoopt's are not."""
+    ends = {}
+    for kind in (ManifoldParameter, geoopt.ManifoldParameter):
+        for outside in (0.0, 1.0):
+            torch.manual_seed(0)
+            x = kind(
+                Lorentz(C).random(6, DIMS, dtype=torch.float64),
+                manifold=manifolds("lorentz")[kind is not ManifoldParameter],
+            )
+            optimizer = (RiemannianSGD if kind is ManifoldParameter else geoopt.optim.RiemannianSGD)(
+                [x], lr=0.01, momentum=0.9
+            )
+            for _ in range(4):
+                optimizer.zero_grad()
+                constraint = x[:, 1:].square().sum(-1) - x[:, 0].square() + 1 / C
+                (x[:, 1].sum() + outside * constraint.sum()).backward()
+                optimizer.step()
+            ends[kind, outside] = x.detach()
+    ours, theirs = (
+        (ends[kind, 0.0] - ends[kind, 1.0]).abs().max() for kind in (ManifoldParameter, geoopt.ManifoldParameter)
+    )
+    assert ours < 1e-12
+    assert theirs > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["lorentz", "ball", "exact ball"])
@@ -113,6 +152,20 @@ def test_sparse_tables_step_by_step(kind, ours, theirs, options):
         torch.testing.assert_close(x.detach(), y.detach(), rtol=0, atol=1e-6)
         moved = (x.detach() != before).any(-1)
         assert moved.nonzero().flatten().tolist() == sorted(set(rows.tolist()))
+
+
+def test_first_step_of_a_sparse_table():
+    """Rows without a manifold start as they do in a dense table."""
+    found = []
+    for sparse in (True, False):
+        table = torch.nn.Parameter(torch.arange(8.0, dtype=torch.float64).reshape(4, 2))
+        optimizer = RiemannianSGD([table], lr=0.1, momentum=0.9, geoopt_first_step=True)
+        for _ in range(3):
+            optimizer.zero_grad()
+            torch.nn.functional.embedding(torch.arange(4), table, sparse=sparse).square().sum().backward()
+            optimizer.step()
+        found.append(table.detach())
+    torch.testing.assert_close(*found)
 
 
 def test_product():

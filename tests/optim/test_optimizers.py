@@ -2,14 +2,14 @@
 
 import copy
 import io
+import itertools
 import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
+from hypvision import geometry, optim
 from hypvision.geometry import Euclidean, Lorentz, Manifold, ManifoldParameter, PoincareBall, Product, lorentz
 from hypvision.nn import HyperbolicEmbedding, LorentzBatchNorm2d, LorentzConv2d, LorentzMLR
 from hypvision.optim import (
@@ -82,9 +82,9 @@ def test_momentum_is_parallel_transported(kind, along):
     moved, momentum = x.clone(), m.clone()
     _, where = kernel.gradient(moved, torch.zeros_like(moved), manifold.c)
     if along:
-        kernel.step_along_(moved, momentum, torch.full((8,), -0.6, dtype=torch.float64), where, manifold.c)
+        kernel.step_along_(moved, momentum, torch.full((8,), 0.6, dtype=torch.float64), where, manifold.c)
     else:
-        kernel.step_(moved, d.clone(), momentum, where, manifold.c)
+        kernel.step_(moved, -2 * d, 0.5, momentum, where, manifold.c)
     torch.testing.assert_close(moved, y)
     torch.testing.assert_close(out(moved, momentum), expected)
     torch.testing.assert_close(momentum.norm(dim=-1), m.norm(dim=-1))
@@ -116,24 +116,57 @@ def test_float32_steps_far_out(radius):
     torch.testing.assert_close(double.item(), expected.item(), rtol=1e-3, atol=0)
 
 
-@settings(deadline=None, max_examples=40)
-@given(
-    name=st.sampled_from(sorted(OPTIMIZERS)),
-    kind=st.sampled_from(sorted(MANIFOLDS)),
-    scale=st.sampled_from([0.0, 1e-30, 1e-6, 1.0, 1e4, 1e15]),
-    radius=st.sampled_from([0.0, 1e-20, 1e-3, 1.0, 8.0, 30.0]),
-)
-def test_steps_stay_finite(name, kind, scale, radius):
+WIDE_OPTIMIZERS = {
+    "sgd": (RiemannianSGD, {}),
+    "momentum": (RiemannianSGD, {"momentum": 0.9, "weight_decay": 0.1}),
+    "nesterov": (RiemannianSGD, {"momentum": 0.9, "nesterov": True}),
+    "geoopt's first step": (RiemannianSGD, {"momentum": 0.9, "geoopt_first_step": True}),
+    "adam": (RiemannianAdam, {}),
+    "adam with decay": (RiemannianAdam, {"weight_decay": 0.1}),
+    "amsgrad": (RiemannianAdam, {"amsgrad": True}),
+    "adamw": (RiemannianAdamW, {"weight_decay": 0.1}),
+}
+WIDE_MANIFOLDS = {
+    **MANIFOLDS,
+    "curved a little": lambda: Lorentz(0.01),
+    "curved a lot": lambda: PoincareBall(1e4),
+    "learned lorentz": lambda: Lorentz(0.7, learnable=True),
+    "learned ball": lambda: PoincareBall(0.7, learnable=True),
+    "product": lambda: Product((Lorentz(0.7), 2), (PoincareBall(0.7), 2)),
+}
+
+
+def test_every_optimizer_and_manifold_is_tried():
+    members = [getattr(module, name) for module in (geometry, optim) for name in module.__all__]
+    kinds = [m for m in members if isinstance(m, type) and issubclass(m, (Manifold, RiemannianOptimizer))]
+    tried = {kind for kind, _ in WIDE_OPTIMIZERS.values()} | {type(make()) for make in WIDE_MANIFOLDS.values()}
+    assert tried == set(kinds) - {Manifold, Euclidean}  # flat space has torch's rules
+
+
+@pytest.mark.parametrize("name", WIDE_OPTIMIZERS)
+@pytest.mark.parametrize("kind", WIDE_MANIFOLDS)
+def test_points_stay_on_the_manifold(name, kind):
+    """At any learning rate and gradient: products of two float32 numbers must not overflow, all else may happen."""
     torch.manual_seed(0)
-    manifold = MANIFOLDS[kind]()
-    u = torch.randn(4, 3)
-    parameter = ManifoldParameter(manifold.from_tangent0(radius * u / u.norm(dim=-1, keepdim=True)), manifold)
-    optimizer = OPTIMIZERS[name]([parameter])
-    for sign in (1, 1, -1):
-        parameter.grad = sign * scale * torch.randn(parameter.shape)
-        optimizer.step()
-        assert parameter.isfinite().all()
-        manifold.check_point(parameter)
+    optimizer_class, options = WIDE_OPTIMIZERS[name]
+    u = torch.randn(10, 4)
+    u *= torch.tensor([0.0, 1e-20, 1e-3, 1.0, 1.0, 3.0, 8.0, 11.0, 30.0, 30.0]).unsqueeze(1) / u.norm(
+        dim=-1, keepdim=True
+    )
+    for lr, scale in itertools.product([1e-5, 1e5, 1e8], [0.0, 1e-20, 1.0, 1e18]):
+        for start in (u, u[1:5]) if lr < 1e8 else (u, u.double()):
+            manifold = WIDE_MANIFOLDS[kind]()
+            parameter = ManifoldParameter(manifold.from_tangent0(start).detach(), manifold)
+            curvature = list(manifold.parameters())
+            optimizer = optimizer_class([parameter, *curvature], lr=lr, **options)
+            for sign in (1, 1, -1):
+                parameter.grad = sign * scale * torch.randn_like(parameter)
+                for log_c in curvature:
+                    log_c.grad = sign * scale * torch.randn_like(log_c)
+                optimizer.step()
+                manifold.check_point(parameter.detach())
+                assert all(state.isfinite().all() for state in optimizer.state[parameter].values()), (lr, scale)
+                assert parameter.isfinite().all(), (lr, scale)
 
 
 @every_optimizer
