@@ -15,9 +15,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 __all__ = [
+    "Function",
     "arcosh1p",
     "asinh",
     "asinh_sqrt",
@@ -49,6 +49,7 @@ __all__ = [
     "tanhc",
     "wide_square_norm",
     "widen",
+    "without_autocast",
 ]
 
 HALF = (torch.float16, torch.bfloat16)
@@ -57,6 +58,32 @@ HALF = (torch.float16, torch.bfloat16)
 def exact(device: torch.device) -> AbstractContextManager:
     """Context without autocast, which the meta device does not know at all."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+
+
+class Function(torch.autograd.Function):
+    """A function that is differentiated by hand: its backward runs without autocast, wherever it is called.
+
+    PyTorch runs a backward under the autocast of whoever calls ``backward()``, not under that of the forward: products
+    would meet operands of another dtype than they were written for.
+    """
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "backward" in vars(cls):
+            cls.backward = staticmethod(without_autocast(cls.backward))
+
+
+def without_autocast(backward: Callable) -> Callable:
+    """The backward ``backward(ctx, *grads)`` of a function, run without autocast."""
+
+    @functools.wraps(backward)
+    def wrapper(ctx, *grads):
+        if not torch._C._is_any_autocast_enabled():
+            return backward(ctx, *grads)
+        with exact(next(grad.device for grad in grads if grad is not None)):
+            return backward(ctx, *grads)
+
+    return wrapper
 
 
 def plain(x: Tensor) -> bool:
@@ -658,11 +685,9 @@ def tanhc(z: Tensor) -> Tensor:
 def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor:
     """``D tanh(atanh(0.99) r / (s D)) / r`` of squared radii ``r^2``, with ``D = limit`` and ``s = slope``.
 
-    The factor of maximum-distance rescaling (Bdeir et al., NeurIPS 2025); ``limit``, a number or a tensor, may be 0.
+    The factor of maximum-distance rescaling (Bdeir et al., NeurIPS 2025); ``limit`` is a number or a tensor.
     """
     start = math.atanh(0.99) / slope
-    if isinstance(limit, Tensor):
-        limit = limit.clamp(min=1e-15)  # next to nothing
     return start * tanhc(safe_sqrt(square) * start / limit)
 
 

@@ -24,7 +24,7 @@ from . import lorentz
 from ._typing import Curvature
 from .lorentz.cones import _unit
 from .lorentz.distances import _distances
-from .lorentz.frame import _bound, _largest, _lift, _lift_scaled, _perpendicular, _times
+from .lorentz.frame import _bound, _largest, _lift, _lift_scaled, _multiple, _overflowing, _perpendicular, _times
 from .numerics import (
     asinh,
     asinh_sqrt,
@@ -133,6 +133,7 @@ def _measure(x: Tensor, c, in_float64: bool = False) -> tuple[float | Tensor, Te
         q = _times(wide_square_norm(x), widen(c))
         if _all_below(q, limit):
             return 1.0, 1 - q, q
+        q = q.masked_fill(q == math.inf, math.nan)  # of an infinite row: float64 holds the squares of all others
         factor = torch.sqrt(limit / q.detach().clamp(min=limit))
         q = q.clamp(max=limit)
         return factor.to(x.dtype), 1 - q, q
@@ -288,7 +289,7 @@ def _expmap0(u: Tensor, c, eps: float = 0.0) -> Tensor:
     q = torch.where(over, limit, torch.where(over, 0.0, square) * c)
     factor = torch.sqrt(limit / q.clamp(min=limit)) * _tanhc_sqrt(q.clamp(max=limit))
     with torch.no_grad():  # products with such vectors overflow
-        boundary = most / math.sqrt(u.shape[-1]) / torch.where(over, _largest(u), torch.ones_like(q)) / _root(c)
+        boundary = most / math.sqrt(u.shape[-1]) / _overflowing(u, over) / _root(c)
     return u * torch.where(over, boundary, factor)
 
 
@@ -518,7 +519,7 @@ def mobius_sub(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 @stable("x")
 def mobius_scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
     r"""Points on the same rays at ``r`` times the radius, :math:`r \otimes x`; ``r`` a number or ``(..., 1)``."""
-    return _expmap0(saturate(saturate_gradient(_logmap0(x, c)) * r), c)
+    return _expmap0(_multiple(_logmap0(x, c), r), c)
 
 
 @stable("x", fits=("matrix",))
@@ -545,17 +546,16 @@ def gyration(u: Tensor, v: Tensor, w: Tensor, c: Curvature) -> Tensor:
 @stable("x", "y")
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """The point at the fraction ``t`` (a number, or ``(..., 1)``) of the way from ``x`` to ``y``."""
-    return expmap(x, saturate(saturate_gradient(logmap(x, y, c)) * t), c)
+    return expmap(x, _multiple(logmap(x, y, c), t), c)
 
 
 @stable("x", "u")
 def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """The point at distance ``t`` (a number, or ``(..., 1)``) from ``x`` in the direction of ``u``."""
     length = norm(x, u, c).unsqueeze(-1)
-    one = torch.ones_like(length)
-    away = length > torch.finfo(u.dtype).tiny ** 0.47  # the square of the inverse must be finite
-    unit = saturate_gradient(_bounded(u) * saturate_gradient(one / torch.where(away, length, one)))
-    return expmap(x, saturate(unit * t), c)
+    none = length <= torch.finfo(u.dtype).tiny ** 0.47  # the square of the inverse must be finite
+    unit = _bounded(u) * saturate_gradient(1 / torch.where(none, torch.ones_like(length), length))
+    return expmap(x, _multiple(unit, t), c)
 
 
 @stable("x", "u")

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from .numerics import backward_of, plain
+from .numerics import Function, backward_of, plain
 
 __all__ = ["blocked", "blocks", "in_blocks"]
 

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+from hypvision.geometry.numerics import Function
 
 from . import rows
 from .config import Architecture

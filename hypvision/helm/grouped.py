@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hypvision.geometry.numerics import without_autocast
+
 __all__ = ["grouped_linear"]
 
 
@@ -76,4 +78,4 @@ def _differentiate(ctx, grad: Tensor):
     return found[0], None, found[1 : count + 1], found[count + 1 :] if ctx.biased else []
 
 
-grouped_linear.register_autograd(_differentiate, setup_context=_save)
+grouped_linear.register_autograd(without_autocast(_differentiate), setup_context=_save)

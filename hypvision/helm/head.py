@@ -9,10 +9,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from hypvision.geometry.numerics import plain
+from hypvision.geometry.numerics import Function, plain
 
 from . import rows
 from .layers import RowLinear, apply_linear, compute_dtype

@@ -17,10 +17,9 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from hypvision.geometry.numerics import plain
+from hypvision.geometry.numerics import Function, plain
 
 __all__ = ["by_hand", "centroid", "combine", "lift", "norm", "residual_norm", "swiglu", "turn"]
 

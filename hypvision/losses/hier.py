@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.geometry.manifolds import whose
-from hypvision.geometry.numerics import clip_norm, exact
+from hypvision.geometry.numerics import Function, clip_norm, exact
 
 __all__ = ["HIERLoss", "clip_to_ball", "lca_triplet_loss", "mutual_neighbours", "rescale_radii", "sample_triplets"]
 

@@ -36,6 +36,7 @@ from timm.models.resnet import BasicBlock
 from torch import Tensor, nn
 
 from hypvision.checkpoints.pretrained import pretrained_overlay
+from hypvision.geometry.numerics import Function
 from hypvision.nn import ClusterAssignment, ClusterMixer
 from hypvision.nn.linear import SharedLinear
 
@@ -48,7 +49,7 @@ __all__ = ["HCFormer", "StageAssignments"]
 register_notrace_module(ClusterMixer)
 
 
-class _GeluLinear(torch.autograd.Function):
+class _GeluLinear(Function):
     """``linear(gelu(h), weight, bias)`` that keeps ``h`` alone for backward and computes ``gelu(h)`` once more there.
 
     The hidden maps are the largest tensors of the network; this halves what a training step keeps of them.

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Euclidean, Lorentz
-from hypvision.geometry.numerics import exact
+from hypvision.geometry.numerics import Function, exact
 from hypvision.nn.linear import SharedLinear
 
 __all__ = [
@@ -545,7 +545,7 @@ class MapLayout(NamedTuple):
         return tokens[:, 1:] if self.kv == "official" and tokens.shape[-1] < 500 else tokens
 
 
-class _Attach(torch.autograd.Function):
+class _Attach(Function):
     """Identity on ``x`` that puts ``parameters`` into its graph, with gradient 0."""
 
     @staticmethod

@@ -97,7 +97,7 @@ class Layers:
         manifold: the hyperboloid; None for Euclidean layers.
         conv: ``"exact"``, the published Lorentz convolution, or ``"efficient"``.
         slope: of the maximum-distance rescaling; None for none.
-        limit: of the rescaling; None for the largest radius of float32.
+        limit: of the rescaling; None for :func:`hypvision.geometry.lorentz.max_distance`.
         clip: of Euclidean features that enter, see :class:`~hypvision.nn.ToLorentz`.
         options: further arguments of the efficient convolution.
         factory: ``device`` and ``dtype``.
@@ -289,8 +289,9 @@ class LorentzResNet(StagedModel):
             where Euclidean features become space parts. Without it Euclidean features of norm at most ``clip`` enter by
             the exponential map at the origin.
         slope: slope ``s`` of the rescaling.
-        limit: radius that the rescaling does not exceed; by default the largest that float32 holds. A small one
-            emulates the clipping of norms in earlier hyperbolic networks.
+        limit: radius that the rescaling does not exceed; by default
+            :func:`~hypvision.geometry.lorentz.max_distance` of the curvature. A small one emulates the clipping of
+            norms in earlier hyperbolic networks.
         clip: largest norm of Euclidean features that enter by the exponential map; default 1. Not with rescaling.
         curvature, head_curvature: initial ``c`` of encoder and head; the head's default is the encoder's.
         bounds: learned curvatures stay between these multiples of their initial values. The default keeps ``k = 1 / c``

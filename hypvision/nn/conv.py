@@ -381,7 +381,8 @@ class EfficientLorentzConv2d(_EfficientConv):
         boost: ``"axis"`` (one angle, along the last channel), ``"scale"`` (a factor of the radius), ``"full"`` (a
             velocity) or ``"none"``.
         slope: of the maximum-distance rescaling, see :func:`hypvision.geometry.lorentz.rescale`; None for none.
-        limit: of the rescaling, the radius that no point exceeds; by default the largest of float32.
+        limit: of the rescaling, the radius that no point exceeds; by default
+            :func:`~hypvision.geometry.lorentz.max_distance`.
 
     Shapes:
         space parts ``(B, C, H, W)`` to ``(B, C', H', W')``.

@@ -58,7 +58,7 @@ def detached(c: float | Tensor) -> float | Tensor:
 
 
 def rescale_limit(c: float | Tensor, limit: float | Tensor | None) -> float | Tensor:
-    """The limit of the maximum-distance rescaling: the one given, else that of float32."""
+    """The limit of the maximum-distance rescaling: the one given, else that of the curvature."""
     # as published, the limit follows the curvature without a gradient
     return max_distance(detached(c)) if limit is None else limit
 

@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.geometry.lorentz.frame import _CAP, _times
 from hypvision.geometry.lorentz.means import centroid_space
-from hypvision.geometry.numerics import backward_of, distance_from_square, exact, plain, squash_factor
+from hypvision.geometry.numerics import Function, backward_of, distance_from_square, exact, plain, squash_factor
 
 from .checks import check_features, check_manifold, check_number, check_sizes
 from .functional import rescale_limit
@@ -218,7 +217,6 @@ class _BatchNorm(Function):
         if options.slope is not None:
             # s = kappa tanh(bend r gain) / bend
             kappa, limit = math.atanh(0.99) / options.slope, rescale_limit(k, options.limit)
-            limit = limit.clamp(min=1e-15) if isinstance(limit, Tensor) else max(limit, 1e-15)
             bend = kappa / limit / root
             bent = s.mul_(bend).tanh_()
             s = bent * (kappa / bend)
@@ -464,7 +462,8 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
         momentum: share of the new batch in the running statistics.
         slope: if given, the radii pass a maximum-distance rescaling before the move to ``beta`` ("+" models, NeurIPS
             2025), see :func:`hypvision.geometry.lorentz.rescale`.
-        limit: of the rescaling, the radius that no point exceeds; by default the largest of float32.
+        limit: of the rescaling, the radius that no point exceeds; by default
+            :func:`~hypvision.geometry.lorentz.max_distance`.
         exp_limit: longest vector that the exponential map at ``beta`` takes, in units of the radius of curvature;
             longer ones are cut. 10 as in the published code by default; that of the "+" models has 100. More than 40 in
             float32 (350 in float64) counts as that much: squares must not overflow.

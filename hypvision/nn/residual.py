@@ -31,7 +31,8 @@ class LorentzResidual(nn.Module):
             logarithm is learned from ``log(scale_init)``; None for 1.
         slope: if given, a maximum-distance rescaling of the sum ("+" models, Bdeir et al., NeurIPS 2025).
         dim: dimension of the channels: 1 for maps, -1 for tokens.
-        limit: of the rescaling, the radius that no point exceeds; by default the largest of float32.
+        limit: of the rescaling, the radius that no point exceeds; by default
+            :func:`~hypvision.geometry.lorentz.max_distance`.
         scale_init: value from which a learned scale starts; by default the published one, with which radii grow by 4
             in every connection unless something behind it brings them back.
 

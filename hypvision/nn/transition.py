@@ -25,7 +25,8 @@ class ToLorentz(nn.Module):
         manifold: the hyperboloid.
         slope: of the rescaling, or None.
         clip: largest length without rescaling.
-        limit: of the rescaling, the length that no vector exceeds; by default the largest radius of float32.
+        limit: of the rescaling, the length that no vector exceeds; by default
+            :func:`~hypvision.geometry.lorentz.max_distance`.
 
     Raises:
         TypeError: the manifold is not a hyperboloid, or the input is not floating point.

@@ -18,7 +18,6 @@ from mmengine.model import BaseModel
 from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
 from mmengine.runner import Runner
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.optim import Optimizer
 
 from hypvision.data.image_folder import build_transform
@@ -26,7 +25,7 @@ from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.param_groups import ParamGroups
 from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter, Euclidean, Lorentz, Manifold, PoincareBall
-from hypvision.geometry.numerics import exact
+from hypvision.geometry.numerics import Function, exact
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Embedding
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii

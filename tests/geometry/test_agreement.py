@@ -6,13 +6,17 @@ them is tested in ``test_robustness``.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from test_robustness import TABLE, extreme_arguments, parts
+from torch import Tensor
 
 from hypvision.geometry import lorentz, poincare
 
-ROW_KINDS = ("point", "tangent", "space", "ball", "number", "offset", "cloud", "other cloud")
 DETERMINISTIC = [name for name, op in TABLE.items() if not op.random and op.kinds]
 CURVED = [name for name in DETERMINISTIC if TABLE[name].curvatures]
 
@@ -54,45 +58,93 @@ def test_eager_and_compiled_forms_agree(name, scale, compiling):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7 * size)
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize("name", DETERMINISTIC)
-def test_not_a_number_stays_so(name, compiled, compiling):
-    """In one row alone: the others keep their values."""
-    op = TABLE[name]
-    compiling(compiled)
-    clean = op.tensors()
-    expected = parts(op.call(*clean))
-    for i, kind in enumerate(op.kinds.values()):
-        if kind not in ROW_KINDS:
-            continue
-        tensors = [t.clone() for t in clean]
-        tensors[i][0].view(-1)[-1] = torch.nan
-        for out, right in zip(parts(op.call(*tensors)), expected):
-            if name in ("lorentz.split", "poincare.beta_split") and not out[0].isnan().any():
-                continue  # the slice without it
-            assert out[0].isnan().any(), f"{name} loses what is not a number in argument {i}"
-            if not out[1:].isnan().any():
-                torch.testing.assert_close(out[1:], right[1:], rtol=1e-4, atol=1e-5)
-            else:
-                pytest.fail(f"{name}: a row that is not a number spoils others")
+NOT_NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+NUMBERS = ("number", "offset", "offsets", "weights", "many weights")
+SHARED = ("matrix", "normals", "plane points", "offsets")  # every row of the result depends on all of their rows
+not_numbers = pytest.mark.parametrize("what", NOT_NUMBERS.values(), ids=NOT_NUMBERS)
 
 
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("name", DETERMINISTIC)
-def test_infinite_rows_spoil_no_others(name, sign, compiling):
-    """Whatever they become, eager and compiled."""
+def with_value(op, i: int, value: float) -> list[Tensor]:
+    """Ordinary arguments, but the last number of the first row of argument ``i`` is ``value``."""
+    tensors = op.tensors()
+    (tensors[i] if list(op.kinds.values())[i] in SHARED else tensors[i][0]).view(-1)[-1] = value
+    return tensors
+
+
+def repeated(op, i: int, copy: bool, value: float) -> list[Tensor]:
+    """As before, and the same tensor, or copies of it, for all arguments that take its shape."""
+    tensors, kinds = with_value(op, i, value), list(op.kinds.values())
+    for j, other in enumerate(tensors):
+        if other.shape == tensors[i].shape or {kinds[i], kinds[j]} == {"cloud", "other cloud"}:
+            tensors[j] = tensors[i].clone() if copy else tensors[i]
+    return tensors
+
+
+def first_row(name: str, i: int, what: float, call: Callable, arguments: Callable) -> tuple[Tensor, ...]:
+    """Results of the row with ``what``, which are not finite; other rows, and pairs of other points, keep their values.
+
+    Infinite numbers that are no coordinates may count as the largest finite ones.
+    """
+
+    def result(value):
+        torch.manual_seed(1)
+        return parts(call(*arguments(value)))
+
+    kind = list(TABLE[name].kinds.values())[i]
+    found, clean = result(what), result(0.5)
+    rows = tuple(out[0] for out in found)
+    if all(row.isfinite().all() for row in rows):
+        assert math.isinf(what) and (kind in NUMBERS or name == "lorentz.minkowski_inner"), "it became a number"
+        largest = math.copysign(torch.finfo(torch.float32).max, what)
+        torch.testing.assert_close(rows, tuple(out[0] for out in result(largest)))
+    if kind not in SHARED:
+        for out, right in zip(found, clean):
+            torch.testing.assert_close(out[1:], right[1:], rtol=1e-4, atol=1e-5)
+    if name.endswith("cdist"):
+        left, right = (t[0].isfinite().all(-1) for t in arguments(what))
+        pairs = left[:, None] & right
+        assert torch.equal(rows[0].isfinite(), pairs)
+        torch.testing.assert_close(rows[0][pairs], clean[0][0][pairs], rtol=1e-4, atol=1e-5)
+    return rows
+
+
+@not_numbers
+@pytest.mark.parametrize("name", [name for name, op in TABLE.items() if op.kinds])
+def test_what_is_not_a_number_stays_so(name, what, compiling):
+    """In every argument, for one tensor in all places and for copies of it, eager and compiled: all the same."""
     op = TABLE[name]
-    clean = op.tensors()
-    expected = parts(op.call(*clean))
-    for compiled in (False, True):
-        compiling(compiled)
-        for i, kind in enumerate(op.kinds.values()):
-            if kind not in ROW_KINDS:
-                continue
-            tensors = [t.clone() for t in clean]
-            tensors[i][0].view(-1)[-1] = sign * torch.inf
-            for out, right in zip(parts(op.call(*tensors)), expected):
-                torch.testing.assert_close(out[1:], right[1:], rtol=1e-4, atol=1e-5)
+    for i in range(len(op.kinds)):
+        alone, together = [], []
+        for compiled in (False, True):
+            compiling(compiled)
+            alone.append(first_row(name, i, what, op.call, partial(with_value, op, i)))
+            for copy in (False, True):
+                together.append(first_row(name, i, what, op.call, partial(repeated, op, i, copy)))
+        for ways in (alone, together):
+            for rows in ways[1:]:
+                torch.testing.assert_close(rows, ways[0], rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+def check_compiled(name: str, backend: str) -> None:
+    """As above, of one graph for each way to give the arguments."""
+    op = TABLE[name]
+    for copy in (False, True):
+        torch._dynamo.reset()
+        compiled = torch.compile(op.call, fullgraph=True, backend=backend)
+        for what in NOT_NUMBERS.values():
+            ways = [first_row(name, 0, what, call, partial(repeated, op, 0, copy)) for call in (op.call, compiled)]
+            torch.testing.assert_close(*ways, rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["lorentz.cdist", "poincare.cdist"])
+def test_compilers_keep_what_is_not_a_number(name):
+    check_compiled(name, "eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lorentz.cdist", "poincare.cdist", "lorentz.logmap", "lorentz.expmap0"])
+def test_inductor_keeps_what_is_not_a_number(name):
+    check_compiled(name, "inductor")
 
 
 def check_finite_gradients(name, c):

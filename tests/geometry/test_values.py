@@ -281,10 +281,8 @@ def test_curvatures_change_by_scaling_or_along_the_tangent_space(c_old, c_new):
 
 @c_values
 def test_maximum_distance_rescaling(c):
-    """Bdeir et al.: the radius becomes ``D tanh(atanh(0.99) r / (2 D))``, with ``D`` where the time is 2000."""
+    """Bdeir et al.: the radius becomes ``D tanh(atanh(0.99) r / (2 D))``."""
     limit = lorentz.max_distance(c)
-    assert limit == pytest.approx(math.acosh(2000 * c) / c**0.5, rel=1e-12)
-    assert lorentz.max_distance(torch.tensor(c)).item() == pytest.approx(limit, rel=1e-12)
     u = torch.randn(6, 3)
     radius = u.norm(dim=-1, keepdim=True)
     expected = u / radius * limit * torch.tanh(math.atanh(0.99) * radius / (2 * limit))
@@ -292,6 +290,42 @@ def test_maximum_distance_rescaling(c):
     torch.testing.assert_close(lorentz.rescale_tangent(u, limit), expected, rtol=1e-12, atol=1e-12)
     ball = poincare.rescale(to_ball(exp0(u, c), c), c)
     torch.testing.assert_close(ball, to_ball(exp0(expected, c), c), rtol=1e-10, atol=1e-11)
+
+
+EVERY_CURVATURE = [1e-6, 1e-5, 1e-4, 4e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.1, 1.0, 10.0, 100.0, 1e3]
+
+
+def test_the_default_limit_of_rescaling():
+    """As published from ``c = 0.01`` on; below, where that falls to 0, the flatter the space the larger."""
+    limits = [lorentz.max_distance(c) for c in EVERY_CURVATURE]
+    assert limits == sorted(limits, reverse=True)
+    for c, limit in zip(EVERY_CURVATURE, limits):
+        assert limit == pytest.approx(
+            math.acosh(2000 * c) / c**0.5 if c >= 0.01 else math.acosh(20) / c**0.5, rel=1e-12
+        )
+        assert lorentz.max_distance(torch.tensor(c)).item() == pytest.approx(limit, rel=1e-12)
+        point = lorentz.expmap0(torch.tensor([limit]), c)
+        if c >= 0.01:
+            assert point[0].item() == pytest.approx(2000 * c**0.5, rel=1e-9)  # its time
+        assert lorentz.max_distance(c, largest=1e5) == pytest.approx(math.acosh(max(1e5 * c, 20)) / c**0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("c", EVERY_CURVATURE)
+@pytest.mark.parametrize("learned", [False, True])
+def test_rescaling_keeps_points_apart_at_every_curvature(c, learned):
+    """In float32, with the default limit: radii grow with the given ones, below the limit, and have gradients."""
+    limit = lorentz.max_distance(c)
+    radii = torch.tensor([0.0, 1e-3, 0.1, 0.3, 0.8]) * limit
+    u = (radii[:, None] * torch.tensor([0.6, -0.8])).requires_grad_()
+    given = torch.tensor(c, requires_grad=True) if learned else c
+    for rescaled in (
+        lorentz.dist0(lorentz.rescale(lorentz.expmap0(u, given), given), given),
+        poincare.dist0(poincare.rescale(poincare.expmap0(u / 2, given), given), given),
+    ):
+        expected = limit * torch.tanh(math.atanh(0.99) * radii / (2 * limit))
+        torch.testing.assert_close(rescaled, expected, rtol=1e-5, atol=1e-6)
+        for gradient in torch.autograd.grad(rescaled.sum(), [u, given] if learned else [u]):
+            assert gradient.isfinite().all() and gradient.any()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

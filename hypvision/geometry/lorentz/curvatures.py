@@ -23,17 +23,26 @@ __all__ = [
 ]
 
 
+# Least product of curvature and time that max_distance takes
+_LEAST_TIME = 20.0
+
+
 @stable()
 def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
-    r"""Radius :math:`\mathrm{arcosh}(c\, t) / \sqrt c` at which the time coordinate is ``largest`` (8.29 for c = 1).
+    r"""Default limit of :func:`rescale` in float32, :math:`\mathrm{arcosh}(c\, t) / \sqrt c` with ``t = largest``.
 
-    The default limit of :func:`rescale` in float32 (Bdeir et al., NeurIPS 2025).
+    8.29 for c = 1 (Bdeir et al., NeurIPS 2025, who write :math:`\sqrt k\, \mathrm{arcosh}(t / k)` with
+    :math:`k = 1 / c`). A point at that radius has the time coordinate :math:`\sqrt c\, t`.
+
+    Where ``c * largest`` is below 20, for ``c < 0.01`` by default, it counts as 20: the published limit would fall with
+    the curvature to 0 at ``c = 1 / largest``, and space that is nearly flat has most room. There the limit is 3.69
+    radii of curvature, ``3.69 / sqrt(c)``.
     """
     root = _root(c)
     x = c * largest
     if isinstance(x, Tensor):
-        return arcosh1p(x - 1) / root
-    return math.acosh(max(x, 1.0)) / root
+        return arcosh1p(x.clamp(min=_LEAST_TIME) - 1) / root
+    return math.acosh(max(x, _LEAST_TIME)) / root
 
 
 @stable("space")
@@ -65,8 +74,7 @@ def rescale(x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope:
         Points ``(..., n + 1)`` (Bdeir et al., NeurIPS 2025).
 
     Raises:
-        ValueError: ``limit`` or ``slope`` is a number that is not positive. (The default limit is 0 for curvatures
-            below 1 / 2000.)
+        ValueError: ``limit`` or ``slope`` is a number that is not positive.
     """
     limit = max_distance(c) if limit is None else limit
     positive("rescale", "limit", limit)

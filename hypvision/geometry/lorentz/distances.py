@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 from .._typing import Curvature
-from ..numerics import arcosh1p, plain, saturate, saturate_gradient, stable, widen
+from ..numerics import Function, arcosh1p, plain, saturate, saturate_gradient, stable, widen
 from ..rows import in_blocks
 from .frame import _root, _scaled, _times
 from .pairs import _pair, by_rows, chord, covector, keep, number, pulled, quick
@@ -112,8 +111,9 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     has lost everything. Nothing of shape ``(N, M, n)`` is built.
 
     Rounding leaves an absolute error of some ``eps (cosh(r_x) cosh(r_y) - 1)`` in ``q``. Pairs for which that is more
-    than 1e-4 of ``q`` are computed once more by :func:`dist`; the diagonal of ``cdist(x, x)`` is 0. Compilers and
-    ``torch.func`` get that and the product: there points 0.01 apart at a radius of 3 are wrong by 10 % in float32.
+    than 1e-4 of ``q`` are computed once more by :func:`dist`; the diagonal of ``cdist(x, x)`` is 0, or not a number
+    where the point is not. Compilers and ``torch.func`` get that and the product: there points 0.01 apart at a radius
+    of 3 are wrong by 10 % in float32.
 
     Args:
         x: points ``(..., N, n + 1)``.
@@ -132,14 +132,16 @@ def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 def _distances(h: Tensor, x: Tensor, y: Tensor, x_lift: Tensor, y_lift: Tensor, c, each: Callable) -> Tensor:
     """Distances from halves ``(..., N, M)`` of squared chords; by ``each``, of rows, where those are round-off."""
     if plain(h) or not h.numel():
-        if x is y:
-            h = h.masked_fill(torch.eye(h.shape[-1], dtype=torch.bool, device=h.device), 0)
+        if x is y:  # 0, but what is not a number stays so
+            h = torch.where(torch.eye(h.shape[-1], dtype=torch.bool, device=h.device), h.clamp(0, 0), h)
         return arcosh1p(h) / _root(c)
     if x is y:
-        h.detach().diagonal(dim1=-2, dim2=-1).fill_(math.inf)
+        diagonal = h.detach().diagonal(dim1=-2, dim2=-1)
+        own = diagonal.clamp(0, 0)
+        diagonal.fill_(math.inf)
     close = _close(h.detach(), x_lift.detach(), y_lift.detach())
     if x is y:
-        h.detach().diagonal(dim1=-2, dim2=-1).zero_()
+        diagonal.copy_(own)
     out = _times(arcosh1p(h), 1 / _root(c))
     return out if close is None else out.index_put(close, _chosen(x, y, c, out.shape, close, each))
 

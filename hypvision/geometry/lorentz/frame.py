@@ -6,9 +6,8 @@ import math
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from ..numerics import _FEW, asinh, dot, has_float64, plain, safe_sqrt, square_norm, widen
+from ..numerics import _FEW, Function, asinh, dot, has_float64, plain, safe_sqrt, saturate_gradient, square_norm, widen
 
 # sqrt(c) * radius at which points are capped: squares of sinh(radius) must not overflow
 _CAP = {torch.float32: 40.0, torch.float64: 350.0}
@@ -29,9 +28,26 @@ def _largest(v: Tensor) -> Tensor:
     return torch.maximum(v.amax(-1, keepdim=True), -v.amin(-1, keepdim=True))
 
 
+def _overflowing(v: Tensor, over: Tensor) -> Tensor:
+    """Largest absolute coordinate in the rows ``over``, whose squares overflow, and 1 in others; no gradient.
+
+    Not a number where the row is infinite itself: no factor brings that back.
+    """
+    largest = torch.where(over, _largest(v), 1.0)
+    return largest.masked_fill(largest == math.inf, math.nan)
+
+
 def _times(v: Tensor, factor) -> Tensor:
     """The product, without a copy where the factor is the number 1."""
     return v if isinstance(factor, (int, float)) and factor == 1 else v * factor
+
+
+def _multiple(v: Tensor, t: float | Tensor) -> Tensor:
+    """``t v``, cut where a number would overflow: the direction stays, for an infinite ``t`` too."""
+    most, tiny = torch.finfo(v.dtype).max, torch.finfo(v.dtype).tiny
+    longest = (most / 2 / _largest(v).clamp(min=tiny)).clamp(max=most)
+    t = t if isinstance(t, Tensor) else torch.full_like(longest, t)
+    return saturate_gradient(v) * torch.minimum(torch.maximum(t, -longest), longest)
 
 
 def _bound(v: Tensor, c, limit: float) -> tuple[float | Tensor, Tensor]:
@@ -46,13 +62,13 @@ def _bound(v: Tensor, c, limit: float) -> tuple[float | Tensor, Tensor]:
     if v.device.type == "cpu" and not plain(v) and q.numel() and q.amax().item() <= limit:
         return 1.0, q
     over = torch.isinf(q)  # there the largest coordinate stands in for the norm
+    largest = _overflowing(v, over)
     # not the infinite one: a curvature's gradient would be its product with 0
-    q = torch.where(over, math.inf, torch.where(over, 0.0, square) * c)
+    q = torch.where(over, largest * math.inf, torch.where(over, 0.0, square) * c)
     with torch.no_grad():
         factor = math.sqrt(limit) / torch.sqrt(torch.where(over, torch.full_like(q, limit), q).clamp(min=limit))
         factor = torch.where(q > limit, factor, torch.ones_like(q))  # exactly 1
-        shrink = math.sqrt(limit / v.shape[-1]) / _root(c) / torch.where(over, _largest(v), torch.ones_like(q))
-        factor = torch.where(over, shrink, factor)
+        factor = torch.where(over, math.sqrt(limit / v.shape[-1]) / _root(c) / largest, factor)
     return factor, q.clamp(max=limit)
 
 

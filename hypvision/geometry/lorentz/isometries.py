@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .._typing import Curvature
-from ..numerics import asinh, asinhc_sqrt, dot, safe_sqrt, saturate, saturate_gradient, square_norm, stable
-from .frame import _FAR, _capped, _move, _perpendicular
+from ..numerics import asinh, asinhc_sqrt, dot, safe_sqrt, saturate_gradient, square_norm, stable
+from .frame import _FAR, _capped, _move, _multiple, _perpendicular
 from .pairs import _pair
 from .points import _expmap0, _from_space, logmap0
 from .tangents import expmap, inner, logmap
@@ -60,8 +60,7 @@ def rotate(x: Tensor, matrix: Tensor, c: Curvature) -> Tensor:
 def scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
     r"""Points on the same rays at ``r`` times the radius: :math:`\exp_0(r \log_0 x)`."""
     space, q = _capped(x[..., 1:], c)
-    log = saturate_gradient(space) * asinhc_sqrt(q)
-    return _expmap0(saturate(saturate_gradient(log) * r), c)
+    return _expmap0(_multiple(saturate_gradient(space) * asinhc_sqrt(q), r), c)
 
 
 @stable("x", space=("matrix",))
@@ -73,14 +72,13 @@ def matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
 @stable("x", "y")
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """The point ``(..., n + 1)`` at the fraction ``t`` (a number, or ``(..., 1)``) of the way from ``x`` to ``y``."""
-    return expmap(x, saturate(saturate_gradient(logmap(x, y, c)) * t), c)
+    return expmap(x, _multiple(logmap(x, y, c), t), c)
 
 
 @stable("x", "u")
 def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """The point at distance ``t`` (a number, or ``(..., 1)``) from ``x`` in the direction of ``u`` ``(..., n + 1)``."""
     length = safe_sqrt(saturate_gradient(inner(x, u, u, c))).unsqueeze(-1)
-    one = torch.ones_like(length)
-    away = length > torch.finfo(u.dtype).tiny ** 0.47  # the square of the inverse must be finite
-    unit = saturate_gradient(u * saturate_gradient(one / torch.where(away, length, one)))
-    return expmap(x, saturate(unit * t), c)
+    none = length <= torch.finfo(u.dtype).tiny ** 0.47  # the square of the inverse must be finite
+    unit = u * saturate_gradient(1 / torch.where(none, torch.ones_like(length), length))
+    return expmap(x, _multiple(unit, t), c)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from ..numerics import (
     _FEW,
+    Function,
     backward_of,
     distance_from_square,
     dot,
@@ -170,7 +170,8 @@ def near(x: Tensor, y: Tensor, c, limit: float | None = None) -> Chord | None:
         most = math.sinh(_CAP[x.dtype]) / c**0.5
         if isinstance(most, Tensor):
             most = most.to(x.dtype)
-        return _chord(x.clamp(-most, most), y.clamp(-most, most), c, True)
+        x, y = (v.clamp(-most, most).masked_fill(v.abs() == math.inf, math.nan) for v in (x, y))
+        return _chord(x, y, c, True)
     if x.device.type != "cpu":
         return None
     level = x.dtype == torch.float32 and x.numel() <= _FEW

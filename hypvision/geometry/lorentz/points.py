@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from .._typing import Curvature
 from ..numerics import (
     _FEW,
+    Function,
     _asinh_root_values,
     asinh_sqrt,
     asinhc_sqrt,

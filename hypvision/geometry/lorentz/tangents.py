@@ -6,10 +6,10 @@ import math
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from .._typing import Curvature
 from ..numerics import (
+    Function,
     asinhc_sqrt,
     backward_of,
     dot,

@@ -28,7 +28,7 @@ from torch.autograd.function import once_differentiable
 from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
 from hypvision.clip.memo import Memo
 from hypvision.errors import HypvisionError
-from hypvision.geometry.numerics import exact, tanhc
+from hypvision.geometry.numerics import Function, exact, tanhc
 
 __all__ = ["BlockMaps", "CLIP_RADIUS", "block_product", "map_packed", "map_rows", "map_rows_reference"]
 
@@ -123,7 +123,7 @@ def map_rows_reference(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> T
     return product / n / root * artanh(root * n)
 
 
-class _Clamp(torch.autograd.Function):
+class _Clamp(Function):
     """Clamp to +-limit, passing the gradient through: the official artanh differentiates at the clamped place."""
 
     @staticmethod
@@ -170,7 +170,7 @@ def _product_gradient(grad: Tensor, w: Tensor, side: int) -> Tensor:
     return found
 
 
-class _MapRows(torch.autograd.Function):
+class _MapRows(Function):
     """:func:`map_rows` of frozen matrices; it keeps nothing for backward but them, and the output where it clips."""
 
     @staticmethod

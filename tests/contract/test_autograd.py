@@ -1,0 +1,239 @@
+"""What is differentiated by hand: its backward is the same inside autocast, where users call it, and outside.
+
+Every such function of the package has a row in ``CASES``; a new one fails ``test_the_table_is_complete`` until it has.
+"""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import hypvision
+from hypvision.clip.adapters.hyperclip import layer as hyperclip
+from hypvision.geometry import Lorentz, PoincareBall, lorentz, numerics, rows
+from hypvision.geometry.lorentz import distances, frame, points, tangents
+from hypvision.helm import attention, head
+from hypvision.helm import rows as helm
+from hypvision.helm.grouped import grouped_linear
+from hypvision.losses import hier
+from hypvision.models import hcformer, hierarchy_mapper
+from hypvision.nn import LorentzBatchNorm2d, norm
+from hypvision.tasks import metric_learning
+
+OWN = Path(hypvision.__file__).parent
+
+
+def leaf(*shape: int, size: float = 0.5) -> Tensor:
+    return (size * torch.randn(shape)).requires_grad_()
+
+
+def point(*shape: int) -> Tensor:
+    """Points of dimension ``shape[-1]``, as leaves."""
+    return lorentz.expmap0(leaf(*shape).detach(), 1.0).requires_grad_()
+
+
+def curvature() -> Tensor:
+    return torch.tensor(0.7, requires_grad=True)
+
+
+def of(function: Callable, *args, **kwargs) -> tuple[Callable[[], Tensor], list[Tensor]]:
+    """A row of the table: what is called, and what it is differentiated by."""
+    leaves = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
+    return lambda: function(*args, **kwargs), leaves
+
+
+def fresh(function: Callable, *args) -> tuple[Callable[[], Tensor], list[Tensor]]:
+    """As before, of a function that writes into its first arguments."""
+    return of(
+        lambda *given: function(*(g * 1.0 if isinstance(g, Tensor) and g.requires_grad else g for g in given)), *args
+    )
+
+
+def batch_norm() -> tuple:
+    layer = LorentzBatchNorm2d(4, Lorentz(0.7, learnable=True))
+    x = leaf(2, 4, 3, 3)
+    return lambda: layer(x), [x, *layer.parameters()]
+
+
+def gathered() -> tuple:
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    return of(metric_learning._Gather.apply, leaf(3, 4))
+
+
+def turning(length: int, half: int) -> tuple[Tensor, Tensor]:
+    angles = torch.randn(length, 1, half)
+    return angles.cos(), angles.sin()
+
+
+def full_heads() -> tuple:
+    cos, sin = (t[:, None] for t in turning(5, 1))
+    return fresh(
+        attention._Heads.apply, leaf(2, 5, 3 * 2 * 4 + 8), torch.ones(1, requires_grad=True), cos, sin, 2, 4, 3
+    )
+
+
+def latent_heads() -> tuple:
+    given = leaf(2, 5, 2 * 6), leaf(2, 5, 2 * 2 * 6), leaf(2, 5, 2), torch.ones(1, requires_grad=True)
+    return fresh(attention._LatentHeads.apply, *given, *turning(5, 1), 2, 3, 4, 1)
+
+
+def cross_entropy() -> tuple:
+    target = torch.arange(6)
+    return of(head._CrossEntropy.apply, leaf(6, 8), leaf(10, 8), target, torch.float32, 4, True)
+
+
+def triplets() -> tuple:
+    drawn = torch.tensor([[0, 1, 4], [2, 3, 5], [5, 0, 2]])
+    return of(hier.lca_triplet_loss, leaf(6, 4), drawn, gumbel=torch.randn(2, 3, 4))
+
+
+WIDE = (64, 300)  # more coordinates than plain operations take
+CASES = {
+    norm._BatchNorm: batch_norm,
+    metric_learning._Gather: gathered,
+    hier._RiemannianGradient: lambda: of(hier.clip_to_ball, leaf(3, 4), PoincareBall(0.7)),
+    hier._TripletLoss: triplets,
+    tangents._Logmap: lambda: of(lorentz.logmap, point(3, 4), point(3, 4), curvature()),
+    tangents._Proju: lambda: of(lorentz.proju, point(3, 4), leaf(3, 5), curvature()),
+    tangents._Transp: lambda: of(lorentz.transp, point(3, 4), point(3, 4), leaf(3, 5), curvature()),
+    frame._Lift: lambda: of(lorentz.expmap0, leaf(*WIDE, size=0.05), curvature()),
+    frame._Perpendicular: lambda: of(lorentz.transp0back, point(3, 4), leaf(3, 5), curvature()),
+    distances._Dist: lambda: of(lorentz.dist, point(3, 4), point(3, 4), curvature()),
+    distances._Sqdist: lambda: of(lorentz.sqdist, point(3, 4), point(3, 4), curvature()),
+    points._Dist0: lambda: of(lorentz.dist0, leaf(*WIDE, size=0.05), curvature()),
+    rows._Blocked: lambda: of(lorentz.expmap, leaf(1024, 257, size=0.05), leaf(1024, 257, size=0.05), curvature()),
+    numerics._SquareNorm: lambda: of(numerics.square_norm, leaf(*WIDE)),
+    numerics._WideSquareNorm: lambda: of(numerics.wide_square_norm, leaf(3, 4)),
+    numerics._Dot: lambda: of(numerics.dot, leaf(*WIDE), leaf(*WIDE)),
+    numerics._SaturateGradient: lambda: of(numerics.saturate_gradient, leaf(3, 4)),
+    numerics._SaturateGradientForward: lambda: of(numerics._SaturateGradientForward.apply, leaf(3, 4), 1e18),
+    numerics._Scalar: lambda: of(numerics.asinh, leaf(3, 4)),
+    numerics._Arcosh1p: lambda: of(numerics.arcosh1p, leaf(3, 4)),
+    hyperclip._Clamp: lambda: of(hyperclip._Clamp.apply, leaf(3, 4), 0.5),
+    hyperclip._MapRows: lambda: of(hyperclip.map_packed, torch.randn(12, 4), leaf(3, 2, 2, 2), 0.01),
+    hcformer._GeluLinear: lambda: of(hcformer._GeluLinear.apply, leaf(3, 4), leaf(5, 4), leaf(5)),
+    hierarchy_mapper._Attach: lambda: of(hierarchy_mapper._Attach.apply, leaf(3, 4), leaf(5)),
+    helm._Lift: lambda: fresh(helm.lift, leaf(3, 8), 5, curvature()),
+    helm._Residual: lambda: of(helm.residual_norm, point(3, 7), leaf(3, 8), leaf(1), leaf(8), 7, 7, 1.0, 1e-5),
+    helm._FlatResidual: lambda: of(helm.residual_norm, leaf(3, 8), leaf(3, 8), None, leaf(8), None, 8, 1.0, 1e-5),
+    helm._SwiGLU: lambda: of(helm.swiglu, leaf(3, 16), 5, curvature()),
+    helm._Centroid: lambda: of(helm.centroid, leaf(2, 3, 2, 5), 5, 12),
+    helm._Gram: lambda: of(helm._Gram.apply, leaf(3, 8), leaf(3, 8)),
+    helm._Mix: lambda: of(helm._Mix.apply, leaf(2, 3), leaf(3, 8), leaf(3, 8)),
+    head._CrossEntropy: cross_entropy,
+    attention._Heads: full_heads,
+    attention._LatentHeads: latent_heads,
+}
+every = pytest.mark.parametrize("function", CASES, ids=lambda f: f"{f.__module__.rsplit('.', 1)[-1]}.{f.__name__}")
+
+
+def subclasses(function: type) -> Iterator[type]:
+    for own in function.__subclasses__():
+        yield own
+        yield from subclasses(own)
+
+
+def test_the_table_is_complete():
+    """And every function inherits from the one whose backward runs without autocast."""
+    for path in OWN.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if re.search(r"^class \w+\(.*\bFunction\)", text, re.MULTILINE):
+            importlib.import_module(".".join(("hypvision", *path.relative_to(OWN).with_suffix("").parts)))
+        for given in re.findall(r"\.register_autograd\((\w+)", text):
+            assert given == "without_autocast", path
+    found = {f for f in subclasses(torch.autograd.Function) if f.__module__.startswith("hypvision.")}
+    assert found - {numerics.Function} == set(CASES)
+    assert all(issubclass(f, numerics.Function) for f in found)
+
+
+def reaches(out: Tensor, function: type) -> bool:
+    """Whether the graph of ``out`` has a node of the function."""
+    queue, seen = [out.grad_fn], set()
+    while queue:
+        node = queue.pop()
+        if node is None or node in seen:
+            continue
+        if getattr(node, "_forward_cls", None) is function:
+            return True
+        seen.add(node)
+        queue.extend(n for n, _ in node.next_functions)
+    return False
+
+
+def half(on: bool = True):
+    return torch.autocast("cpu", torch.bfloat16, enabled=on)
+
+
+def differentiated(call: Callable, leaves: list[Tensor], forward: bool, backward: bool, twice: bool = False) -> list:
+    """Outputs and gradients; forward and backward each inside autocast or outside, ``twice`` second derivatives."""
+
+    def gradients(outs: list[Tensor], **kwargs) -> list:
+        generator = torch.Generator().manual_seed(1)
+        weights = [torch.randn(o.shape, generator=generator).to(o.dtype) for o in outs]
+        return list(torch.autograd.grad(outs, leaves, weights, allow_unused=True, **kwargs))
+
+    torch.manual_seed(2)
+    with half(forward):
+        out = call()
+    outs = [o for o in (out if isinstance(out, tuple) else (out,)) if o is not None]
+    with half(backward):
+        if twice:
+            first = [g for g in gradients(outs, create_graph=True) if g is not None and g.requires_grad]
+            return [outs, gradients(first)]
+        return [outs, gradients(outs)]
+
+
+@every
+def test_a_backward_inside_autocast_is_that_outside(function):
+    torch.manual_seed(0)
+    call, leaves = CASES[function]()
+    for forward in (True, False):
+        outs, expected = differentiated(call, leaves, forward, backward=False)
+        assert any(reaches(o, function) for o in outs), "the case does not reach the function"
+        _, found = differentiated(call, leaves, forward, backward=True)
+        for a, b in zip(found, expected, strict=True):
+            assert (a is None) == (b is None)
+            assert a is None or a.dtype == b.dtype and torch.equal(a, b)
+
+
+@pytest.mark.parametrize("function", [f for f in CASES if "@once_differentiable" not in inspect.getsource(f)])
+def test_second_derivatives_inside_autocast(function):
+    """They come from plain operations, whose own products PyTorch takes in half precision there."""
+    torch.manual_seed(0)
+    call, leaves = CASES[function]()
+    _, expected = differentiated(call, leaves, True, backward=False, twice=True)
+    _, found = differentiated(call, leaves, True, backward=True, twice=True)
+    for a, b in zip(found, expected, strict=True):
+        if b is not None:
+            torch.testing.assert_close(a, b, rtol=0.05, atol=0.05 * b.abs().max().item())
+
+
+def test_operations_of_compilers_too():
+    """An operation with a registered backward, as :func:`hypvision.helm.grouped.grouped_linear`."""
+    torch.manual_seed(0)
+    x, weights = leaf(5, 4), [leaf(3, 4), leaf(3, 4)]
+
+    def call() -> Tensor:
+        return grouped_linear(x, torch.tensor([2, 3]), weights, [])
+
+    _, expected = differentiated(call, [x, *weights], False, backward=False)
+    _, found = differentiated(call, [x, *weights], False, backward=True)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.slow
+def test_compiled_functions_too():
+    torch.manual_seed(0)
+    call, leaves = CASES[distances._Dist]()
+    _, expected = differentiated(call, leaves, True, backward=False)
+    torch._dynamo.reset()
+    _, found = differentiated(torch.compile(call, backend="aot_eager", fullgraph=True), leaves, True, backward=True)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
