@@ -1,0 +1,170 @@
+#!/usr/bin/env python
+"""What do hyperbolic methods add to a backbone that is trained already? ``python tools/finetune_study.py STUDY``.
+
+Fine-tunes the configs of a study once for each seed, all of them with the first seed, then with the next, and measures
+each on its test data; ``--trials`` runs the short trainings by whose validation the settings of the configs were
+chosen, without a test. Prints a table and writes it to OUT/table.md. The numbers of each run (settings, validation
+after each epoch, test, core-hours) go into RESULTS and are not computed again, and a run that was cut goes on from its
+last epoch: a study that was stopped goes on with the same command. ``--cfg-options`` says where data and weights are;
+anything else that it changes makes other runs, which need another file of results.
+
+    python tools/finetune_study.py himapper --results configs/himapper/curves/grocery.json --cfg-options \\
+        data_root=data/grocery/images model.checkpoint=tf_efficientnet_lite0.safetensors
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+from hcformer_diagnosis import spread
+from himapper_containment import measure
+
+from hypvision.engine.config import load_config, parse_options
+from hypvision.engine.run import train
+from hypvision.errors import guard
+from hypvision.files import read_json, write_json, write_text
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+Run = tuple[str, dict[str, Any]]  # a config and its changes
+
+
+def short(config: str, rate: float, **lr_mult: float) -> Run:
+    """A trial of three epochs."""
+    changes = {"train_cfg.max_epochs": 3, "param_scheduler.1.end": 3, "optim_wrapper.optimizer.lr": rate}
+    return config, changes | {f"optim_wrapper.paramwise_cfg.lr_mult.{k}": v for k, v in lr_mult.items()}
+
+
+LITE, MAPPER = "himapper/efficientnet-lite0_10e_grocery.py", "himapper/himapper-efficientnet-lite0_10e_grocery.py"
+
+STUDIES: dict[str, dict[str, Run]] = {
+    "himapper": {
+        "fine-tuned": (LITE, {}),
+        "Hi-Mapper": (MAPPER, {}),
+        "Hi-Mapper, equal time": (MAPPER.replace("10e", "8e"), {}),
+        "flat geometry": (MAPPER.replace("mapper-", "mapper-euclidean-"), {}),
+        "deterministic tree": (MAPPER.replace("mapper-", "mapper-deterministic-"), {}),
+        "official preset": (MAPPER.replace("mapper-", "mapper-official-"), {}),
+    },
+}
+TRIALS: dict[str, dict[str, Run]] = {
+    "himapper": {
+        "fine-tuned, rate 3e-4": short(LITE, 3e-4),
+        "fine-tuned, rate 1e-3": short(LITE, 1e-3),
+        "fine-tuned, rate 1e-4": short(LITE, 1e-4),
+        "fine-tuned, rate 3e-4, nothing rests": (LITE, short(LITE, 3e-4)[1] | {"model.frozen": ()}),
+    },
+}
+COLUMNS: dict[str, dict[str, tuple[str, float]]] = {
+    "himapper": {
+        "top1": ("fine (81)", 1),
+        "coarse": ("coarse (43)", 1),
+        "kind": ("kind (3)", 1),
+        "mistake_distance": ("tree distance of mistakes", 1),
+        "containment": ("containment", 1),
+        "chance": ("chance", 1),
+    },
+}
+
+
+def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[str, Any]:
+    """Train and measure one config.
+
+    Returns:
+        ``curve``: validations by their epoch; ``core_hours`` of the training, without the test; ``parameters`` that
+        are trained; ``metrics`` of the test, and for a Hi-Mapper ``containment`` of the parts of 500 test photos.
+    """
+    loaded = load_config(CONFIGS / config, changes)
+    loaded.custom_hooks = [*loaded.get("custom_hooks", []), dict(type="CoreTimeHook")]
+    runner = train(loaded, folder, resume="auto")
+    row: dict[str, Any] = dict(
+        config=config,
+        changes=changes,
+        curve=read_curve(folder, "top1"),
+        core_hours=runner.message_hub.get_info("core_seconds") / 3600,
+        parameters=sum(p.numel() for p in runner.model.parameters() if p.requires_grad),
+    )
+    if test:
+        row["metrics"] = dict(runner.test())
+        network = getattr(runner.model, "backbone", None)
+        if hasattr(network, "mapper"):
+            dataset = runner.test_dataloader.dataset
+            images = torch.stack([dataset[i]["inputs"] for i in spread(len(dataset), 500)])
+            found = measure(network.eval(), images)
+            row["containment"] = found
+            row["metrics"] |= dict(containment=found["all"]["score"], chance=found["all"]["chance"])
+    return row
+
+
+def read_curve(folder: Path, metric: str) -> dict[str, float]:
+    """A metric after each epoch, from the logs of a training and its restarts."""
+    lines = [line for path in sorted(folder.glob("*/vis_data/scalars.json")) for line in path.read_text().splitlines()]
+    return {str(row["step"]): row[metric] for row in map(json.loads, lines) if metric in row}
+
+
+def table(results: dict[str, dict[str, Any]], study: str) -> str:
+    """Markdown: a row for each run that has a result, mean and deviation over its seeds."""
+    columns = COLUMNS[study]
+    lines = [f"| | {' | '.join(name for name, _ in columns.values())} | seeds | core-minutes |"]
+    lines.append("|---|" + "--:|" * (len(columns) + 2))
+    for name in STUDIES[study]:
+        rows = [row for key, row in results.items() if re.fullmatch(rf"{re.escape(name)}, seed \d+", key)]
+        if rows:
+            cells = [_cell([row["metrics"][key] for row in rows if key in row["metrics"]]) for key in columns]
+            cells += [str(len(rows)), f"{60 * statistics.mean(row['core_hours'] for row in rows):.0f}"]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    trials = [key for key in TRIALS[study] if key in results]
+    if trials:
+        lines += ["", "| trial of three epochs | validation after each epoch | core-minutes |", "|---|---|--:|"]
+    for name in trials:
+        after = ", ".join(f"{value:.1f}" for value in results[name]["curve"].values())
+        lines.append(f"| {name} | {after} | {60 * results[name]['core_hours']:.0f} |")
+    total = sum(row["core_hours"] for row in results.values())
+    return "\n".join([*lines, "", f"{total:.1f} core-hours."]) + "\n"
+
+
+def _cell(values: list[float]) -> str:
+    """Mean and deviation; of shares in three digits, of all else in one or two."""
+    if not values:
+        return ""
+    digits = 1 if statistics.mean(values) > 10 else 2
+    apart = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{apart}"
+
+
+def study(args: Namespace) -> None:
+    """Whatever is missing, and the table after each run."""
+    torch.set_num_threads(1)  # hours are those of a core
+    options, out = parse_options(args.cfg_options), Path(args.out or f"work_dirs/{args.study}-study")
+    path = Path(args.results or out / "results.json")
+    wanted = {name: (run, 0) for name, run in TRIALS[args.study].items()} if args.trials else {}
+    if not args.trials:
+        runs = STUDIES[args.study].items()
+        wanted = {f"{name}, seed {seed}": (run, seed) for seed in range(args.seeds) for name, run in runs}
+    for key, ((config, changes), seed) in wanted.items():
+        results = read_json(path) if path.is_file() else {}
+        if key not in results:
+            folder = out / re.sub(r"[^\w.]+", "-", key)
+            row = run(config, {**options, **changes, "randomness.seed": seed}, folder, test=not args.trials)
+            row["changes"] = changes  # of the study; where data and weights are is of no use to others
+            results = read_json(path) if path.is_file() else {}  # another process may have added to it
+            write_json(path, {**results, key: row}, indent=1)
+            write_text(out / "table.md", table(read_json(path), args.study))
+    print(table(read_json(path), args.study))
+
+
+if __name__ == "__main__":
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--trials", action="store_true", help="the trainings that settings were chosen by")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each config (default: 3)")
+    parser.add_argument("--out", metavar="DIR", help="(default: work_dirs/STUDY-study)")
+    parser.add_argument("--results", metavar="FILE", help="numbers of the runs (default: OUT/results.json)")
+    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of all configs")
+    sys.exit(guard(study, parser.parse_args()))
