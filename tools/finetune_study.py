@@ -35,10 +35,12 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 Run = tuple[str, dict[str, Any]]  # a config and its changes
 
 
-def short(config: str, rate: float, **lr_mult: float) -> Run:
-    """A trial of three epochs."""
-    changes = {"train_cfg.max_epochs": 3, "param_scheduler.1.end": 3, "optim_wrapper.optimizer.lr": rate}
-    return config, changes | {f"optim_wrapper.paramwise_cfg.lr_mult.{k}": v for k, v in lr_mult.items()}
+def short(config: str, rate: float, mapper: float | None = None, **changes: Any) -> Run:
+    """A trial of three epochs, with a rate and a factor of it for the new modules."""
+    changes |= {"train_cfg.max_epochs": 3, "param_scheduler.1.end": 3, "optim_wrapper.optimizer.lr": rate}
+    if mapper is not None:
+        changes["optim_wrapper.paramwise_cfg.lr_mult"] = {"backbone.mapper": mapper}
+    return config, changes
 
 
 LITE, MAPPER = "himapper/efficientnet-lite0_10e_grocery.py", "himapper/himapper-efficientnet-lite0_10e_grocery.py"
@@ -58,7 +60,10 @@ TRIALS: dict[str, dict[str, Run]] = {
         "fine-tuned, rate 3e-4": short(LITE, 3e-4),
         "fine-tuned, rate 1e-3": short(LITE, 1e-3),
         "fine-tuned, rate 1e-4": short(LITE, 1e-4),
-        "fine-tuned, rate 3e-4, nothing rests": (LITE, short(LITE, 3e-4)[1] | {"model.frozen": ()}),
+        "Hi-Mapper, rate 3e-4, its modules 3e-4": short(MAPPER, 3e-4, 1.0),
+        "Hi-Mapper, rate 3e-4, its modules 1e-3": short(MAPPER, 3e-4, 3.0),
+        "Hi-Mapper, rate 3e-4, its modules 3e-3": short(MAPPER, 3e-4, 10.0),
+        "fine-tuned, rate 3e-4, nothing rests": short(LITE, 3e-4, **{"model.frozen": ()}),
     },
 }
 COLUMNS: dict[str, dict[str, tuple[str, float]]] = {

@@ -80,7 +80,7 @@ def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
         raise HypvisionError(f"The model '{name}' has no weights '{model_name}'. Available: {known}.") from error
 
 
-def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
+def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
     """Take what matches a pattern of parameter names, e.g. ``"patch_embed.*"``, out of the training.
 
     Raises:
@@ -150,7 +150,7 @@ class ImageClassifier(BaseModel):
         data_preprocessor: mmengine's; the default moves a batch to the device.
         checkpoint: weights that the training starts from, a file (of timm, of any training of ours) or ``"zoo:NAME"``.
             The head is loaded where it has as many classes.
-        frozen, freeze_bn: parts of the backbone that keep their values, see :func:`freeze` and
+        frozen, freeze_bn: parts of the backbone that keep their values, see :func:`freeze_parameters` and
             :func:`rest_batch_norms`.
         channels_last: lay maps out with the channels last: a training of a convolutional network on a CPU took 0.6 to
             0.7 of the time.
@@ -178,7 +178,7 @@ class ImageClassifier(BaseModel):
         if channels_last:
             self.backbone.to(memory_format=torch.channels_last)
         self.checkpoint, self.freeze_bn = checkpoint, freeze_bn
-        freeze(self.backbone, frozen)
+        freeze_parameters(self.backbone, frozen)
         self.num_classes = self.backbone.num_classes
         if not self.num_classes:
             raise HypvisionError("A classifier needs classes: set model.backbone.num_classes in the config.")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 from hypvision.models.himapper import HiMapper
-from hypvision.tasks.classification import ImageClassifier, create_backbone
+from hypvision.tasks.classification import ImageClassifier, create_backbone, freeze_parameters
 
 __all__ = ["HierarchyClassifier", "distillation_loss"]
 
@@ -69,6 +69,7 @@ class HierarchyClassifier(ImageClassifier):
                 "Name one that begins with 'himapper', or set model.type to ImageClassifier."
             )
         self.backbone.freeze(freeze)
+        freeze_parameters(self.backbone, kwargs.get("frozen", ()))  # again: a mode says of every parameter what it does
         self.distillation = None
         if distillation is not None:
             # Configs dumped earlier say `kind`.

@@ -30,7 +30,7 @@ from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Embedding
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
 from hypvision.nn import LorentzLinear
-from hypvision.tasks.classification import create_backbone, freeze, load_start, rest_batch_norms
+from hypvision.tasks.classification import create_backbone, freeze_parameters, load_start, rest_batch_norms
 from hypvision.tasks.metric_learning_metrics import RetrievalMetric
 
 __all__ = [
@@ -207,7 +207,7 @@ class MetricLearner(BaseModel):
             except (ValueError, TypeError) as error:
                 raise HypvisionError(f"model.hier_loss: {error}") from error
         self.hier_weight, self.freeze_bn = hier_weight, freeze_bn
-        freeze(self.backbone, frozen)
+        freeze_parameters(self.backbone, frozen)
         self.train(self.training)
 
     @property
