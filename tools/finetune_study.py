@@ -59,11 +59,11 @@ TRIALS: dict[str, dict[str, Run]] = {
     "himapper": {
         "fine-tuned, rate 3e-4": short(LITE, 3e-4),
         "fine-tuned, rate 1e-3": short(LITE, 1e-3),
-        "fine-tuned, rate 1e-4": short(LITE, 1e-4),
-        "Hi-Mapper, rate 3e-4, its modules 3e-4": short(MAPPER, 3e-4, 1.0),
-        "Hi-Mapper, rate 3e-4, its modules 1e-3": short(MAPPER, 3e-4, 3.0),
-        "Hi-Mapper, rate 3e-4, its modules 3e-3": short(MAPPER, 3e-4, 10.0),
-        "fine-tuned, rate 3e-4, nothing rests": short(LITE, 3e-4, **{"model.frozen": ()}),
+        "fine-tuned, rate 3e-3": short(LITE, 3e-3),
+        "Hi-Mapper, rate 1e-3, its modules 3e-4": short(MAPPER, 1e-3, 0.3),
+        "Hi-Mapper, rate 1e-3, its modules 1e-3": short(MAPPER, 1e-3, 1.0),
+        "Hi-Mapper, rate 1e-3, its modules 3e-3": short(MAPPER, 1e-3, 3.0),
+        "fine-tuned, rate 1e-3, nothing rests": short(LITE, 1e-3, **{"model.frozen": ()}),
     },
 }
 COLUMNS: dict[str, dict[str, tuple[str, float]]] = {

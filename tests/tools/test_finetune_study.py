@@ -54,9 +54,9 @@ def test_every_run_is_a_config_and_all_of_a_study_train_the_same_parts(tool):
 def test_trials_choose_rates_and_change_nothing_else(tool):
     from hypvision.engine.config import load_config
 
-    config, changes = tool["TRIALS"]["himapper"]["Hi-Mapper, rate 3e-4, its modules 3e-3"]
+    config, changes = tool["TRIALS"]["himapper"]["Hi-Mapper, rate 1e-3, its modules 3e-4"]
     loaded, plain = (load_config(tool["CONFIGS"] / config, c) for c in (changes, {}))
-    assert loaded.optim_wrapper.paramwise_cfg.lr_mult["backbone.mapper"] == 10.0
+    assert loaded.optim_wrapper.paramwise_cfg.lr_mult["backbone.mapper"] == 0.3
     assert loaded.optim_wrapper.paramwise_cfg.lr_mult["backbone.trunk.classifier"] == 10.0
     assert loaded.train_cfg.max_epochs == loaded.param_scheduler[1].end == 3
     assert loaded.model == plain.model and loaded.train_dataloader == plain.train_dataloader
