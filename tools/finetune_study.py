@@ -30,20 +30,49 @@ from hypvision.engine.config import load_config, parse_options
 from hypvision.engine.run import train
 from hypvision.errors import guard
 from hypvision.files import read_json, write_json, write_text
+from hypvision.tasks.class_hierarchy import embed_classes, places, recovered_groups, recovered_hierarchy
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 Run = tuple[str, dict[str, Any]]  # a config and its changes
 
 
+def optimizer(rate: float) -> dict[str, Any]:
+    """A learning rate."""
+    return {"optim_wrapper.optimizer.lr": rate}
+
+
 def short(config: str, rate: float, mapper: float | None = None, **changes: Any) -> Run:
     """A trial of three epochs, with a rate and a factor of it for the new modules."""
-    changes |= {"train_cfg.max_epochs": 3, "param_scheduler.1.end": 3, "optim_wrapper.optimizer.lr": rate}
+    changes |= {"train_cfg.max_epochs": 3, "param_scheduler.1.end": 3, **optimizer(rate)}
     if mapper is not None:
         changes["optim_wrapper.paramwise_cfg.lr_mult"] = {"backbone.mapper": mapper}
     return config, changes
 
 
+def metric_learning(config: str) -> dict[str, Run]:
+    """Proxy-Anchor alone, HIER and LHIER, in two dimensions."""
+    names = {"Proxy-Anchor": "euclid", "HIER": "hier", "LHIER": "lhier"}
+    return {
+        f"{name}, {dim} dimensions": (config.format(key), {"model.neck.dim": dim})
+        for dim in (128, 16)
+        for name, key in names.items()
+    }
+
+
+def held_out(config: str, rate: float) -> Run:
+    """A trial of ten epochs with half of the training classes, measured on the other half."""
+    names = load_config(CONFIGS / config)
+    changes = {
+        "train_dataloader.dataset.classes": names.fit,
+        "model.num_classes": len(names.fit),
+        "val_dataloader.dataset.classes": names.held,
+        "train_cfg.val_interval": 5,
+    }
+    return config, {**changes, "train_cfg.max_epochs": 10, "param_scheduler.1.end": 10, **optimizer(rate)}
+
+
 LITE, MAPPER = "himapper/efficientnet-lite0_10e_grocery.py", "himapper/himapper-efficientnet-lite0_10e_grocery.py"
+RETRIEVAL, CHARACTERS = "lhier/{}_efficientnet-lite0_20e_grocery.py", "lhier/{}_resnet10t_40e_omniglot.py"
 
 STUDIES: dict[str, dict[str, Run]] = {
     "himapper": {
@@ -54,6 +83,8 @@ STUDIES: dict[str, dict[str, Run]] = {
         "deterministic tree": (MAPPER.replace("mapper-", "mapper-deterministic-"), {}),
         "official preset": (MAPPER.replace("mapper-", "mapper-official-"), {}),
     },
+    "lhier": metric_learning(RETRIEVAL),
+    "omniglot": metric_learning(CHARACTERS),
 }
 TRIALS: dict[str, dict[str, Run]] = {
     "himapper": {
@@ -65,16 +96,30 @@ TRIALS: dict[str, dict[str, Run]] = {
         "Hi-Mapper, rate 1e-3, its modules 3e-3": short(MAPPER, 1e-3, 3.0),
         "fine-tuned, rate 1e-3, nothing rests": short(LITE, 1e-3, **{"model.frozen": ()}),
     },
-}
-COLUMNS: dict[str, dict[str, tuple[str, float]]] = {
-    "himapper": {
-        "top1": ("fine (81)", 1),
-        "coarse": ("coarse (43)", 1),
-        "kind": ("kind (3)", 1),
-        "mistake_distance": ("tree distance of mistakes", 1),
-        "containment": ("containment", 1),
-        "chance": ("chance", 1),
+    "lhier": {
+        f"{name}, rate {rate:.0e}".replace("e-0", "e-"): held_out(RETRIEVAL.format(key), rate)
+        for name, key in (("Proxy-Anchor", "euclid"), ("HIER", "hier"), ("LHIER", "lhier"))
+        for rate in (1e-4, 3e-4, 1e-3)
     },
+    "omniglot": {},
+}
+RETRIEVED = {
+    "recall@1": "Recall@1",
+    "map@r": "mAP@R",
+    "mistake_height": "height of mistakes",
+    "cophenetic_tree": "cophenetic correlation",
+}
+COLUMNS: dict[str, dict[str, str]] = {
+    "himapper": {
+        "top1": "fine (81)",
+        "coarse": "coarse (43)",
+        "kind": "kind (3)",
+        "mistake_distance": "tree distance of mistakes",
+        "containment": "containment",
+        "chance": "chance",
+    },
+    "lhier": {**RETRIEVED, "purity_0": "purity, kinds", "purity_1": "purity, coarse classes"},
+    "omniglot": {**RETRIEVED, "purity_0": "purity, alphabets"},
 }
 
 
@@ -91,7 +136,7 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
     row: dict[str, Any] = dict(
         config=config,
         changes=changes,
-        curve=read_curve(folder, "top1"),
+        curve=read_curve(folder),
         core_hours=runner.message_hub.get_info("core_seconds") / 3600,
         parameters=sum(p.numel() for p in runner.model.parameters() if p.requires_grad),
     )
@@ -104,19 +149,27 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
             found = measure(network.eval(), images)
             row["containment"] = found
             row["metrics"] |= dict(containment=found["all"]["score"], chance=found["all"]["chance"])
+        if hasattr(runner.model, "neck"):
+            data = embed_classes(runner.model.eval(), runner.cfg, "test", per_class=30)
+            known = places(runner.model, data), data.labels, data.ancestors
+            row["metrics"] |= {f"cophenetic_{key}": value for key, value in recovered_hierarchy(*known).items()}
+            row["metrics"] |= {f"purity_{i}": value for i, value in enumerate(recovered_groups(*known))}
+            if runner.model.neck.manifold.learnable:
+                row["curvature"] = runner.model.neck.manifold._value()
     return row
 
 
-def read_curve(folder: Path, metric: str) -> dict[str, float]:
-    """A metric after each epoch, from the logs of a training and its restarts."""
+def read_curve(folder: Path) -> dict[str, float]:
+    """Validations by their epoch, from the logs of a training and its restarts."""
     lines = [line for path in sorted(folder.glob("*/vis_data/scalars.json")) for line in path.read_text().splitlines()]
-    return {str(row["step"]): row[metric] for row in map(json.loads, lines) if metric in row}
+    rows = [json.loads(line) for line in lines]
+    return {str(row["step"]): row[key] for row in rows for key in ("top1", "recall@1") if key in row}
 
 
 def table(results: dict[str, dict[str, Any]], study: str) -> str:
     """Markdown: a row for each run that has a result, mean and deviation over its seeds."""
     columns = COLUMNS[study]
-    lines = [f"| | {' | '.join(name for name, _ in columns.values())} | seeds | core-minutes |"]
+    lines = [f"| | {' | '.join(columns.values())} | seeds | core-minutes |"]
     lines.append("|---|" + "--:|" * (len(columns) + 2))
     for name in STUDIES[study]:
         rows = [row for key, row in results.items() if re.fullmatch(rf"{re.escape(name)}, seed \d+", key)]
@@ -126,7 +179,7 @@ def table(results: dict[str, dict[str, Any]], study: str) -> str:
             lines.append(f"| {name} | {' | '.join(cells)} |")
     trials = [key for key in TRIALS[study] if key in results]
     if trials:
-        lines += ["", "| trial of three epochs | validation after each epoch | core-minutes |", "|---|---|--:|"]
+        lines += ["", "| trial | validations | core-minutes |", "|---|---|--:|"]
     for name in trials:
         after = ", ".join(f"{value:.1f}" for value in results[name]["curve"].values())
         lines.append(f"| {name} | {after} | {60 * results[name]['core_hours']:.0f} |")
