@@ -1,12 +1,12 @@
 #!/usr/bin/env python
 """What do hyperbolic methods add to a backbone that is trained already? ``python tools/finetune_study.py STUDY``.
 
-Fine-tunes the configs of a study once for each seed, all of them with the first seed, then with the next, and measures
-each on its test data; ``--trials`` runs the short trainings by whose validation the settings of the configs were
-chosen, without a test. Prints a table and writes it to OUT/table.md. The numbers of each run (settings, validation
-after each epoch, test, core-hours) go into RESULTS and are not computed again, and a run that was cut goes on from its
-last epoch: a study that was stopped goes on with the same command. ``--cfg-options`` says where data and weights are;
-anything else that it changes makes other runs, which need another file of results.
+First come short trials, by whose last validation the settings are chosen, for the baseline and for the method as many;
+then the runs, all of them with the first seed, then with the next, each measured on its test data at the end. Prints a
+table and writes it to OUT/table.md. The numbers of each run (settings, validation after each epoch, test, core-hours)
+go into RESULTS and are not computed again, and a run that was cut goes on from its last epoch: a study that was stopped
+goes on with the same command. ``--cfg-options`` says where data and weights are; anything else that it changes makes
+other runs, which need another file of results.
 
     python tools/finetune_study.py himapper --results configs/himapper/curves/grocery.json --cfg-options \\
         data_root=data/grocery/images model.checkpoint=tf_efficientnet_lite0.safetensors
@@ -20,7 +20,7 @@ import statistics
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from hcformer_diagnosis import spread
@@ -33,73 +33,91 @@ from hypvision.files import read_json, write_json, write_text
 from hypvision.tasks.class_hierarchy import embed_classes, places, recovered_groups, recovered_hierarchy
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-Run = tuple[str, dict[str, Any]]  # a config and its changes
 
 
-def optimizer(rate: float) -> dict[str, Any]:
-    """A learning rate."""
-    return {"optim_wrapper.optimizer.lr": rate}
+class Choice(NamedTuple):
+    """Settings of which the best is taken: ``candidates`` by their names, with the changes of all of its trials, and
+    the choice before whose settings hold, too."""
+
+    config: str
+    candidates: dict[str, dict[str, Any]]
+    trial: dict[str, Any]
+    after: str = ""
 
 
-def short(config: str, rate: float, mapper: float | None = None, **changes: Any) -> Run:
-    """A trial of three epochs, with a rate and a factor of it for the new modules."""
-    changes |= {"train_cfg.max_epochs": 3, "param_scheduler.1.end": 3, **optimizer(rate)}
-    if mapper is not None:
-        changes["optim_wrapper.paramwise_cfg.lr_mult"] = {"backbone.mapper": mapper}
-    return config, changes
+class Run(NamedTuple):
+    """A config, the choice that its settings come from, and other changes."""
+
+    config: str
+    choice: str = ""
+    changes: dict[str, Any] = {}
 
 
-def metric_learning(config: str) -> dict[str, Run]:
+def length(epochs: int) -> dict[str, Any]:
+    """A training of that length."""
+    return {"train_cfg.max_epochs": epochs, "param_scheduler.1.end": epochs}
+
+
+def rates(*values: float) -> dict[str, dict[str, Any]]:
+    """Learning rates."""
+    return {f"rate {value:.0e}".replace("e-0", "e-"): {"optim_wrapper.optimizer.lr": value} for value in values}
+
+
+def metric_learning(config: str, choices: bool) -> dict[str, Run]:
     """Proxy-Anchor alone, HIER and LHIER, in two dimensions."""
-    names = {"Proxy-Anchor": "euclid", "HIER": "hier", "LHIER": "lhier"}
     return {
-        f"{name}, {dim} dimensions": (config.format(key), {"model.neck.dim": dim})
+        f"{name}, {dim} dimensions": Run(config.format(key), name if choices else "", {"model.neck.dim": dim})
         for dim in (128, 16)
-        for name, key in names.items()
+        for name, key in METHODS.items()
     }
 
 
-def held_out(config: str, rate: float) -> Run:
-    """A trial of ten epochs with half of the training classes, measured on the other half."""
+def held_out(config: str) -> dict[str, Any]:
+    """Half of the training classes, measured on the other half."""
     names = load_config(CONFIGS / config)
-    changes = {
+    return length(10) | {
         "train_dataloader.dataset.classes": names.fit,
         "model.num_classes": len(names.fit),
         "val_dataloader.dataset.classes": names.held,
         "train_cfg.val_interval": 5,
     }
-    return config, {**changes, "train_cfg.max_epochs": 10, "param_scheduler.1.end": 10, **optimizer(rate)}
 
 
 LITE, MAPPER = "himapper/efficientnet-lite0_10e_grocery.py", "himapper/himapper-efficientnet-lite0_10e_grocery.py"
 RETRIEVAL, CHARACTERS = "lhier/{}_efficientnet-lite0_20e_grocery.py", "lhier/{}_resnet10t_40e_omniglot.py"
+METHODS = {"Proxy-Anchor": "euclid", "HIER": "hier", "LHIER": "lhier"}
+MODULES = {"a third of the rate": 0.3, "the rate": 1.0, "three times the rate": 3.0}
 
 STUDIES: dict[str, dict[str, Run]] = {
     "himapper": {
-        "fine-tuned": (LITE, {}),
-        "Hi-Mapper": (MAPPER, {}),
-        "Hi-Mapper, equal time": (MAPPER.replace("10e", "8e"), {}),
-        "flat geometry": (MAPPER.replace("mapper-", "mapper-euclidean-"), {}),
-        "deterministic tree": (MAPPER.replace("mapper-", "mapper-deterministic-"), {}),
-        "official preset": (MAPPER.replace("mapper-", "mapper-official-"), {}),
+        "fine-tuned": Run(LITE, "fine-tuned"),
+        "Hi-Mapper": Run(MAPPER, "Hi-Mapper"),
+        "Hi-Mapper, equal time": Run(MAPPER.replace("10e", "8e"), "Hi-Mapper"),
+        "flat geometry": Run(MAPPER.replace("mapper-", "mapper-euclidean-"), "Hi-Mapper"),
+        "deterministic tree": Run(MAPPER.replace("mapper-", "mapper-deterministic-"), "Hi-Mapper"),
+        "official preset": Run(MAPPER.replace("mapper-", "mapper-official-"), "Hi-Mapper"),
     },
-    "lhier": metric_learning(RETRIEVAL),
-    "omniglot": metric_learning(CHARACTERS),
+    "lhier": metric_learning(RETRIEVAL, choices=True),
+    "omniglot": metric_learning(CHARACTERS, choices=False),
 }
-TRIALS: dict[str, dict[str, Run]] = {
+# Those that no run refers to come last.
+CHOICES: dict[str, dict[str, Choice]] = {
     "himapper": {
-        "fine-tuned, rate 3e-4": short(LITE, 3e-4),
-        "fine-tuned, rate 1e-3": short(LITE, 1e-3),
-        "fine-tuned, rate 3e-3": short(LITE, 3e-3),
-        "Hi-Mapper, rate 1e-3, its modules 3e-4": short(MAPPER, 1e-3, 0.3),
-        "Hi-Mapper, rate 1e-3, its modules 1e-3": short(MAPPER, 1e-3, 1.0),
-        "Hi-Mapper, rate 1e-3, its modules 3e-3": short(MAPPER, 1e-3, 3.0),
-        "fine-tuned, rate 1e-3, nothing rests": short(LITE, 1e-3, **{"model.frozen": ()}),
+        "fine-tuned": Choice(LITE, rates(3e-4, 1e-3, 3e-3), length(3)),
+        "Hi-Mapper": Choice(
+            MAPPER,
+            {
+                f"its modules at {name}": {"optim_wrapper.paramwise_cfg.lr_mult": {"backbone.mapper": factor}}
+                for name, factor in MODULES.items()
+            },
+            length(3),
+            after="fine-tuned",
+        ),
+        "nothing rests": Choice(LITE, {"fine-tuned": {"model.frozen": ()}}, length(3), after="fine-tuned"),
     },
     "lhier": {
-        f"{name}, rate {rate:.0e}".replace("e-0", "e-"): held_out(RETRIEVAL.format(key), rate)
-        for name, key in (("Proxy-Anchor", "euclid"), ("HIER", "hier"), ("LHIER", "lhier"))
-        for rate in (1e-4, 3e-4, 1e-3)
+        name: Choice(RETRIEVAL.format(key), rates(1e-4, 3e-4, 1e-3), held_out(RETRIEVAL.format(key)))
+        for name, key in METHODS.items()
     },
     "omniglot": {},
 }
@@ -121,6 +139,15 @@ COLUMNS: dict[str, dict[str, str]] = {
     "lhier": {**RETRIEVED, "purity_0": "purity, kinds", "purity_1": "purity, coarse classes"},
     "omniglot": {**RETRIEVED, "purity_0": "purity, alphabets"},
 }
+
+
+def settings(study: str, choice: str, results: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The changes that did best in the last validation of their trial; {} without a choice."""
+    if not choice:
+        return {}
+    candidates, _, after = CHOICES[study][choice][1:]
+    best = max(candidates, key=lambda name: list(results[f"{choice}, {name}"]["curve"].values())[-1])
+    return {**settings(study, after, results), **candidates[best]}
 
 
 def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[str, Any]:
@@ -177,12 +204,12 @@ def table(results: dict[str, dict[str, Any]], study: str) -> str:
             cells = [_cell([row["metrics"][key] for row in rows if key in row["metrics"]]) for key in columns]
             cells += [str(len(rows)), f"{60 * statistics.mean(row['core_hours'] for row in rows):.0f}"]
             lines.append(f"| {name} | {' | '.join(cells)} |")
-    trials = [key for key in TRIALS[study] if key in results]
-    if trials:
-        lines += ["", "| trial | validations | core-minutes |", "|---|---|--:|"]
+    trials = [f"{choice}, {name}" for choice, about in CHOICES[study].items() for name in about.candidates]
+    lines += ["", "| trial | validations | core-minutes |", "|---|---|--:|"]
     for name in trials:
-        after = ", ".join(f"{value:.1f}" for value in results[name]["curve"].values())
-        lines.append(f"| {name} | {after} | {60 * results[name]['core_hours']:.0f} |")
+        if name in results:
+            after = ", ".join(f"{value:.1f}" for value in results[name]["curve"].values())
+            lines.append(f"| {name} | {after} | {60 * results[name]['core_hours']:.0f} |")
     total = sum(row["core_hours"] for row in results.values())
     return "\n".join([*lines, "", f"{total:.1f} core-hours."]) + "\n"
 
@@ -201,26 +228,40 @@ def study(args: Namespace) -> None:
     torch.set_num_threads(1)  # hours are those of a core
     options, out = parse_options(args.cfg_options), Path(args.out or f"work_dirs/{args.study}-study")
     path = Path(args.results or out / "results.json")
-    wanted = {name: (run, 0) for name, run in TRIALS[args.study].items()} if args.trials else {}
-    if not args.trials:
-        runs = STUDIES[args.study].items()
-        wanted = {f"{name}, seed {seed}": (run, seed) for seed in range(args.seeds) for name, run in runs}
-    for key, ((config, changes), seed) in wanted.items():
-        results = read_json(path) if path.is_file() else {}
-        if key not in results:
+    runs, choices = STUDIES[args.study], CHOICES[args.study]
+
+    def results() -> dict[str, dict[str, Any]]:
+        return read_json(path) if path.is_file() else {}
+
+    def complete(key: str, config: str, changes: dict[str, Any], test: bool, seed: int = 0) -> None:
+        if key not in results():
             folder = out / re.sub(r"[^\w.]+", "-", key)
-            row = run(config, {**options, **changes, "randomness.seed": seed}, folder, test=not args.trials)
-            row["changes"] = changes  # of the study; where data and weights are is of no use to others
-            results = read_json(path) if path.is_file() else {}  # another process may have added to it
-            write_json(path, {**results, key: row}, indent=1)
-            write_text(out / "table.md", table(read_json(path), args.study))
-    print(table(read_json(path), args.study))
+            row = run(config, {**options, **changes, "randomness.seed": seed}, folder, test)
+            row["changes"] = changes  # where data and weights are is of no use to others
+            write_json(path, {**results(), key: row}, indent=1)  # another process may have added to it
+            write_text(out / "table.md", table(results(), args.study))
+
+    def decide(choice: str) -> None:
+        config, candidates, trial, after = choices[choice]
+        for name, change in candidates.items():
+            changes = {**settings(args.study, after, results()), **change, **trial}
+            complete(f"{choice}, {name}", config, changes, test=False)
+
+    needed = [choice for choice in choices if any(run.choice == choice for run in runs.values())]
+    for choice in needed:
+        decide(choice)
+    for seed in range(args.seeds):
+        for name, (config, choice, changes) in runs.items():
+            chosen = settings(args.study, choice, results())
+            complete(f"{name}, seed {seed}", config, {**chosen, **changes}, test=True, seed=seed)
+    for choice in [choice for choice in choices if choice not in needed]:
+        decide(choice)
+    print(table(results(), args.study))
 
 
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("--trials", action="store_true", help="the trainings that settings were chosen by")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each config (default: 3)")
     parser.add_argument("--out", metavar="DIR", help="(default: work_dirs/STUDY-study)")
     parser.add_argument("--results", metavar="FILE", help="numbers of the runs (default: OUT/results.json)")
