@@ -23,7 +23,7 @@ from PIL import Image
 
 from hypvision.clip.classes import check_classes
 from hypvision.errors import HypvisionError, require
-from hypvision.files import read_lines
+from hypvision.files import read_json, read_lines
 from hypvision.images import open_image
 
 from .image_folder import ImageFolderDataset, _ImageDataset
@@ -310,10 +310,26 @@ def _matching(root: str, classes: Sequence[str] | None) -> list[str] | None:
     return sorted(set(found))
 
 
+def _in_file(name: str) -> Any:
+    """What a JSON file holds, ``"FILE.json"``, or what is there by a key, ``"FILE.json:KEY"``."""
+    path, _, key = name.rpartition(":") if ".json:" in name else (name, "", "")
+    try:
+        content = read_json(Path(path).expanduser())
+        return content[key] if key else content
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HypvisionError(
+            f"'{name}' cannot be read ({type(error).__name__}: {error}). Expected: a JSON file"
+            + (f" that has '{key}'" if key else "")
+            + ". Correct 'classes' or 'ancestors' of the data in the config, or data_root."
+        ) from error
+
+
 def _taxonomy(name: str) -> dict[str, tuple[str, ...]]:
-    """Groups above each class of a hierarchy that is known by name."""
+    """Groups above each class of a hierarchy that is known by name, or of one in a file."""
+    if ".json" in name:
+        return _in_file(name)
     if name != "shapes":
-        raise HypvisionError(f"There are no ancestors by the name of '{name}'. Give a dict, or 'shapes'.")
+        raise HypvisionError(f"There are no ancestors by the name of '{name}'. Give a dict, a .json file or 'shapes'.")
     parents = {shape: kind for kind, shapes in KINDS.items() for shape in shapes}
     return {" ".join(words): (parents[words[-1]], words[-1]) for words in TAXONOMY.instances}
 
@@ -324,29 +340,41 @@ class RetrievalFolder(ImageFolderDataset):
 
     Args:
         root, transform, cache: see :class:`~hypvision.data.image_folder.ImageFolderDataset`.
-        classes: the folders to take, by name or by pattern (``"* cross"``); all by default.
-        ancestors: for each class the groups above it, from general to specific, e.g. ``dict(cat=("animal",))``; or
-            ``"shapes"``: those of the procedural data set at the level of instances (kind, shape).
+        classes: the folders to take, by name or by pattern (``"* cross"``), or ``"FILE.json:KEY"``, a list of names in
+            a file; all by default.
+        ancestors: for each class the groups above it, from general to specific, e.g. ``dict(cat=("animal",))``; or a
+            JSON file of that, ``"FILE.json"`` or ``"FILE.json:KEY"``; or ``"shapes"``: those of the procedural data set
+            at the level of instances (kind, shape).
         per_class: take this many images of each class, evenly spread over its sorted files.
+        gallery: folder of the same classes that the images of ``root``, the queries, search in; None: each image
+            searches among all others of ``root``.
 
     Raises:
-        HypvisionError: as there; ``ancestors`` lacks a class, or they are not equally many.
+        HypvisionError: as there; a file that cannot be read; ``ancestors`` lacks a class, or they are not equally many.
     """
 
     def __init__(
         self,
         root: str,
         transform: dict[str, Any] | Callable,
-        classes: Sequence[str] | None = None,
+        classes: Sequence[str] | str | None = None,
         ancestors: Mapping[str, Sequence[str]] | str | None = None,
         per_class: int | None = None,
         cache: bool = False,
+        gallery: str | None = None,
     ):
+        if isinstance(classes, str):
+            classes = _in_file(classes)
         super().__init__(root, transform, classes=_matching(root, classes))
         if isinstance(ancestors, str):
             ancestors = _taxonomy(ancestors)
         if per_class is not None:
             self._thin(per_class)
+        queries = None
+        if gallery is not None:
+            others = RetrievalFolder(gallery, transform, classes=self.metainfo["classes"], per_class=per_class)
+            queries, self.paths = len(self.paths), self.paths + others.paths
+            self.labels = np.concatenate([self.labels, others.labels])
         if cache:
             self._cache = [np.asarray(self._decode(i)) for i in range(len(self.paths))]
         names = self.metainfo["classes"]
@@ -358,7 +386,7 @@ class RetrievalFolder(ImageFolderDataset):
             above = [tuple(ancestors[name]) for name in names]
             if len({len(groups) for groups in above}) > 1:
                 raise HypvisionError("All classes must have equally many 'ancestors', from general to specific.")
-        self.metainfo |= dict(ancestors=tuple(above), queries=None)
+        self.metainfo |= dict(ancestors=tuple(above), queries=queries)
 
     def _thin(self, per_class: int) -> None:
         keep: list[int] = []

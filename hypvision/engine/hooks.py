@@ -10,6 +10,7 @@ import math
 import random
 import re
 import signal
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from hypvision.geometry import CurvatureParameter
 
 __all__ = [
     "CheckClassesHook",
+    "CoreTimeHook",
     "CurvatureHook",
     "DatasetHook",
     "InterruptHook",
@@ -296,6 +298,22 @@ class InterruptHook(Hook):
         if checkpoint is None:
             return "Interrupted before the first checkpoint: start again with the same command."
         return f"Interrupted. '{checkpoint}' is complete: run the same command with --resume to go on from it."
+
+
+@HOOKS.register_module()
+class CoreTimeHook(Hook):
+    """Counts the seconds of CPU time of a training over all its restarts: ``core_seconds`` of the message hub.
+
+    Of this process, user and system, validations included; workers of data loaders do not count.
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        self._begin = time.process_time() - runner.message_hub.get_info("core_seconds", 0.0)
+
+    def after_train_epoch(self, runner: Runner) -> None:  # before the checkpoint is written
+        runner.message_hub.update_info("core_seconds", time.process_time() - self._begin)
+
+    after_train = after_train_epoch
 
 
 @HOOKS.register_module()

@@ -15,7 +15,7 @@ from hypvision.checkpoints.match import check_kinds, filtered
 from hypvision.checkpoints.read import allow_training_files, network_weights
 from hypvision.checkpoints.timm_models import forget_weights, read_overlay
 
-__all__ = ["AnyCheckpoint", "FeatureMaps", "StagedModel", "build_model"]
+__all__ = ["AnyCheckpoint", "FeatureMaps", "StagedModel", "build_model", "head_names"]
 
 allow_training_files()  # for checkpoint_path, which timm reads before any code of a model runs
 
@@ -25,6 +25,14 @@ def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: 
     if pretrained:
         kwargs["pretrained_cfg_overlay"] = read_overlay(kwargs.get("pretrained_cfg_overlay"))
     return forget_weights(build_model_with_cfg(cls, variant, pretrained, **kwargs))
+
+
+def head_names(model: nn.Module) -> set[str]:
+    """The names of the parameters of a timm model's classifier, or classifiers."""
+    classifier = model.get_classifier()
+    heads = classifier if isinstance(classifier, (tuple, list)) else (classifier,)
+    inside = {id(parameter) for head in heads for parameter in head.parameters()}
+    return {name for name, parameter in model.named_parameters() if id(parameter) in inside}
 
 
 class AnyCheckpoint(nn.Module):

@@ -33,7 +33,7 @@ from hypvision.checkpoints.timm_models import create_model
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
 
-from .base import AnyCheckpoint, FeatureMaps, build_model
+from .base import AnyCheckpoint, FeatureMaps, build_model, head_names
 from .hierarchy_mapper import HierarchyMapper, MapLayout, check_option
 from .himapper_checkpoint import checkpoint_filter_fn
 
@@ -430,10 +430,7 @@ class HiMapper(AnyCheckpoint):
 
     def head_names(self) -> set[str]:
         """The names of the classifier's parameters."""
-        classifier = self.get_classifier()
-        heads = classifier if isinstance(classifier, (tuple, list)) else (classifier,)
-        inside = {id(parameter) for head in heads for parameter in head.parameters()}
-        return {name for name, parameter in self.named_parameters() if id(parameter) in inside}
+        return head_names(self)
 
     def freeze(self, mode: str) -> None:
         """Switch off gradients of a part of the backbone.

@@ -4,7 +4,20 @@ Importing this package registers classification; configs of ``metric_learning`` 
 ``custom_imports``.
 """
 
-from hypvision.tasks.classification import CalibrationError, ImageClassifier, PredictionPainterHook, TopKAccuracy
+from hypvision.tasks.classification import (
+    CalibrationError,
+    GroupAccuracy,
+    ImageClassifier,
+    PredictionPainterHook,
+    TopKAccuracy,
+)
 from hypvision.tasks.hierarchy import HierarchyClassifier
 
-__all__ = ["CalibrationError", "HierarchyClassifier", "ImageClassifier", "PredictionPainterHook", "TopKAccuracy"]
+__all__ = [
+    "CalibrationError",
+    "GroupAccuracy",
+    "HierarchyClassifier",
+    "ImageClassifier",
+    "PredictionPainterHook",
+    "TopKAccuracy",
+]

@@ -16,7 +16,7 @@ from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.files import replacing, write_json
 from hypvision.geometry import Lorentz, lorentz
 
-__all__ = ["EmbeddedClasses", "class_hierarchy", "embed_classes", "recovered_hierarchy"]
+__all__ = ["EmbeddedClasses", "class_hierarchy", "embed_classes", "recovered_groups", "recovered_hierarchy"]
 
 
 class EmbeddedClasses(NamedTuple):
@@ -108,13 +108,18 @@ def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dic
     report: dict[str, Any] = dict(classes=list(data.classes), images=len(data.points))
     if learner.neck.manifold.learnable:
         report["curvature"] = learner.neck.manifold._value()
-    # Directions of a Euclidean learner become points at the radius 1.
-    points = data.points if learner.space == "lorentz" else lorentz.expmap0(data.points, 1.0)
+    points = places(learner, data)
     if data.ancestors and data.ancestors[0]:
         report["cophenetic"] = recovered_hierarchy(points, data.labels, data.ancestors)
+        report["purity"] = recovered_groups(points, data.labels, data.ancestors)
     _draw(learner, data._replace(points=points), Path(out), report)
     write_json(Path(out, "hierarchy.json"), report)
     return report
+
+
+def places(learner: Any, data: EmbeddedClasses) -> Tensor:
+    """The embeddings as points of unit curvature ``(N, n + 1)``: directions of a Euclidean learner at the radius 1."""
+    return data.points if learner.space == "lorentz" else lorentz.expmap0(data.points, 1.0)
 
 
 def recovered_hierarchy(points: Tensor, labels: Tensor, ancestors: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -145,6 +150,21 @@ def recovered_hierarchy(points: Tensor, labels: Tensor, ancestors: Sequence[Sequ
         found["distances"] = cophenetic_correlation(between, true)
         found["tree"] = cophenetic_correlation(cophenetic_distances(average_linkage(between)), true)
     tell_missing("The recovered hierarchy", found)
+    return found
+
+
+def recovered_groups(points: Tensor, labels: Tensor, ancestors: Sequence[Sequence[str]]) -> list[float]:
+    """Dendrogram purity of the tree of class centres for each level of a hierarchy, from general to specific.
+
+    Args and tree: see :func:`recovered_hierarchy`.
+    """
+    from hypvision.viz.tree import average_linkage, dendrogram_purity
+
+    tree, found = average_linkage(_centre_distances(points, labels)), []
+    for level in range(1, len(ancestors[0]) + 1):
+        names = [tuple(groups[:level]) for groups in ancestors]
+        numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
+        found.append(dendrogram_purity(tree, [numbers[name] for name in names]))
     return found
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,10 @@ from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import below, replacing, write_json
+from hypvision.files import below, read_json, replacing, write_json
 from hypvision.inference.predictors import Predictor, Request, classifier
+from hypvision.models.base import head_names
+from hypvision.tasks.metric_learning_metrics import lca_heights
 from hypvision.tasks.publishing import image_input
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CalibrationError",
+    "GroupAccuracy",
     "ImageClassifier",
     "ImageInputHook",
     "PredictionPainterHook",
@@ -76,6 +80,62 @@ def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
         raise HypvisionError(f"The model '{name}' has no weights '{model_name}'. Available: {known}.") from error
 
 
+def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
+    """Take what matches a pattern of parameter names, e.g. ``"patch_embed.*"``, out of the training.
+
+    Raises:
+        HypvisionError: a pattern that matches nothing.
+    """
+    for pattern in patterns:
+        matched = [parameter for name, parameter in network.named_parameters() if fnmatch(name, pattern)]
+        if not matched:
+            names = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name, _ in network.named_parameters()))
+            raise HypvisionError(f"model.frozen: '{pattern}' matches no parameter of the backbone. It has {names}.")
+        for parameter in matched:
+            parameter.requires_grad_(False)
+
+
+def rest_batch_norms(network: nn.Module, every: bool = False) -> None:
+    """Put batch norms that are not trained, or ``every`` one, into evaluation mode: they keep their statistics."""
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
+            every or (module.affine and not module.weight.requires_grad)
+        ):
+            module.eval()
+
+
+def load_start(network: nn.Module, checkpoint: str) -> None:
+    """Load the weights that a fine-tuning starts from.
+
+    Args:
+        network: a timm model; a Hi-Mapper takes weights of its bare backbone, its ``trunk``, too.
+        checkpoint: a file or ``"zoo:NAME"``.
+
+    Raises:
+        HypvisionError: weights of the backbone are missing in it or have other shapes; a head for other classes is
+            left out.
+    """
+    from mmengine.runner import CheckpointLoader
+
+    weights: Any = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
+    for wrapper in ("state_dict", "model"):
+        if isinstance(weights.get(wrapper), dict):
+            weights = weights[wrapper]
+    weights = {name.removeprefix("module.").removeprefix("backbone."): value for name, value in weights.items()}
+    own, part = network.state_dict(), "trunk." if hasattr(network, "trunk") else ""
+    if not any(name.startswith(part) for name in weights):
+        weights = {f"{part}{name}": value for name, value in weights.items()}
+    head = head_names(network)
+    fitting = {name: v for name, v in weights.items() if name in own and own[name].shape == v.shape}
+    lacking = [name for name in own if name.startswith(part) and name not in fitting and name not in head]
+    if lacking:
+        raise HypvisionError(
+            f"The checkpoint '{checkpoint}' does not fit the backbone: {len(lacking)} weights are missing or have "
+            f"another shape, such as {', '.join(lacking[:3])}. Give one of the same architecture in model.checkpoint."
+        )
+    network.load_state_dict({**own, **fitting})
+
+
 @MODELS.register_module()
 class ImageClassifier(BaseModel):
     """A timm model with a classification loss.
@@ -88,9 +148,16 @@ class ImageClassifier(BaseModel):
             :class:`~hypvision.engine.hooks.RepeatableSeedHook` seeds.
         test_flip: predict from the mean logits of an image and its mirror image (``tools/test.py --tta``).
         data_preprocessor: mmengine's; the default moves a batch to the device.
+        checkpoint: weights that the training starts from, a file (of timm, of any training of ours) or ``"zoo:NAME"``.
+            The head is loaded where it has as many classes.
+        frozen, freeze_bn: parts of the backbone that keep their values, see :func:`freeze_parameters` and
+            :func:`rest_batch_norms`.
+        channels_last: lay maps out with the channels last: a training of a convolutional network on a CPU took 0.6 to
+            0.7 of the time.
 
     Raises:
-        HypvisionError: unknown model or weights, or a model without classes.
+        HypvisionError: unknown model or weights, a model without classes, a pattern in ``frozen`` that matches nothing,
+            or a checkpoint that does not fit.
     """
 
     def __init__(
@@ -101,9 +168,17 @@ class ImageClassifier(BaseModel):
         test_flip: bool = False,
         data_preprocessor: dict | nn.Module | None = None,
         init_cfg: dict | None = None,
+        checkpoint: str | None = None,
+        frozen: Sequence[str] = (),
+        freeze_bn: bool = False,
+        channels_last: bool = False,
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         self.backbone = create_backbone(**backbone)
+        if channels_last:
+            self.backbone.to(memory_format=torch.channels_last)
+        self.checkpoint, self.freeze_bn = checkpoint, freeze_bn
+        freeze_parameters(self.backbone, frozen)
         self.num_classes = self.backbone.num_classes
         if not self.num_classes:
             raise HypvisionError("A classifier needs classes: set model.backbone.num_classes in the config.")
@@ -115,6 +190,18 @@ class ImageClassifier(BaseModel):
         if mixup is not None:
             self.mixup = Mixup(**mixup, label_smoothing=label_smoothing, num_classes=self.num_classes)
         self.soft_target_loss = SoftTargetCrossEntropy()
+
+    def init_weights(self) -> None:
+        """Load the checkpoint that the training starts from."""
+        super().init_weights()
+        if self.checkpoint is not None:
+            load_start(self.backbone, self.checkpoint)
+
+    def train(self, mode: bool = True) -> ImageClassifier:
+        super().train(mode)
+        if mode:
+            rest_batch_norms(self.backbone, self.freeze_bn)
+        return self
 
     def forward(
         self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
@@ -267,6 +354,63 @@ class CalibrationError(Metric):
         place = (confidence * self.bins).long().clamp(max=self.bins - 1)
         gaps = torch.zeros(self.bins, dtype=torch.float64).index_add_(0, place, right - confidence)
         return {"ece": 100.0 * gaps.abs().sum().item() / len(known)}
+
+
+@METRICS.register_module()
+class GroupAccuracy(BaseMetric):
+    """Accuracy at the upper levels of a hierarchy of classes, and how far off mistakes are.
+
+    For each level the share of images, in percent, whose predicted class is in the right group; and
+    ``mistake_distance``, the mean number of edges between the predicted class and the true one over the images that
+    are wrong: 2 for a sibling (Bertinetto et al., CVPR 2020, give half of it, the height).
+
+    Args:
+        ancestors: the groups above each class, from general to specific, by the names of the classes; or a JSON file
+            of it.
+        levels: what the levels are called, from general to specific.
+        collect_device, prefix, collect_dir: see :class:`mmengine.evaluator.BaseMetric`.
+
+    Raises:
+        HypvisionError: the file is missing; a class without entry, or one of another depth.
+    """
+
+    default_prefix = ""
+
+    def __init__(self, ancestors: Mapping[str, Sequence[str]] | str, levels: Sequence[str], **kwargs: Any):
+        super().__init__(**kwargs)
+        if isinstance(ancestors, str):
+            try:
+                ancestors = read_json(ancestors)
+            except (OSError, ValueError) as error:
+                raise HypvisionError(
+                    f"The groups of classes cannot be read from '{ancestors}' ({error}). Expected: JSON "
+                    '{"CLASS": ["GROUP", ...]}, from general to specific. Correct "ancestors" of the GroupAccuracy in '
+                    "the config."
+                ) from error
+        self.ancestors, self.levels = ancestors, tuple(levels)
+
+    def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
+        """Keep the best class of each image; ``data_samples`` comes from :class:`ImageClassifier`."""
+        for sample in data_samples:
+            self.results.append((sample["label"], int(sample["scores"].argmax())))
+
+    def compute_metrics(self, results: list[tuple[int, int]]) -> dict[str, float]:
+        """Of ``(label, best class)`` of all images."""
+        above = []
+        for name in (self.dataset_meta or {})["classes"]:
+            above.append(tuple(self.ancestors.get(name, ())))
+            if len(above[-1]) != len(self.levels):
+                raise HypvisionError(
+                    f"The class '{name}' has the groups {above[-1]} above it, but the levels are "
+                    f"{', '.join(self.levels)}. Correct 'ancestors' of the GroupAccuracy in the config."
+                )
+        heights = lca_heights(above)[tuple(torch.tensor(results).T)]
+        wrong = heights[heights > 0].double()
+        metrics = {
+            level: 100.0 * float((heights <= len(self.levels) - place).double().mean())
+            for place, level in enumerate(self.levels)
+        }
+        return metrics | {"mistake_distance": 2 * float(wrong.mean()) if len(wrong) else 0.0}
 
 
 @HOOKS.register_module()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 from hypvision.models.himapper import HiMapper
-from hypvision.tasks.classification import ImageClassifier, create_backbone
+from hypvision.tasks.classification import ImageClassifier, create_backbone, freeze_parameters
 
 __all__ = ["HierarchyClassifier", "distillation_loss"]
 
@@ -44,23 +44,20 @@ class HierarchyClassifier(ImageClassifier):
 
     Args:
         backbone: arguments of :func:`timm.create_model` of a Hi-Mapper.
-        checkpoint: weights of the bare backbone or of a whole Hi-Mapper, a file of any training of ours or
-            ``"zoo:NAME"``: where the fine-tuning starts. The head is loaded where it has as many classes.
         freeze: see :meth:`~hypvision.models.HiMapper.freeze`.
         distillation: ``dict(teacher=dict(model_name=..., ...), loss="hard", alpha=0.5, temperature=1.0)``: ``alpha`` is
             the teacher's share of the loss of the classes. A distilled DeiT learns it with its second head. The teacher
             is no part of checkpoints.
-        **kwargs: see :class:`~hypvision.tasks.ImageClassifier`.
+        **kwargs: see :class:`~hypvision.tasks.ImageClassifier`; ``checkpoint`` holds the bare backbone or a whole
+            Hi-Mapper.
 
     Raises:
-        HypvisionError: the backbone is no Hi-Mapper, the teacher has other classes, an unknown option, or a checkpoint
-            that does not fit.
+        HypvisionError: the backbone is no Hi-Mapper, the teacher has other classes, or an unknown option.
     """
 
     def __init__(
         self,
         backbone: dict[str, Any],
-        checkpoint: str | None = None,
         freeze: str = "none",
         distillation: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -71,17 +68,11 @@ class HierarchyClassifier(ImageClassifier):
                 f"HierarchyClassifier trains Hi-Mappers, but model.backbone.model_name is '{backbone['model_name']}'. "
                 "Name one that begins with 'himapper', or set model.type to ImageClassifier."
             )
-        self.checkpoint = checkpoint
         self.backbone.freeze(freeze)
+        freeze_parameters(self.backbone, kwargs.get("frozen", ()))  # again: a mode says of every parameter what it does
         self.distillation = None
         if distillation is not None:
             self._set_teacher(**distillation)
-
-    def init_weights(self) -> None:
-        """Load the checkpoint that the fine-tuning starts from."""
-        super().init_weights()
-        if self.checkpoint is not None:
-            load_start(self.backbone, self.checkpoint)
 
     def _set_teacher(
         self, teacher: dict[str, Any], loss: str = "hard", alpha: float = 0.5, temperature: float = 1.0
@@ -132,31 +123,3 @@ class HierarchyClassifier(ImageClassifier):
         with torch.no_grad():
             wanted = teacher(inputs)
         return distillation_loss(logits, wanted, self.distillation["loss"], self.distillation["temperature"])
-
-
-def load_start(model: HiMapper, checkpoint: str) -> None:
-    """Load a checkpoint of the bare backbone, or of a whole Hi-Mapper, into a Hi-Mapper.
-
-    Raises:
-        HypvisionError: weights of the backbone are missing in it or have other shapes; a head for other classes is
-            left out.
-    """
-    from mmengine.runner import CheckpointLoader
-
-    weights: Any = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
-    for wrapper in ("state_dict", "model"):
-        if isinstance(weights.get(wrapper), dict):
-            weights = weights[wrapper]
-    weights = {name.removeprefix("module.").removeprefix("backbone."): value for name, value in weights.items()}
-    own = model.state_dict()
-    if not any(name.startswith("trunk.") for name in weights):
-        weights = {f"trunk.{name}": value for name, value in weights.items()}
-    head = model.head_names()
-    fitting = {name: v for name, v in weights.items() if name in own and own[name].shape == v.shape}
-    lacking = [name for name in own if name.startswith("trunk.") and name not in fitting and name not in head]
-    if lacking:
-        raise HypvisionError(
-            f"The checkpoint '{checkpoint}' does not fit the backbone: {len(lacking)} weights are missing or have "
-            f"another shape, such as {', '.join(lacking[:3])}. Give one of the same architecture in model.checkpoint."
-        )
-    model.load_state_dict({**own, **fitting})

@@ -7,7 +7,6 @@ Kim et al., "HIER" (CVPR 2023); Bdeir et al., "Robust Hyperbolic Learning with C
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fnmatch import fnmatch
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Embedding
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
 from hypvision.nn import LorentzLinear
-from hypvision.tasks.classification import create_backbone
+from hypvision.tasks.classification import create_backbone, freeze_parameters, load_start, rest_batch_norms
 from hypvision.tasks.metric_learning_metrics import RetrievalMetric
 
 __all__ = [
@@ -165,6 +164,7 @@ class MetricLearner(BaseModel):
         hier_weight: weight of the hierarchical loss.
         freeze_bn: keep all batch norms of the backbone in evaluation mode.
         frozen: patterns of names in the backbone whose parameters are not trained, e.g. ``("patch_embed.*",)``.
+        checkpoint, channels_last: see :class:`~hypvision.tasks.ImageClassifier`.
         data_preprocessor: mmengine's; the default moves a batch to the device.
 
     Raises:
@@ -184,9 +184,14 @@ class MetricLearner(BaseModel):
         frozen: Sequence[str] = (),
         data_preprocessor: dict | nn.Module | None = None,
         init_cfg: dict | None = None,
+        checkpoint: str | None = None,
+        channels_last: bool = False,
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         self.backbone = _create(dict(backbone, num_classes=0))
+        if channels_last:
+            self.backbone.to(memory_format=torch.channels_last)
+        self.checkpoint = checkpoint
         self.neck = EmbeddingNeck(self.backbone.num_features, **neck)
         self.train_classes = num_classes
         manifold, dim = self.neck.manifold, self.neck.dim
@@ -201,12 +206,7 @@ class MetricLearner(BaseModel):
             except (ValueError, TypeError) as error:
                 raise HypvisionError(f"model.hier_loss: {error}") from error
         self.hier_weight, self.freeze_bn = hier_weight, freeze_bn
-        for pattern in frozen:
-            matched = [p for name, p in self.backbone.named_parameters() if fnmatch(name, pattern)]
-            if not matched:
-                raise HypvisionError(f"model.frozen: '{pattern}' matches no parameter of {backbone['model_name']}.")
-            for parameter in matched:
-                parameter.requires_grad_(False)
+        freeze_parameters(self.backbone, frozen)
         self.train(self.training)
 
     @property
@@ -214,12 +214,16 @@ class MetricLearner(BaseModel):
         """How embeddings compare, see :func:`.retrieval_metrics.nearest`."""
         return "cosine" if self.neck.geometry == "euclidean" else "lorentz"
 
+    def init_weights(self) -> None:
+        """Load the checkpoint that the training starts from."""
+        super().init_weights()
+        if self.checkpoint is not None:
+            load_start(self.backbone, self.checkpoint)
+
     def train(self, mode: bool = True) -> MetricLearner:
         super().train(mode)
-        if mode and self.freeze_bn:
-            for module in self.backbone.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
+        if mode:
+            rest_batch_norms(self.backbone, self.freeze_bn)
         return self
 
     def features(self, inputs: Tensor) -> Tensor:

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL import Image
 
-__all__ = ["average_linkage", "cophenetic_correlation", "cophenetic_distances", "draw_tree", "leaf_order"]
+__all__ = [
+    "average_linkage",
+    "cophenetic_correlation",
+    "cophenetic_distances",
+    "dendrogram_purity",
+    "draw_tree",
+    "leaf_order",
+]
 
 
 def average_linkage(distances: np.ndarray) -> np.ndarray:
@@ -100,6 +107,27 @@ def cophenetic_distances(linkage: np.ndarray) -> np.ndarray:
         out[np.ix_(first, second)] = height
         out[np.ix_(second, first)] = height
     return out
+
+
+def dendrogram_purity(linkage: np.ndarray, groups: Sequence[int]) -> float:
+    """How well groups of leaves keep together in a tree (Heller and Ghahramani, ICML 2005).
+
+    Over all pairs of leaves of one group, the mean share of that group among the leaves below the node that joins them:
+    1 if each group is a sub-tree; NaN if each leaf is a group of its own.
+
+    Args:
+        linkage: of N leaves, see :func:`average_linkage`.
+        groups: the group of each leaf, numbers from 0.
+    """
+    counts = list(np.eye(max(groups) + 1)[np.asarray(groups)])
+    pure = pairs = 0.0
+    for a, b, _, leaves in linkage:
+        first, second = counts[int(a)], counts[int(b)]
+        counts.append(first + second)
+        joined = first * second
+        pairs += joined.sum()
+        pure += joined @ counts[-1] / leaves
+    return float(pure / pairs) if pairs else float("nan")
 
 
 def cophenetic_correlation(first: np.ndarray, second: np.ndarray) -> float:

@@ -15,7 +15,7 @@ from helpers.retrieval_layouts import SIZE, write_folder, write_image
 
 from hypvision.cli import main
 from hypvision.geometry import Lorentz, lorentz
-from hypvision.tasks.class_hierarchy import recovered_hierarchy
+from hypvision.tasks.class_hierarchy import recovered_groups, recovered_hierarchy
 from hypvision.tasks.embedding import load_learner
 from hypvision.viz.sheet import search_sheet
 
@@ -217,6 +217,11 @@ def test_recovered_hierarchy_of_known_places():
     right = recovered_hierarchy(points, labels, [("a",), ("a",), ("b",), ("b",)])
     wrong = recovered_hierarchy(points, labels, [("a",), ("b",), ("a",), ("b",)])
     assert min(right.values()) > 0.99 and max(wrong.values()) < 0
+    assert recovered_groups(points, labels, [("a",), ("a",), ("b",), ("b",)]) == [1.0]
+    assert recovered_groups(points, labels, [("a",), ("b",), ("a",), ("b",)]) == [0.5]
+    # one level above the other: of the three of "a" a pair keeps together, two are joined by the root
+    above = [("a", "x"), ("a", "x"), ("a", "y"), ("b", "z")]
+    assert recovered_groups(points, labels, above) == [pytest.approx((1 + 0.75 + 0.75) / 3), 1.0]
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,25 @@ def test_names_on_the_command_line(tmp_path, monkeypatch, photo, capsys):
     assert clip_options("hf-hub:me/tiny") == dict(name="hf-hub:me/tiny", pretrained=None)
     clip_repository.cached(monkeypatch, tmp_path / "hub")
     out = ["--out", str(tmp_path / "out")]
-    assert main(["clip", "radius", "--clip", "hf-hub:me/tiny", "--classes", "cat, dog", "--images", str(photo), *out]) == 0
     assert (
-        main(["clip", "segment", str(photo), "--clip", "hf-hub:me/tiny", "--classes", "cat, dog", "--device", "cpu", *out]) == 0
+        main(["clip", "radius", "--clip", "hf-hub:me/tiny", "--classes", "cat, dog", "--images", str(photo), *out]) == 0
+    )
+    assert (
+        main(
+            [
+                "clip",
+                "segment",
+                str(photo),
+                "--clip",
+                "hf-hub:me/tiny",
+                "--classes",
+                "cat, dog",
+                "--device",
+                "cpu",
+                *out,
+            ]
+        )
+        == 0
     )
     (tmp_path / "chains.csv").write_text("positive,negative\n\"['a', 'b', 'c', 'd']\",\"['b', 'c', 'd', 'a']\"\n")
     capsys.readouterr()

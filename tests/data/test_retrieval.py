@@ -1,5 +1,6 @@
 """The retrieval data sets in their published layouts, what they say when something is wrong, and the sampler."""
 
+import json
 import shutil
 from collections import Counter
 from types import SimpleNamespace
@@ -173,6 +174,27 @@ def test_folders_as_a_stand_in(tmp_path):
         RetrievalFolder(root, EVAL, ancestors=dict(cat=("animal",)))
     with pytest.raises(HypvisionError, match="equally many"):
         RetrievalFolder(root, EVAL, ancestors=dict(above, cat=("animal", "pet")))
+
+
+def test_folders_search_in_a_gallery_and_lists_come_from_files(tmp_path):
+    write_folder(tmp_path / "test", ("cat", "dog", "ship"), images=3)
+    write_folder(tmp_path / "train", ("cat", "dog", "eel", "ship"), images=5)
+    above = dict(cat=["animal"], dog=["animal"], ship=["vehicle"])
+    (tmp_path / "split.json").write_text(json.dumps(dict(test=["ship", "cat"], above=above)))
+    folders = dict(root=str(tmp_path / "test"), gallery=str(tmp_path / "train"), transform=EVAL)
+    lists = dict(classes=f"{tmp_path}/split.json:test", ancestors=f"{tmp_path}/split.json:above")
+    data = RetrievalFolder(**folders, **lists, cache=True)
+    assert data.metainfo["queries"] == 6 and data.labels.tolist() == [1] * 3 + [0] * 3 + [1] * 5 + [0] * 5
+    assert data.metainfo["ancestors"] == (("vehicle",), ("animal",)) and data[15]["inputs"].shape[0] == 3
+    assert ["train" in path for path in data.paths] == [False] * 6 + [True] * 10
+    assert len(RetrievalFolder(**folders, **lists, per_class=2)) == 8
+    (tmp_path / "above.json").write_text(json.dumps(above))
+    assert RetrievalFolder(**folders, ancestors=f"{tmp_path}/above.json").metainfo["classes"] == ("cat", "dog", "ship")
+    with pytest.raises(HypvisionError, match="has no folder for the classes eel"):
+        RetrievalFolder(**{**folders, "root": folders["gallery"], "gallery": folders["root"]})
+    for wrong in (f"{tmp_path}/split.json:val", f"{tmp_path}/none.json:test"):
+        with pytest.raises(HypvisionError, match="cannot be read .*Expected: a JSON file that has "):
+            RetrievalFolder(**folders, classes=wrong)
 
 
 # The sampler

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from helpers.engine import ROOT, make_images, scalars, write_config
 
 from hypvision.cli import main
 from hypvision.engine.checkpoint import load_checkpoint_file
+from hypvision.engine.run import train
 
 # Everything that uses random numbers is on: augmentation in a worker, mixup, dropout, stochastic depth, and EMA too.
 RANDOM = dict(
@@ -74,6 +76,18 @@ def test_resume_after_sigkill_repeats_the_uninterrupted_run(tmp_path, by_epoch):
     got = torch.load(tmp_path / "broken" / last, weights_only=False)["state_dict"]
     for name, value in expected.items():
         torch.testing.assert_close(got[name], value, rtol=0, atol=0, msg=name)
+
+
+def test_core_time_adds_up_over_restarts(tmp_path, monkeypatch):
+    clock = iter(range(0, 10**6, 10))  # ten seconds from one look at it to the next
+    monkeypatch.setattr("hypvision.engine.hooks.time", SimpleNamespace(process_time=lambda: float(next(clock))))
+    data = make_images(tmp_path / "data")
+    config = write_config(tmp_path / "config.py", data, epochs=2, hooks=[dict(type="CoreTimeHook")])
+    whole = train(config, tmp_path / "whole").message_hub.get_info("core_seconds")
+    assert whole == 30.0  # looked at before, after each epoch and at the end
+    train(config, tmp_path / "run")
+    (tmp_path / "run/epoch_2.pth").unlink()
+    assert train(config, tmp_path / "run", resume="auto").message_hub.get_info("core_seconds") == 10.0 + 20.0
 
 
 ITERATIONS = """

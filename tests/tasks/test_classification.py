@@ -15,8 +15,9 @@ from mmengine.optim import build_optim_wrapper
 
 from hypvision.engine.optim_wrappers import BFloat16OptimWrapper
 from hypvision.errors import HypvisionError
-from hypvision.tasks import ImageClassifier, TopKAccuracy
+from hypvision.tasks import GroupAccuracy, HierarchyClassifier, ImageClassifier, TopKAccuracy
 from hypvision.tasks.classification import PredictionPainterHook
+from hypvision.tasks.metric_learning import MetricLearner
 
 VIT = dict(model_name="test_vit", num_classes=5, img_size=32)
 
@@ -78,6 +79,80 @@ def test_unknown_models_are_user_errors():
         ImageClassifier(dict(**VIT, colour="red"))
     with pytest.raises(HypvisionError, match="needs classes"):
         ImageClassifier(dict(VIT, num_classes=0))
+
+
+def kinds_of_learners(frozen=(), **options):
+    """A model of each task that fine-tunes a timm network, with the name of the network inside."""
+    net, mapper = dict(model_name="resnet10t", num_classes=5), dict(model_name="himapper", backbone="resnet10t")
+    yield ImageClassifier(net, frozen=frozen, **options), "backbone"
+    yield MetricLearner(net, dict(dim=8), 5, frozen=frozen, **options), "backbone"
+    inside = [f"trunk.{pattern}" for pattern in frozen]
+    yield HierarchyClassifier({**net, **mapper}, frozen=inside, **options), "backbone.trunk"
+
+
+@pytest.mark.parametrize("freeze_bn", [False, True])
+def test_frozen_parts_keep_their_values_and_statistics(freeze_bn):
+    for model, inside in kinds_of_learners(frozen=["conv1.*", "bn1.*", "layer1.*"], freeze_bn=freeze_bn):
+        model.train()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sum(value for name, value in model(**batch(), mode="loss").items() if name.startswith("loss")).backward()
+        optimizer.step()
+        changed = {
+            name.removeprefix(f"{inside}.") for name, v in model.state_dict().items() if (v != before[name]).any()
+        }
+        assert not any(name.startswith(("conv1", "bn1", "layer1.")) for name in changed)
+        assert "layer2.0.bn2.weight" in changed and ("layer2.0.bn1.running_mean" in changed) != freeze_bn
+        assert model.eval().training is False and not any(module.training for module in model.modules())
+
+
+def test_what_is_to_be_frozen_must_be_there():
+    with pytest.raises(HypvisionError, match="'layer9.*' matches no parameter of the backbone. It has conv1.0, "):
+        ImageClassifier(dict(model_name="resnet10t", num_classes=5), frozen=["layer9.*"])
+
+
+def test_channels_last_changes_the_layout_alone():
+    for plain, last in zip(kinds_of_learners(), kinds_of_learners(channels_last=True)):
+        last[0].load_state_dict(plain[0].state_dict())
+        weight = last[0].get_submodule(f"{last[1]}.layer2.0.conv1").weight
+        assert weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
+        images = batch()["inputs"]
+        torch.testing.assert_close(last[0].eval()(images), plain[0].eval()(images), rtol=1e-4, atol=1e-4)
+
+
+def test_trainings_start_from_weights_of_other_classes(tmp_path):
+    import timm
+
+    trunk = timm.create_model("resnet10t", num_classes=3)
+    torch.save(trunk.state_dict(), tmp_path / "plain.pth")
+    for model, inside in kinds_of_learners(checkpoint=str(tmp_path / "plain.pth")):
+        model.init_weights()
+        found = model.get_submodule(inside).state_dict()
+        assert all(torch.equal(v, found[n]) for n, v in trunk.state_dict().items() if not n.startswith("fc.")), inside
+    del (weights := trunk.state_dict())["layer1.0.conv1.weight"]
+    torch.save(weights, tmp_path / "lacking.pth")
+    for model, _ in kinds_of_learners(checkpoint=str(tmp_path / "lacking.pth")):
+        with pytest.raises(HypvisionError, match="1 weights are missing .* such as .*layer1.0.conv1.weight"):
+            model.init_weights()
+
+
+def test_accuracy_of_groups_and_the_distance_of_mistakes(tmp_path):
+    above = dict(apple=("fruit", "pome"), pear=("fruit", "pome"), plum=("fruit", "stone"), leek=("vegetable", "root"))
+    (tmp_path / "above.json").write_text(json.dumps(above))
+    for ancestors in (above, str(tmp_path / "above.json")):
+        metric = GroupAccuracy(ancestors, levels=("kind", "family"))
+        metric.dataset_meta = dict(classes=("apple", "leek", "pear", "plum"))
+        pairs = [(0, 0), (0, 2), (2, 3), (3, 1), (1, 1)]  # right, a sibling, a cousin, another kind, right
+        scores = nn.functional.one_hot(torch.tensor([best for _, best in pairs]), 4).float()
+        metric.process({}, [dict(scores=s, label=label) for s, (label, _) in zip(scores, pairs)])
+        found = metric.compute_metrics(metric.results)
+        assert found == dict(kind=80.0, family=60.0, mistake_distance=pytest.approx((2 + 4 + 6) / 3))
+        assert metric.compute_metrics([(0, 0)]) == dict(kind=100.0, family=100.0, mistake_distance=0.0)
+    metric.dataset_meta = dict(classes=("apple", "fig"))
+    with pytest.raises(HypvisionError, match="'fig' has the groups .* but the levels are kind, family"):
+        metric.compute_metrics([(0, 1)])
+    with pytest.raises(HypvisionError, match="cannot be read from .*none.json"):
+        GroupAccuracy(str(tmp_path / "none.json"), levels=("kind",))
 
 
 def test_topk_accuracy_and_report(tmp_path):

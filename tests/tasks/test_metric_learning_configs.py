@@ -1,5 +1,6 @@
 """Every metric-learning config builds and trains on tiny data in the published layouts."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ ROOT = Path(__file__).parents[2] / "configs" / "lhier"
 CONFIGS = sorted(path.name for path in ROOT.glob("*.py"))
 QUICK = ("lhier_dino-small_2xb90-100e_cub200.py", "hier_deit-small_2xb90-150e_inshop.py")
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-FOLDERS = ("cifar10", "shapes")
+FOLDERS = ("cifar10", "shapes", "grocery", "omniglot")
+CHARACTERS = tuple(f"Greek_{i:03d}" for i in range(183))
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*published are"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -37,12 +39,20 @@ def data(tmp_path_factory):
     shapes = TAXONOMY.classes["instance"][: 6 * len(TAXONOMY.classes["shape"])]
     write_folder(root / "shapes/train", shapes, images=8)
     write_folder(root / "shapes/val", shapes, images=8)
+    names = load_config(ROOT / "hier_efficientnet-lite0_20e_grocery.py")
+    groceries = (*names.fit, *names.held, *names.unseen)
+    write_folder(root / "grocery/images/train", groceries, images=4)
+    write_folder(root / "grocery/images/test", groceries, images=2)
+    (root / "grocery/ancestors.json").write_text(json.dumps({name: ["food", "fruit"] for name in groceries}))
+    write_folder(root / "omniglot/images", CHARACTERS, images=4)
+    split = dict(train=CHARACTERS[:92], test=CHARACTERS[92:], ancestors={name: [name[:5]] for name in CHARACTERS})
+    (root / "omniglot/split.json").write_text(json.dumps(split))
     return root
 
 
 def tiny(name, data, **options):
     """A few small images, random weights, no worker processes."""
-    key = next(k for k in ("cub200", "cars196", "sop", "inshop", "cifar10", "shapes") if k in name)
+    key = next(k for k in ("cub200", "cars196", "sop", "inshop", *FOLDERS) if k in name)
     if key == "cars196" and not (data / key).exists():
         pytest.importorskip("scipy")
         write_cars(data / key)
@@ -52,6 +62,7 @@ def tiny(name, data, **options):
         loader.dataset.transform.input_size = 32
     if key in FOLDERS:
         config.train_dataloader.batch_sampler.m = 4
+    config.model.checkpoint = None
     if config.model.backbone.model_name.startswith(("vit", "deit")):
         config.model.backbone.update(img_size=32, depth=2)
     config.model.hier_loss = config.model.hier_loss and dict(config.model.hier_loss, num_proxies=12, neighbours=6)

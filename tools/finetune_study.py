@@ -1,0 +1,269 @@
+#!/usr/bin/env python
+"""What do hyperbolic methods add to a backbone that is trained already? ``python tools/finetune_study.py STUDY``.
+
+First come short trials, by whose last validation the settings are chosen, for the baseline and for the method as many;
+then the runs, all of them with the first seed, then with the next, each measured on its test data at the end. Prints a
+table and writes it to OUT/table.md. The numbers of each run (settings, validation after each epoch, test, core-hours)
+go into RESULTS and are not computed again, and a run that was cut goes on from its last epoch: a study that was stopped
+goes on with the same command. ``--cfg-options`` says where data and weights are; anything else that it changes makes
+other runs, which need another file of results.
+
+    python tools/finetune_study.py himapper --results configs/himapper/curves/grocery.json --cfg-options \\
+        data_root=data/grocery/images model.checkpoint=tf_efficientnet_lite0.safetensors
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from hcformer_diagnosis import spread
+from himapper_containment import measure
+
+from hypvision.engine.config import load_config, parse_options
+from hypvision.engine.run import train
+from hypvision.errors import guard
+from hypvision.files import read_json, write_json, write_text
+from hypvision.tasks.class_hierarchy import embed_classes, places, recovered_groups, recovered_hierarchy
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+class Choice(NamedTuple):
+    """Settings of which the best is taken: ``candidates`` by their names, with the changes of all of its trials, and
+    the choice before whose settings hold, too."""
+
+    config: str
+    candidates: dict[str, dict[str, Any]]
+    trial: dict[str, Any]
+    after: str = ""
+
+
+class Run(NamedTuple):
+    """A config, the choice that its settings come from, and other changes."""
+
+    config: str
+    choice: str = ""
+    changes: dict[str, Any] = {}
+
+
+def length(epochs: int) -> dict[str, Any]:
+    """A training of that length."""
+    return {"train_cfg.max_epochs": epochs, "param_scheduler.1.end": epochs}
+
+
+def rates(*values: float) -> dict[str, dict[str, Any]]:
+    """Learning rates."""
+    return {f"rate {value:.0e}".replace("e-0", "e-"): {"optim_wrapper.optimizer.lr": value} for value in values}
+
+
+def metric_learning(config: str, choices: bool) -> dict[str, Run]:
+    """Proxy-Anchor alone, HIER and LHIER, in two dimensions."""
+    return {
+        f"{name}, {dim} dimensions": Run(config.format(key), name if choices else "", {"model.neck.dim": dim})
+        for dim in (128, 16)
+        for name, key in METHODS.items()
+    }
+
+
+def held_out(config: str) -> dict[str, Any]:
+    """Half of the training classes, measured on the other half."""
+    names = load_config(CONFIGS / config)
+    return length(10) | {
+        "train_dataloader.dataset.classes": names.fit,
+        "model.num_classes": len(names.fit),
+        "val_dataloader.dataset.classes": names.held,
+        "train_cfg.val_interval": 5,
+    }
+
+
+LITE, MAPPER = "himapper/efficientnet-lite0_10e_grocery.py", "himapper/himapper-efficientnet-lite0_10e_grocery.py"
+RETRIEVAL, CHARACTERS = "lhier/{}_efficientnet-lite0_20e_grocery.py", "lhier/{}_resnet10t_40e_omniglot.py"
+METHODS = {"Proxy-Anchor": "euclid", "HIER": "hier", "LHIER": "lhier"}
+MODULES = {"a third of the rate": 0.3, "the rate": 1.0, "three times the rate": 3.0}
+
+STUDIES: dict[str, dict[str, Run]] = {
+    "himapper": {
+        "fine-tuned": Run(LITE, "fine-tuned"),
+        "Hi-Mapper": Run(MAPPER, "Hi-Mapper"),
+        "Hi-Mapper, equal time": Run(MAPPER.replace("10e", "8e"), "Hi-Mapper"),
+        "flat geometry": Run(MAPPER.replace("mapper-", "mapper-euclidean-"), "Hi-Mapper"),
+        "deterministic tree": Run(MAPPER.replace("mapper-", "mapper-deterministic-"), "Hi-Mapper"),
+        "official preset": Run(MAPPER.replace("mapper-", "mapper-official-"), "Hi-Mapper"),
+    },
+    "lhier": metric_learning(RETRIEVAL, choices=True),
+    "omniglot": metric_learning(CHARACTERS, choices=False),
+}
+# Those that no run refers to come last.
+CHOICES: dict[str, dict[str, Choice]] = {
+    "himapper": {
+        "fine-tuned": Choice(LITE, rates(3e-4, 1e-3, 3e-3), length(3)),
+        "Hi-Mapper": Choice(
+            MAPPER,
+            {
+                f"its modules at {name}": {"optim_wrapper.paramwise_cfg.lr_mult": {"backbone.mapper": factor}}
+                for name, factor in MODULES.items()
+            },
+            length(3),
+            after="fine-tuned",
+        ),
+        "nothing rests": Choice(LITE, {"fine-tuned": {"model.frozen": ()}}, length(3), after="fine-tuned"),
+    },
+    "lhier": {
+        name: Choice(RETRIEVAL.format(key), rates(1e-4, 3e-4, 1e-3), held_out(RETRIEVAL.format(key)))
+        for name, key in METHODS.items()
+    },
+    "omniglot": {},
+}
+RETRIEVED = {
+    "recall@1": "Recall@1",
+    "map@r": "mAP@R",
+    "mistake_height": "height of mistakes",
+    "cophenetic_tree": "cophenetic correlation",
+}
+COLUMNS: dict[str, dict[str, str]] = {
+    "himapper": {
+        "top1": "fine (81)",
+        "coarse": "coarse (43)",
+        "kind": "kind (3)",
+        "mistake_distance": "tree distance of mistakes",
+        "containment": "containment",
+        "chance": "chance",
+    },
+    "lhier": {**RETRIEVED, "purity_0": "purity, kinds", "purity_1": "purity, coarse classes"},
+    "omniglot": {**RETRIEVED, "purity_0": "purity, alphabets"},
+}
+
+
+def settings(study: str, choice: str, results: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The changes that did best in the last validation of their trial; {} without a choice."""
+    if not choice:
+        return {}
+    candidates, _, after = CHOICES[study][choice][1:]
+    best = max(candidates, key=lambda name: list(results[f"{choice}, {name}"]["curve"].values())[-1])
+    return {**settings(study, after, results), **candidates[best]}
+
+
+def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[str, Any]:
+    """Train and measure one config.
+
+    Returns:
+        ``curve``: validations by their epoch; ``core_hours`` of the training, without the test; ``parameters`` that
+        are trained; ``metrics`` of the test, and for a Hi-Mapper ``containment`` of the parts of 500 test photos.
+    """
+    loaded = load_config(CONFIGS / config, changes)
+    loaded.custom_hooks = [*loaded.get("custom_hooks", []), dict(type="CoreTimeHook")]
+    runner = train(loaded, folder, resume="auto")
+    row: dict[str, Any] = dict(
+        config=config,
+        changes=changes,
+        curve=read_curve(folder),
+        core_hours=runner.message_hub.get_info("core_seconds") / 3600,
+        parameters=sum(p.numel() for p in runner.model.parameters() if p.requires_grad),
+    )
+    if test:
+        row["metrics"] = dict(runner.test())
+        network = getattr(runner.model, "backbone", None)
+        if hasattr(network, "mapper"):
+            dataset = runner.test_dataloader.dataset
+            images = torch.stack([dataset[i]["inputs"] for i in spread(len(dataset), 500)])
+            found = measure(network.eval(), images)
+            row["containment"] = found
+            row["metrics"] |= dict(containment=found["all"]["score"], chance=found["all"]["chance"])
+        if hasattr(runner.model, "neck"):
+            data = embed_classes(runner.model.eval(), runner.cfg, "test", per_class=30)
+            known = places(runner.model, data), data.labels, data.ancestors
+            row["metrics"] |= {f"cophenetic_{key}": value for key, value in recovered_hierarchy(*known).items()}
+            row["metrics"] |= {f"purity_{i}": value for i, value in enumerate(recovered_groups(*known))}
+            if runner.model.neck.manifold.learnable:
+                row["curvature"] = runner.model.neck.manifold._value()
+    return row
+
+
+def read_curve(folder: Path) -> dict[str, float]:
+    """Validations by their epoch, from the logs of a training and its restarts."""
+    lines = [line for path in sorted(folder.glob("*/vis_data/scalars.json")) for line in path.read_text().splitlines()]
+    rows = [json.loads(line) for line in lines]
+    return {str(row["step"]): row[key] for row in rows for key in ("top1", "recall@1") if key in row}
+
+
+def table(results: dict[str, dict[str, Any]], study: str) -> str:
+    """Markdown: a row for each run that has a result, mean and deviation over its seeds."""
+    columns = COLUMNS[study]
+    lines = [f"| | {' | '.join(columns.values())} | seeds | core-minutes |"]
+    lines.append("|---|" + "--:|" * (len(columns) + 2))
+    for name in STUDIES[study]:
+        rows = [row for key, row in results.items() if re.fullmatch(rf"{re.escape(name)}, seed \d+", key)]
+        if rows:
+            cells = [_cell([row["metrics"][key] for row in rows if key in row["metrics"]]) for key in columns]
+            cells += [str(len(rows)), f"{60 * statistics.mean(row['core_hours'] for row in rows):.0f}"]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    trials = [f"{choice}, {name}" for choice, about in CHOICES[study].items() for name in about.candidates]
+    lines += ["", "| trial | validations | core-minutes |", "|---|---|--:|"]
+    for name in trials:
+        if name in results:
+            after = ", ".join(f"{value:.1f}" for value in results[name]["curve"].values())
+            lines.append(f"| {name} | {after} | {60 * results[name]['core_hours']:.0f} |")
+    total = sum(row["core_hours"] for row in results.values())
+    return "\n".join([*lines, "", f"{total:.1f} core-hours."]) + "\n"
+
+
+def _cell(values: list[float]) -> str:
+    """Mean and deviation; of shares in three digits, of all else in one or two."""
+    if not values:
+        return ""
+    digits = 1 if statistics.mean(values) > 10 else 2
+    apart = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{apart}"
+
+
+def study(args: Namespace) -> None:
+    """Whatever is missing, and the table after each run."""
+    torch.set_num_threads(1)  # hours are those of a core
+    options, out = parse_options(args.cfg_options), Path(args.out or f"work_dirs/{args.study}-study")
+    path = Path(args.results or out / "results.json")
+    runs, choices = STUDIES[args.study], CHOICES[args.study]
+
+    def results() -> dict[str, dict[str, Any]]:
+        return read_json(path) if path.is_file() else {}
+
+    def complete(key: str, config: str, changes: dict[str, Any], test: bool, seed: int = 0) -> None:
+        if key not in results():
+            folder = out / re.sub(r"[^\w.]+", "-", key)
+            row = run(config, {**options, **changes, "randomness.seed": seed}, folder, test)
+            row["changes"] = changes  # where data and weights are is of no use to others
+            write_json(path, {**results(), key: row}, indent=1)  # another process may have added to it
+            write_text(out / "table.md", table(results(), args.study))
+
+    def decide(choice: str) -> None:
+        config, candidates, trial, after = choices[choice]
+        for name, change in candidates.items():
+            changes = {**settings(args.study, after, results()), **change, **trial}
+            complete(f"{choice}, {name}", config, changes, test=False)
+
+    needed = [choice for choice in choices if any(run.choice == choice for run in runs.values())]
+    for choice in needed:
+        decide(choice)
+    for seed in range(args.seeds):
+        for name, (config, choice, changes) in runs.items():
+            chosen = settings(args.study, choice, results())
+            complete(f"{name}, seed {seed}", config, {**chosen, **changes}, test=True, seed=seed)
+    for choice in [choice for choice in choices if choice not in needed]:
+        decide(choice)
+    print(table(results(), args.study))
+
+
+if __name__ == "__main__":
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each config (default: 3)")
+    parser.add_argument("--out", metavar="DIR", help="(default: work_dirs/STUDY-study)")
+    parser.add_argument("--results", metavar="FILE", help="numbers of the runs (default: OUT/results.json)")
+    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of all configs")
+    sys.exit(guard(study, parser.parse_args()))
