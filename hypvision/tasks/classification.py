@@ -357,7 +357,7 @@ class CalibrationError(Metric):
 
 
 @METRICS.register_module()
-class GroupAccuracy(BaseMetric):
+class GroupAccuracy(Metric):
     """Accuracy at the upper levels of a hierarchy of classes, and how far off mistakes are.
 
     For each level the share of images, in percent, whose predicted class is in the right group; and
@@ -390,12 +390,22 @@ class GroupAccuracy(BaseMetric):
         self.ancestors, self.levels = ancestors, tuple(levels)
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the best class of each image; ``data_samples`` comes from :class:`ImageClassifier`."""
-        for sample in data_samples:
-            self.results.append((sample["label"], int(sample["scores"].argmax())))
+        """Keep the best class of each image; ``data_samples`` comes from :class:`ImageClassifier`.
 
-    def compute_metrics(self, results: list[tuple[int, int]]) -> dict[str, float]:
-        """Of ``(label, best class)`` of all images."""
+        Raises:
+            HypvisionError: a score is not finite; names the image.
+        """
+        scores = torch.stack([sample["scores"] for sample in data_samples])
+        if self.check(scores, "A score", data_samples):
+            self.results += zip((sample["label"] for sample in data_samples), scores.argmax(1).tolist())
+
+    def compute_metrics(self, results: list[tuple[int | None, int]]) -> dict[str, float]:
+        """Of ``(label, best class)`` of all images; ``mistake_distance`` is NaN if no image is wrong."""
+        known = [pair for pair in results if pair[0] is not None]
+        if len(known) < len(results):
+            self.without_truth = [f"{len(results) - len(known)} of {len(results)} images"]
+        if not known:
+            return dict.fromkeys([*self.levels, "mistake_distance"], math.nan)
         above = []
         for name in (self.dataset_meta or {})["classes"]:
             above.append(tuple(self.ancestors.get(name, ())))
@@ -404,13 +414,13 @@ class GroupAccuracy(BaseMetric):
                     f"The class '{name}' has the groups {above[-1]} above it, but the levels are "
                     f"{', '.join(self.levels)}. Correct 'ancestors' of the GroupAccuracy in the config."
                 )
-        heights = lca_heights(above)[tuple(torch.tensor(results).T)]
+        heights = lca_heights(above)[tuple(torch.tensor(known).T)]
         wrong = heights[heights > 0].double()
         metrics = {
             level: 100.0 * float((heights <= len(self.levels) - place).double().mean())
             for place, level in enumerate(self.levels)
         }
-        return metrics | {"mistake_distance": 2 * float(wrong.mean()) if len(wrong) else 0.0}
+        return metrics | {"mistake_distance": 2 * float(wrong.mean())}
 
 
 @HOOKS.register_module()
