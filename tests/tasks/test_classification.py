@@ -1,6 +1,7 @@
 """The classifier, its metric and its parameter groups, without a runner."""
 
 import json
+import math
 from collections import Counter
 from types import SimpleNamespace
 
