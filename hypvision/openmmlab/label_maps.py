@@ -81,6 +81,16 @@ class LabelMapIoUMetric(Metric, IoUMetric):
             found = super().compute_metrics(results)
         return found if truth.any() else dict.fromkeys(found, math.nan)  # whatever nan_to_num says
 
+    @staticmethod
+    def total_area_to_metrics(intersect: torch.Tensor, union: torch.Tensor, *areas: Any) -> dict[str, np.ndarray]:
+        """As in mmseg, but the F-score of a class that is there and never hit is 0, as its Dice is: mmseg leaves it out
+        of the mean."""
+        found = IoUMetric.total_area_to_metrics(intersect, union, *areas)
+        if "Fscore" in found:
+            missed = (intersect == 0) & (areas[1] > 0)
+            found["Fscore"] = np.where(np.asarray(missed), 0, found["Fscore"])
+        return found
+
 
 RUN_HOOKS.append("LabelMapNamesHook")
 

@@ -261,7 +261,8 @@ def test_tokens_fit_and_figure_8(tmp_path, capsys):
     (tmp_path / "losses.csv").write_text("\n".join(lines))
     status, out, err = call(capsys, "fit", tmp_path / "losses.csv", "--out", tmp_path)
     assert status == 0 and "13 losses, L = 100 / m^0.9000 + B" in out and "B of GPT-2/x: 1.000" in out, err
-    assert len(rows(tmp_path / "losses_fit.csv")) == 4
+    assert "0.0000 by the paper's formula, 0.0000 with the offsets free (as SciPy's curve_fit)" in out
+    assert len(rows(tmp_path / "losses_fit.csv")) == 4 and "free_error" in rows(tmp_path / "losses_fit.csv")[0]
     status, out, err = call(capsys, "run", "fig8", "--losses", tmp_path / "losses.csv", "--out", tmp_path)
     assert status == 0 and "The overlaps are the paper's" in out and (tmp_path / "fig8.pdf").exists(), err
     assert "\nheld: the losses of language models" in out and "paper: 0.91 ± 0.04; here: 0.90 ± 0.00" in out
