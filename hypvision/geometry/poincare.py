@@ -449,7 +449,7 @@ def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 @stable("x", "u", "v")
 def inner(x: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Inner product ``(...)`` of tangent vectors at ``x``: :math:`\lambda_x^2\, u \cdot v`."""
-    _, gap, _ = _measure(x, c)
+    _, gap, _ = _measure(x, c, in_float64=True)  # the product with long vectors has no derivative in float32
     factor = 2 / gap
     limit = None if has_float64(u) else _FASTEST
     product = dot(_bounded(u, limit), _bounded(v, limit)).to(factor.dtype) * factor * factor

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hypvision.geometry.lorentz import max_distance
-from hypvision.geometry.numerics import asinhc_sqrt, exact, sinhc_sqrt, squash_factor
+from hypvision.geometry.numerics import asinhc_sqrt, exact, needs_grad, sinhc_sqrt, squash_factor, widen
 
 __all__ = ["radial_map", "radial_rescale", "rescale_factor", "space_square", "space_time"]
 
@@ -33,7 +33,9 @@ def radial_map(x: Tensor, factor: Callable, *parameters: Tensor | float, dim: in
     """Vectors ``x`` along ``dim``, each times ``factor(|x|^2, *parameters)``.
 
     Args:
-        x: maps or tokens; computed in float32 if of half precision.
+        x: maps or tokens; computed in float32 if of half precision. Factors that are differentiated are float64:
+            the gradients of the parameters are what those of all vectors leave of each other, which in float32 may be
+            no more than round-off.
         factor: function of squared norms and parameters, both as tensors (or numbers where the parameter is one).
         parameters: what else the factor depends on.
         dim: dimension of the vectors.
@@ -44,10 +46,13 @@ def radial_map(x: Tensor, factor: Callable, *parameters: Tensor | float, dim: in
     if dtype in (torch.float16, torch.bfloat16):
         x = x.float()
     with exact(x.device):
-        square = (x * x).sum(dim, keepdim=True)
+        given = [(x * x).sum(dim, keepdim=True), *([x.narrow(dim, -1, 1)] if axis else []), *parameters]
+        if needs_grad(*(value for value in given if isinstance(value, Tensor))):
+            given = [widen(value) for value in given]
+        found = factor(*given)
         if not axis:
-            return (x * factor(square, *parameters)).to(dtype)
-        scale, shift = factor(square, x.narrow(dim, -1, 1), *parameters)
+            return (x * found.to(x.dtype)).to(dtype)
+        scale, shift = (value.to(x.dtype) for value in found)
         first, last = (x * scale).split([x.shape[dim] - 1, 1], dim)
         return torch.cat([first, last + shift], dim).to(dtype)
 

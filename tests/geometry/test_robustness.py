@@ -6,6 +6,7 @@ A new public function fails ``test_the_table_is_complete`` until it has a row.
 from __future__ import annotations
 
 import inspect
+import math
 import types
 from collections.abc import Callable
 from typing import NamedTuple
@@ -291,6 +292,36 @@ def test_every_finite_input_has_a_finite_result_and_finite_gradients(name, c):
     for key, gradient in zip(op.kinds, gradients):
         if gradient is not None:
             check_finite(f"gradient of {key}", gradient, op, tensors)
+
+
+LONG = ("tangent", "space", "ball", "normals", "plane points", "weights", "many weights")
+
+
+@pytest.mark.parametrize("name", ROWS_ONLY)
+def test_long_arguments_beside_ordinary_ones_have_finite_gradients(name):
+    """Each alone and all together, at ordinary points: the branches that extreme points of the same batch never take.
+
+    The radii are those up to which nothing is float64, and beyond.
+    """
+    op = ROWS_ONLY[name]
+    long = [i for i, kind in enumerate(op.kinds.values()) if kind in LONG]
+    for radius in (0.1, 1.2, 1.7, 5.0):
+        for size in (1e-30, 1e10, 1e20, 1e30):
+            for chosen in [*([i] for i in long), long]:
+                tensors = op.tensors()
+                for i, kind in enumerate(op.kinds.values()):
+                    if kind in ("point", "cloud", "other cloud"):
+                        length = math.sinh(radius) if op.extra else math.tanh(radius / 2)
+                        tensors[i] = nn.functional.normalize(tensors[i][..., op.extra :], dim=-1) * (length / 0.7**0.5)
+                        tensors[i] = lorentz.from_space(tensors[i], 0.7) if op.extra else tensors[i]
+                tensors = [(t * size if i in chosen else t).requires_grad_() for i, t in enumerate(tensors)]
+                c = torch.tensor(0.7, requires_grad=True)
+                outs = parts(op.call(*tensors, c=c))
+                gradients = torch.autograd.grad(
+                    outs, [*tensors, c], [torch.ones_like(o) for o in outs], allow_unused=True
+                )
+                for value in (*outs, *(g for g in gradients if g is not None)):
+                    assert value.isfinite().all(), (radius, size, chosen)
 
 
 INTO_THE_BALL = ["expmap", "expmap0", "geodesic", "geodesic_unit", "midpoint", "mobius_add", "mobius_scalar_mul"]

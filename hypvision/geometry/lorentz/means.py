@@ -91,7 +91,8 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
     Faster than :func:`centroid`, and accurate up to ``sqrt(c) * r`` of about 7 in float32.
 
     Args:
-        weights: ``(..., M, N)``, not negative. Where a row is all 0 the result is the origin.
+        weights: ``(..., M, N)``, not negative; the scale of a row does not matter. Where it is all 0 the result is the
+            origin.
         x: points ``(..., N, n + 1)``.
         c: curvature, a float or a tensor without dimensions.
 
@@ -102,6 +103,7 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
         ValueError: a row of weights has not one for each point.
     """
     one_each("weighted_centroids", "weights", weights, x.shape[-2])
+    weights, _ = _normalised(weights, -1)  # squares of the sums must not overflow
     space, q = _scaled(x[..., 1:], c)
     return _weighted_centroids(weights, space, q, c)
 
