@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -64,8 +64,12 @@ def images_in(folder: str | Path) -> list[Path]:
     return found
 
 
-def find_images(names: Iterable[str | Path]) -> list[Path]:
+def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> list[Path]:
     """The files that paths, folders (their images, without sub-folders) and glob patterns name, each once.
+
+    Args:
+        names: paths and patterns.
+        videos: endings of videos, which are found too; none: only images are.
 
     Raises:
         HypvisionError: one of them names nothing.
@@ -73,15 +77,16 @@ def find_images(names: Iterable[str | Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for name in names:
         try:
-            found.update(dict.fromkeys(_named(Path(name).expanduser(), name)))
+            found.update(dict.fromkeys(_named(Path(name).expanduser(), name, videos)))
         except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a NUL, of an unknown ~user
             raise HypvisionError(f"There is no image '{name}' ({error}). Check the path.") from error
     return list(found)
 
 
-def _named(path: Path, name: str | Path) -> list[Path]:
+def _named(path: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if is_image(file))
+        inside = sorted(path.iterdir())
+        files = [file for file in inside if is_image(file) or (file.suffix.lower() in videos and file.is_file())]
         if not files:
             deeper = next((file for file in path.rglob("*") if is_image(file)), None)
             advice = f"Those below it: '{path}/**/*{deeper.suffix}'" if deeper else "Give another folder or a file"
@@ -90,10 +95,12 @@ def _named(path: Path, name: str | Path) -> list[Path]:
     if path.is_file():
         return [path]
     pattern = str(path)
-    matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
-    files = [Path(match) for match in matches if Path(match).is_file()]
+    matches = map(Path, sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [])
+    files = [match for match in matches if match.is_file()]
     if not files:
-        raise HypvisionError(f"There is no image '{name}'. Check the path.")
+        raise HypvisionError(
+            f"There is no {'video' if path.suffix.lower() in videos else 'image'} '{name}'. Check the path."
+        )
     return files
 
 

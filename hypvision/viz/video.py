@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -13,45 +12,9 @@ from PIL import Image
 
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
-from hypvision.images import MAX_PIXELS, is_image
-
-__all__ = ["VIDEO_SUFFIXES", "frame_count", "frame_rate", "read_frames", "separate_videos", "writing_video"]
+from hypvision.images import MAX_PIXELS
 
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
-
-
-def separate_videos(names: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Of paths, folders and glob patterns those that name no videos, for :func:`hypvision.images.find_images`, and the
-    videos; a folder with both is in both.
-
-    Raises:
-        HypvisionError: a video that does not exist.
-    """
-    videos: dict[Path, None] = {}
-    others: list[str] = []
-    for name in names:
-        try:
-            path = Path(name).expanduser()
-            matches = [path]
-            if not path.exists() and glob.has_magic(str(path)):
-                found = map(Path, sorted(glob.glob(str(path), recursive=True)))
-                matches = [match for match in found if match.is_file()]
-            if path.is_dir():
-                inside = sorted(path.iterdir())
-                clips = [file for file in inside if file.suffix.lower() in VIDEO_SUFFIXES and file.is_file()]
-                videos.update(dict.fromkeys(clips))
-                others += [name] if not clips or any(map(is_image, inside)) else []
-                continue
-            clips = [match for match in matches if match.suffix.lower() in VIDEO_SUFFIXES]
-            missing = [match for match in clips if not match.is_file()]
-        except (OSError, ValueError, RuntimeError):  # no name of a file: whoever looks for images tells it
-            others.append(name)
-            continue
-        if missing:
-            raise HypvisionError(f"There is no video '{missing[0]}'. Check the path.")
-        videos.update(dict.fromkeys(clips))
-        others += [str(match) for match in matches if match not in clips] if clips else [name]
-    return others, list(videos)
 
 
 def _opencv() -> ModuleType:

@@ -54,8 +54,9 @@ def read(folder):
 
 
 def test_a_detector_finds_the_boxes_of_the_scenes(scenes):
-    for scene, found in zip(scenes, hypvision.predict([scene.image for scene in scenes], DETECTOR, score=0.8)):
-        assert isinstance(found.result, Boxes) and found.size == (96, 96)
+    predictions = hypvision.predict([scene.image for scene in scenes], DETECTOR, score=0.8, expect=Boxes)
+    for scene, found in zip(scenes, predictions, strict=True):
+        assert found.size == (96, 96)
         assert len(found.result.boxes) and (np.diff(found.result.scores) <= 0).all()
         truth = np.array(scene.boxes, dtype=float)
         for box, mask in zip(found.result.boxes, found.result.masks):
@@ -86,6 +87,11 @@ def test_a_classifier_gives_its_own_probabilities(scenes):
     assert all(isinstance(item.result, Classes) for item in found)
     torch.testing.assert_close(torch.tensor(np.stack([item.result.scores for item in found])), expected)
     assert found[0].result.names == tuple(model.pretrained_cfg["label_names"])
+
+
+def test_another_kind_of_result_than_expected_is_refused(scenes):
+    with pytest.raises(HypvisionError, match=r"gives Classes \(classification\), not Boxes.*expect=Classes"):
+        hypvision.predict(scenes[0].image, CLASSIFIER, expect=Boxes)
 
 
 def test_words_for_a_clip(scenes):
@@ -233,7 +239,9 @@ def test_a_panoptic_map_counts_its_segments():
     items = found.annotations()
     assert [item["area"] for item in items] == [3, 2, 1] and items[0]["bbox"] == [0, 1, 2, 2]
     numbers = np.array(found.label_image()).astype(int) @ [1, 256, 65536]
-    assert np.array_equal(numbers, found.segments) and found.draw(Image.new("RGB", (3, 3))).size == (3, 3)
+    assert np.array_equal(numbers, found.segments)
+    image = Image.new("RGB", (3, 3))
+    assert found.draw(image, legend=False).size == (3, 3) and found.draw(image).height > 3
 
 
 @pytest.mark.parametrize(
