@@ -51,53 +51,46 @@ from hypvision.models.lorentz_resnet_checkpoint import (
     is_official_hyperboliccv,
 )
 
-__all__ = ["CONVERTERS", "Conversion", "Converter", "convert_file"]
-
 
 class Converter(NamedTuple):
-    """The functions of one family of models."""
+    """The functions of one family of models.
+
+    Attributes:
+        title: the family in words.
+        is_official: whether a state dict has the official names.
+        from_official, to_official: a state dict by the other names.
+        variant: the model of a state dict by our names, and the arguments to create it with.
+        arguments: further arguments, which the official state dict alone tells.
+        options, back_options: arguments of ``variant`` and of ``to_official`` that no state dict tells; the user gives
+            them.
+        as_saved: from a state dict and an epoch, what the official code saves; None: the state dict alone.
+    """
 
     title: str
     is_official: Callable[[Mapping[str, Tensor]], bool]
     from_official: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
     to_official: Callable[..., dict[str, Tensor]]
     variant: Callable[..., tuple[str, dict[str, Any]]]
-    # Further arguments of our model, which only the official state dict tells.
     arguments: Callable[[Mapping[str, Tensor]], dict[str, Any]] = lambda state_dict: {}
-    # What no state dict tells, and the user is asked for: arguments of to_official, and of variant.
-    back_options: tuple[str, ...] = ()
-    # What the official code saves around its state dict, of that and the epoch; None: nothing.
-    as_saved: Callable[[Mapping[str, Tensor], int], dict[str, Any]] | None = None
     options: tuple[str, ...] = ()
+    back_options: tuple[str, ...] = ()
+    as_saved: Callable[[Mapping[str, Tensor], int], dict[str, Any]] | None = None
 
 
 # Name on the command line -> its functions.
 CONVERTERS = {
     "hcformer": Converter(
-        "HCFormer",
-        is_official_hcformer,
-        hcformer_from_official,
-        hcformer_to_official,
-        hcformer_variant,
-        hcformer_arguments,
-        back_options=("curvature",),
+        "HCFormer", is_official_hcformer, hcformer_from_official, hcformer_to_official, hcformer_variant,
+        hcformer_arguments, back_options=("curvature",),
     ),
     "helm": Converter("HELM language model", is_official_helm, helm_from_official, helm_to_official, helm_variant),
     "himapper": Converter(
-        "Hi-Mapper",
-        is_official_himapper,
-        himapper_from_official,
-        himapper_to_official,
-        himapper_variant,
+        "Hi-Mapper", is_official_himapper, himapper_from_official, himapper_to_official, himapper_variant,
         options=("backbone",),
     ),
     "hyperboliccv": Converter(
-        "HyperbolicCV ResNet",
-        is_official_hyperboliccv,
-        hyperboliccv_from_official,
-        hyperboliccv_to_official,
-        hyperboliccv_variant,
-        back_options=("curvature",),
+        "HyperbolicCV ResNet", is_official_hyperboliccv, hyperboliccv_from_official, hyperboliccv_to_official,
+        hyperboliccv_variant, back_options=("curvature",),
     ),
     "hyperclip": Converter(
         "HyperCLIP segmenter", is_official_hyperclip, segmenter_from_official, hyperclip_to_official, segmenter_variant
@@ -107,28 +100,30 @@ CONVERTERS = {
     ),
     **{
         name: Converter(
-            f"few-shot method {name}",
-            few_shot.is_official(name),
-            few_shot.from_official(name),
-            few_shot.to_official(name),
-            few_shot.variant(name),
-            as_saved=few_shot.as_saved,
+            f"few-shot method {name}", few_shot.is_official(name), few_shot.from_official(name),
+            few_shot.to_official(name), few_shot.variant(name), as_saved=few_shot.as_saved,
         )
         for name in few_shot.FEW_SHOT
     },
     "hf-clip": Converter("open_clip CLIP", is_hugging_face, from_hugging_face, to_hugging_face, clip_variant),
-}
+}  # fmt: skip
 
 
 class Conversion(NamedTuple):
-    """What :func:`convert_file` wrote: the file, the timm model it is for and the arguments to create that with."""
+    """What :func:`convert_file` wrote.
+
+    Attributes:
+        path: the file.
+        model: the name of the model that it belongs to.
+        arguments: to create that model with.
+    """
 
     path: Path
     model: str
     arguments: dict[str, Any]
 
     def usage(self) -> str:
-        """The expression (for a segmenter: the command) that uses weights of hypvision's names."""
+        """A line of Python, or for a segmenter a command, that uses the file."""
         if self.model.startswith(("hyperclip-", "catseg-")):
             return f"hypvision test configs/hyperclip/{self.model}_4xb1-80k_coco-stuff164k.py {self.path}"
         if self.model.startswith("helm_"):
@@ -141,7 +136,7 @@ class Conversion(NamedTuple):
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 
     def note(self) -> str:
-        """What the user has to know beside that, because no checkpoint says it; empty where there is nothing."""
+        """What the user has to know because no checkpoint says it; empty for most models."""
         if self.model.startswith("helm_mice"):
             return (
                 "How many experts a token uses is not in the checkpoint. As published it is 2; give "
@@ -168,20 +163,19 @@ def convert_file(
     Args:
         family: a key of :data:`CONVERTERS`.
         source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it, or another name of a checkpoint
-            (:func:`hypvision.checkpoints.sources.fetch`); the weights may be inside ``state_dict`` or ``model``, beside
-            the rest that a training saves. Nothing in it is run.
-        target: ``.safetensors``, ``.pth`` or ``.pt``. It is written under another name and moved into place, so that
-            an interruption leaves no half of a file.
+            (:func:`hypvision.checkpoints.sources.fetch`). The weights may be the file or its ``state_dict`` or
+            ``model``. No code in it is run.
+        target: ``.safetensors``, ``.pth`` or ``.pt``; it appears complete or not at all.
         to_official: convert from hypvision's names to the official ones.
-        curvature: of an HCFormer or Lorentz ResNet that becomes an official one, if it is not 1 (nor learned).
+        curvature: of an HCFormer or Lorentz ResNet that gets official names, if it is neither 1 nor learned.
         backbone: of a Hi-Mapper, timm's name, where shapes do not tell it.
 
     Returns:
         What was written, and which model it is.
 
     Raises:
-        HypvisionError: no such family or file, an unreadable one, one of another model, a target that cannot be
-            written, or an argument that has no use here.
+        HypvisionError: no such family; a file that is missing, unreadable or of another model; a target that cannot be
+            written; or an option that the family does not take.
     """
     if family not in CONVERTERS:
         raise HypvisionError(f"There is no converter '{family}'. Known: {', '.join(CONVERTERS)}.")
@@ -201,11 +195,9 @@ def convert_file(
     official = converter.is_official(weights)
     if official == to_official:
         expected = f"hypvision {converter.title}" if to_official else f"official {converter.title}"
-        hint = ""
-        if official:
-            hint = " It has official names already."
-        elif any(".mixer." in name or name.startswith("mapper.") for name in weights):
-            hint = " It has hypvision's names already: nothing is to be done, or --to-official was meant."
+        hint = " It has official names already." if official else ""
+        if not official and any(".mixer." in name or name.startswith("mapper.") for name in weights):
+            hint = " It has hypvision's names already: leave it as it is, or add --to-official."
         raise HypvisionError(
             f"'{source}' is not a checkpoint of an {expected}: it has entries such as "
             f"{', '.join(list(weights)[:3]) or 'none'}.{hint}"
@@ -214,7 +206,7 @@ def convert_file(
     if to_official:
         try:
             model, arguments = converter.variant(converter.from_official(converted))
-        except HypvisionError:  # of other sizes than the published ones, which the names do not depend on
+        except HypvisionError:  # its sizes are none of the published ones; its names do not depend on them
             model, arguments = f"{converter.title} of its own sizes", {}
     else:
         model, arguments = converter.variant(converted, **told)
@@ -224,7 +216,11 @@ def convert_file(
         meta = checkpoint.get("meta")
         epoch = meta.get("epoch") if isinstance(meta, Mapping) else None
         written = converter.as_saved(written, epoch if isinstance(epoch, int) else 0)
-    _write(written, target)
+    if target.suffix == ".safetensors":
+        write_tensors(written, target)
+    else:
+        with replacing(target) as temporary:
+            torch.save(written, temporary)
     return Conversion(target, model, arguments)
 
 
@@ -232,11 +228,3 @@ _USES = {
     "curvature": "it is for HCFormers and Lorentz ResNets that get official names (--to-official)",
     "backbone": "it is for official Hi-Mappers (--from himapper)",
 }
-
-
-def _write(weights: dict[str, Any], path: Path) -> None:
-    if path.suffix == ".safetensors":
-        write_tensors(weights, path)
-        return
-    with replacing(path) as temporary:
-        torch.save(weights, temporary)

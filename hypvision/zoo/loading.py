@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -29,10 +29,12 @@ class TimmModel(nn.Module):
     Attributes:
         pretrained_cfg: normalisation, input size, class names (``label_names``) and more of the weights.
         num_classes: outputs of the head.
+        reset_classifier: replaces the head by one of so many classes; 0: none.
     """
 
     pretrained_cfg: dict[str, Any]
     num_classes: int
+    reset_classifier: Callable[[int], None]
 
 
 def timm_model(name: str, **arguments: Any) -> TimmModel:
