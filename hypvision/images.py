@@ -1,8 +1,8 @@
 """Finding and opening images: one way for every command, data set and function.
 
-An image file is untrusted input. It is opened with an explicit list of formats, whatever its name says (Pillow would
-start a PostScript interpreter for an EPS that is called ``.png``), only if it is a regular file, and only up to
-:data:`MAX_PIXELS`.
+An image file is untrusted input. It is opened only if it is a regular file with at most :data:`MAX_PIXELS` pixels, and
+only as one of :data:`FORMATS`, whatever its name: Pillow would start a PostScript interpreter for an EPS that is called
+``.png``.
 """
 
 from __future__ import annotations
@@ -19,24 +19,9 @@ from PIL import Image, ImageOps
 
 from hypvision.errors import HypvisionError
 
-__all__ = [
-    "FORMATS",
-    "MAX_PIXELS",
-    "SUFFIXES",
-    "find_images",
-    "image_kind",
-    "image_size",
-    "images_in",
-    "is_image",
-    "open_image",
-    "output_names",
-    "read_labels",
-    "to_rgb",
-]
-
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # as Pillow calls them
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-MAX_PIXELS = 178_956_970  # half a GiB as RGB, where Pillow by itself refuses, too
+MAX_PIXELS = 178_956_970  # half a GiB as RGB; Pillow's own limit
 
 _Result = TypeVar("_Result")
 
@@ -45,7 +30,7 @@ _Result = TypeVar("_Result")
 
 
 def is_image(path: Path) -> bool:
-    """Whether a path is a file that is called like an image."""
+    """Whether a path is a file with the ending of an image."""
     return path.suffix.lower() in SUFFIXES and path.is_file()
 
 
@@ -105,7 +90,7 @@ def _named(path: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
 
 
 def output_names(paths: Sequence[Path]) -> list[str]:
-    """A name for the results of each image: its own without suffix, and a number where that is taken."""
+    """A name for the results of each image: its own without the ending, and a number if that is taken."""
     names: dict[str, None] = {}
     for path in paths:
         name, number = path.stem, 2
@@ -128,8 +113,8 @@ def open_image(source: str | Path | Image.Image | np.ndarray) -> Image.Image:
         A PIL image of mode RGB, turned as the camera says (EXIF); 16 bits scaled to 8; transparent parts on white.
 
     Raises:
-        HypvisionError: the file is missing, damaged, no image, or so large that it looks like an attack; a number of
-            bits whose black and white are not known; another array.
+        HypvisionError: the file is missing, damaged, no image, or larger than :data:`MAX_PIXELS`; it has 32 bits, whose
+            black and white are not known; or an array of another shape or type.
     """
     if isinstance(source, (str, Path)):
         return _read(source, "image", lambda image: to_rgb(image, f"The image '{source}'"))
@@ -147,8 +132,8 @@ def read_labels(path: str | Path, what: str = "label map", mode: str | None = No
 
     Args:
         path: the file.
-        what: how messages call it.
-        mode: of Pillow, to convert to; None: no conversion.
+        what: what the messages call it.
+        mode: Pillow's mode to convert to; None: no conversion.
 
     Raises:
         HypvisionError: as for the files of :func:`open_image`.
@@ -176,11 +161,11 @@ def image_kind(path: str | Path) -> tuple[str, str]:
 
 def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pixels: bool = True) -> _Result:
     try:
-        if not os.path.isfile(path):  # a pipe would be waited for, a device never ends
+        if not os.path.isfile(path):  # a pipe waits for its writer, a device never ends
             state = "is not a file" if os.path.lexists(path) else "does not exist"
             raise HypvisionError(f"The {what} '{path}' {state}: there is no image to read. Check the path.")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of large images, and of tags that do not matter
+            warnings.simplefilter("ignore")  # about large images, and tags that do not matter
             with Image.open(path, formats=FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,} in all")
@@ -191,7 +176,7 @@ def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pi
         raise
     except PermissionError as error:
         raise HypvisionError(f"The {what} '{path}' cannot be read: {error.strerror}.") from error
-    except Exception as error:  # Pillow's readers raise whatever the bytes make them stumble over
+    except Exception as error:  # damaged bytes make Pillow's readers raise errors of every kind
         kinds = ", ".join(FORMATS)
         empty = " (it is empty)" if os.path.exists(path) and os.path.getsize(path) == 0 else ""
         raise HypvisionError(
@@ -201,7 +186,7 @@ def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pi
 
 
 def to_rgb(image: Image.Image, name: str = "The image") -> Image.Image:
-    """A PIL image as it is shown, see :func:`open_image`; ``name`` is for the message."""
+    """A PIL image as it is shown, see :func:`open_image`; ``name`` is what the message calls it."""
     image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _eight_bits(image, name)
@@ -214,7 +199,7 @@ def to_rgb(image: Image.Image, name: str = "The image") -> Image.Image:
 
 
 def _eight_bits(image: Image.Image, name: str) -> Image.Image:
-    """Grey of 16 bits, scaled; Pillow's own conversion makes all above 255 white."""
+    """A grey image of 16 bits, scaled to 8; Pillow's own conversion makes every value above 255 white."""
     values = np.array(image)
     if image.mode == "F" or values.min(initial=0) < 0 or values.max(initial=0) > 65535:
         raise HypvisionError(

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from hypvision.errors import HypvisionError
+from hypvision.files import read_lines
 from hypvision.images import find_images, open_image, output_names
 from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 
@@ -115,18 +116,10 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
 
 def _listed(name: str | Path) -> list[Path]:
     """The paths in a list."""
-    try:
-        path = Path(name).expanduser()
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError, RuntimeError) as error:
-        raise HypvisionError(
-            f"The list '{name}' cannot be read ({error}). Give a text file in UTF-8 with the path of an image in "
-            "each line."
-        ) from error
-    paths = [path.parent / line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    if not paths:
+    lines = [line for line in read_lines(name, "the list of images") if not line.startswith("#")]
+    if not lines:
         raise HypvisionError(f"The list '{name}' names no images. Write the path of an image in each line.")
-    return paths
+    return [Path(name).expanduser().parent / line for line in lines]
 
 
 def in_advance(

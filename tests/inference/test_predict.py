@@ -343,7 +343,7 @@ def test_lists_folders_patterns_and_images_in_memory(tmp_path, folder):
     (tmp_path / "empty.txt").write_text("\n")
     for wrong, match in (
         (tmp_path / "empty.txt", "names no images"),
-        (tmp_path / "none.txt", "cannot be read"),
+        (tmp_path / "none.txt", "There is no '.*none.txt', the list of images"),
         ([], "No image is given"),
         (tmp_path / "none.png", "There is no image"),
     ):
