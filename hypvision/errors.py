@@ -82,9 +82,14 @@ def require(module: str, extra: str) -> ModuleType:
         ) from error
 
 
+def one_line(error: BaseException, longest: int = 300) -> str:
+    """The message of an error, of another library as a rule, as one line; its class where the message is empty."""
+    return " ".join(str(error).split())[:longest] or type(error).__name__
+
+
 def explain_os_error(error: OSError) -> str | None:
     """The message for an error of a path or a disk, which the user can correct; None for an error that is a bug."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     place = f" at '{error.filename}'" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (

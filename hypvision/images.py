@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image, ImageOps
 
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, one_line
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # as Pillow calls them
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -181,7 +181,7 @@ def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pi
         empty = " (it is empty)" if os.path.exists(path) and os.path.getsize(path) == 0 else ""
         raise HypvisionError(
             f"The {what} '{path}' cannot be read{empty}: the file is damaged, or none of {kinds} "
-            f"({' '.join(str(error).split()) or type(error).__name__}). Replace it by an intact copy, or leave it out."
+            f"({one_line(error)}). Replace it by an intact copy, or leave it out."
         ) from error
 
 

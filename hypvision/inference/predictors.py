@@ -19,7 +19,7 @@ from torch import Tensor
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.sources import find, is_address, resolve
-from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.errors import HypvisionError, did_you_mean, one_line
 from hypvision.inference.results import Classes, Result
 from hypvision.plugins import plugin
 from hypvision.shipped import find_config, shipped_configs
@@ -113,7 +113,7 @@ def _refuse_new_head(network: TimmModel, request: Request) -> None:
     if known and network.num_classes != known:
         raise HypvisionError(
             f"With num_classes={network.num_classes} '{request.model}' gets a new head, which has learned nothing; its "
-            f"weights tell {known} classes apart. Leave num_classes out, or give the checkpoint of a training as "
+            f"weights know {known} classes. Leave num_classes out, or give the checkpoint of a training as "
             "weights."
         )
 
@@ -134,9 +134,8 @@ def _published(name: str, arguments: Mapping[str, Any]) -> TimmModel:
     except HypvisionError:
         raise
     except Exception as error:  # of the download, whose client raises its own errors; or of the arguments
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise HypvisionError(
-            f"No weights of the model '{name}' can be loaded ({reason.rstrip('.')}). Give a checkpoint with "
+            f"No weights of the model '{name}' can be loaded ({one_line(error).rstrip('.')}). Give a checkpoint with "
             "--weights FILE, or a name of `hypvision models`."
         ) from error
 

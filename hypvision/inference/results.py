@@ -120,7 +120,7 @@ class Boxes(Result):
         return found
 
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
-        """Boxes with names and scores, above their masks; where masks meet, the better one is seen."""
+        """Boxes with names and scores, above their masks; where masks overlap, the better one is seen."""
         colours = label_colours(len(self.names))[self.labels]
         image = to_rgb(image)
         if self.masks is not None and len(self.masks):

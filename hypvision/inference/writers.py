@@ -41,7 +41,7 @@ class Prediction(NamedTuple, Generic[_R]):
 
 
 class Writer:
-    """Writes results into a folder; the files of all images (JSON, CSV) at the end, if nothing was raised.
+    """Writes results into a folder; the files of all images (JSON, CSV) at the end, unless an error was raised.
 
     Args:
         folder: where; made if missing.
@@ -73,7 +73,7 @@ class Writer:
         return self
 
     def add(self, frame: Frame, image: Image.Image, result: Result) -> None:
-        """Write what was found in an image, or keep it for the files of all."""
+        """Write the files of one image, and note what was found for the files of all images."""
         number = len(self._file["images"])
         about = dict(id=number, file_name=frame.file, width=image.width, height=image.height)
         self._file["images"].append(about if frame.number is None else about | dict(frame=frame.number))

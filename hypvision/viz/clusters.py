@@ -1,13 +1,13 @@
 """What a clustering backbone groups together, drawn over the image.
 
-A backbone with a method ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) tells the soft
-assignments of each of its blocks. Two views of them, as in "Hyperbolic Hierarchical Clustering for Visual
-Representation Learning" (Wei et al., ECCV 2026):
+A backbone with a method ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) gives the soft
+assignments of pixels to centres in each of its blocks. There are two views of them, as in "Hyperbolic Hierarchical
+Clustering for Visual Representation Learning" (Wei et al., ECCV 2026):
 
 - :func:`draw_cluster_maps`: each pixel in the colour of its arg-max centre, for a block, a head and a level (patch:
   Euclidean, inside a window; window: hyperbolic, over the whole map);
-- :func:`merge_regions`: the assignments followed from the finest stage to the coarsest, and the clusters found there
-  merged into k regions.
+- :func:`merge_regions`: the clusters of the finest stage, joined as the coarser stages join them, and then merged into
+  k regions.
 
 Stages, blocks and heads are counted from 0, as in the names of the modules (``stages.2.blocks.5``).
 """
@@ -75,7 +75,7 @@ def cluster_map(
         Labels ``(H, W)``, int64.
 
     Raises:
-        ValueError: unknown level, a head that is not there, or the window level of a block without one.
+        ValueError: an unknown level, a head that does not exist, or the window level of a block without one.
     """
     weights = _weights(assignment, head, level, index)
     if level == "patch":
@@ -114,8 +114,7 @@ def _weights(assignment: ClusterAssignment, head: int, level: str, index: int) -
 
 
 def enlarge(labels: np.ndarray, size: Sequence[int] | None) -> np.ndarray:
-    """A map at another (height, width) by nearest neighbours: pixel y of n takes pixel floor(y m / n) of the m there
-    are."""
+    """A map at another (height, width) by nearest neighbours: of m rows, row y of the n new ones is floor(y m / n)."""
     if size is None:
         return labels
     rows, columns = (np.arange(new) * old // new for new, old in zip(size, labels.shape))
@@ -188,9 +187,9 @@ def _spread_start(points: Tensor, mass: Tensor, k: int, generator: torch.Generat
 
 
 def _follow(assignments: Sequence[ClusterAssignment], head: int, index: int) -> list[np.ndarray]:
-    """The clusters of the finest map, and what becomes of them at each coarser one: labels 0, 1, ... ``(H, W)`` each.
+    """The clusters of the finest map, and those that they form at each coarser one: labels 0, 1, ... ``(H, W)`` each.
 
-    A cluster goes as a whole to the coarser centre that its pixels, taken together, are assigned to most.
+    A cluster goes as a whole to the coarser centre with the largest sum of assignments of its pixels.
     """
     shape = assignments[0].window_index.shape
     labels = np.unique(cluster_map(assignments[0], head, index=index), return_inverse=True)[1].reshape(shape)
@@ -222,7 +221,7 @@ def merge_clusters(
     Args:
         stage_assignments: what ``forward_assignments`` gives; the last block of each stage counts.
         features: final feature map ``(B, C, h, w)``.
-        k, head, seed: as there.
+        k, head, seed: as for :func:`merge_regions`.
         index: which image of the batch.
 
     Returns:
@@ -251,10 +250,10 @@ def merge_regions(model: nn.Module, image: Tensor, k: int, head: int = 0, seed: 
     """Group the pixels of an image into k regions, from fine clusters to coarse ones.
 
     1. Each pixel of the first stage joins its arg-max centre (last block of the stage).
-    2. These clusters are followed to the coarser stages: a cluster goes as a whole to the centre that its pixels,
-       taken together, are assigned to most. Regions thus keep the outlines that the finest stage found.
-    3. The clusters of the coarsest stage that still has k of them or more are merged by k-means (seeded, each cluster
-       weighted by its area) on their centre features: the mean over a cluster of the final feature map, enlarged
+    2. At each coarser stage a cluster goes as a whole to the centre with the largest sum of assignments of its pixels.
+       So regions have the outlines that the finest stage found.
+    3. The clusters of the coarsest stage that still has at least k of them are merged by k-means (seeded, each cluster
+       weighted by its area). Their features are means over the cluster of the final feature map, which is enlarged
        bilinearly to the resolution of the first stage.
 
     Args:
@@ -400,10 +399,11 @@ def draw_cluster_maps(
         index: which image of the batch.
 
     Returns:
-        The grid; the image itself stands at the left of each row. Lines above the tiles name block, level and head.
+        The grid; each row begins with the image itself. Lines above the tiles name block, level and head.
 
     Raises:
-        HypvisionError: nothing to draw: no such stage, block or head, or no window level there, or a single centre.
+        HypvisionError: nothing to draw: no such stage, block or head, or one without a window level or with a single
+            centre.
     """
     rows = _rows(stage_assignments, stage, block, head, level)
     columns = 1 + max(len(heads) for *_, heads in rows)
@@ -436,7 +436,7 @@ def prepare_image(
 
     Args:
         image: any size and mode; see :func:`hypvision.images.to_rgb`.
-        size: length of the short side, a multiple of 32. The aspect ratio is kept, up to rounding the long side to a
+        size: length of the short side, a multiple of 32. The long side follows from the aspect ratio, rounded to a
             multiple of 32.
         mean, std: of the normalisation, one value a channel; one value alone makes the image grey.
         interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``; others count as bicubic.

@@ -118,7 +118,7 @@ def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
         mass: share of its map that a region holds.
 
     Raises:
-        ValueError: fewer than two levels, or a coarsest level of one node, for which there is no chance.
+        ValueError: fewer than two levels, or a single node in the coarsest, which has no others to compare with.
     """
     if len(maps) < 2 or maps[-1].shape[-3] < 2:
         raise ValueError("Containment needs two levels or more, and two nodes or more in the coarsest.")

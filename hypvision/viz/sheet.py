@@ -74,14 +74,14 @@ def save_figure(figure: Figure, path: str | Path, dpi: int) -> None:
 
 
 def save_image(image: Image.Image, path: str | Path) -> Path:
-    """Write an image under a temporary name and move it into place; missing folders are made. Returns the path.
+    """Write an image, complete or not at all; missing folders are made. Returns the path.
 
     Args:
         image: what to write.
         path: its ending says the format: ``.png``, ``.jpg``, ``.jpeg`` or ``.webp``.
 
     Raises:
-        HypvisionError: another ending; the place is not writable or the disk full; an old file is as it was.
+        HypvisionError: another ending; the place is not writable or the disk is full. An old file then stays.
     """
     path = Path(path)
     format = image_format(path)
@@ -92,10 +92,10 @@ def save_image(image: Image.Image, path: str | Path) -> Path:
 
 
 def image_format(path: str | Path) -> str:
-    """Pillow's name of the format that the ending of a file asks for.
+    """Pillow's name of the format that the ending of a file means.
 
     Raises:
-        HypvisionError: none of those of :func:`save_image`.
+        HypvisionError: an ending that :func:`save_image` does not know.
     """
     ending = Path(path).suffix.lower()
     if ending not in _FORMATS:

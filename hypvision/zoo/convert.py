@@ -1,7 +1,7 @@
 """Official checkpoints to hypvision's state dicts, and back: ``hypvision convert --from NAME IN OUT``.
 
 A converter is a pair of functions of state dicts (names to tensors), ``NAME_from_official`` and ``NAME_to_official``,
-and ``NAME_variant``, which tells the model that converted weights belong to. They stand beside the models.
+and ``NAME_variant``, which says to which model converted weights belong. They are defined beside the models;
 :func:`convert_file` applies them to a file.
 """
 
@@ -60,9 +60,9 @@ class Converter(NamedTuple):
         is_official: whether a state dict has the official names.
         from_official, to_official: a state dict by the other names.
         variant: the model of a state dict by our names, and the arguments to create it with.
-        arguments: further arguments, which the official state dict alone tells.
-        options, back_options: arguments of ``variant`` and of ``to_official`` that no state dict tells; the user gives
-            them.
+        arguments: further arguments of the model, from the official state dict.
+        options, back_options: arguments of ``variant`` and of ``to_official`` that follow from no state dict; the user
+            gives them.
         as_saved: from a state dict and an epoch, what the official code saves; None: the state dict alone.
     """
 
@@ -168,7 +168,7 @@ def convert_file(
         target: ``.safetensors``, ``.pth`` or ``.pt``; it appears complete or not at all.
         to_official: convert from hypvision's names to the official ones.
         curvature: of an HCFormer or Lorentz ResNet that gets official names, if it is neither 1 nor learned.
-        backbone: of a Hi-Mapper, timm's name, where shapes do not tell it.
+        backbone: of a Hi-Mapper, timm's name, where it does not follow from shapes.
 
     Returns:
         What was written, and which model it is.
@@ -180,8 +180,8 @@ def convert_file(
     if family not in CONVERTERS:
         raise HypvisionError(f"There is no converter '{family}'. Known: {', '.join(CONVERTERS)}.")
     converter, target = CONVERTERS[family], Path(target).expanduser()
-    told = {name: value for name, value in (("curvature", curvature), ("backbone", backbone)) if value is not None}
-    for name in told:
+    given = {name: value for name, value in (("curvature", curvature), ("backbone", backbone)) if value is not None}
+    for name in given:
         if name not in (converter.back_options if to_official else converter.options):
             raise HypvisionError(f"--{name} has no use here: {_USES[name]}.")
     if target.suffix not in (".safetensors", ".pth", ".pt"):
@@ -202,14 +202,14 @@ def convert_file(
             f"'{source}' is not a checkpoint of an {expected}: it has entries such as "
             f"{', '.join(list(weights)[:3]) or 'none'}.{hint}"
         )
-    converted = converter.to_official(weights, **told) if to_official else converter.from_official(weights)
+    converted = converter.to_official(weights, **given) if to_official else converter.from_official(weights)
     if to_official:
         try:
             model, arguments = converter.variant(converter.from_official(converted))
         except HypvisionError:  # its sizes are none of the published ones; its names do not depend on them
             model, arguments = f"{converter.title} of its own sizes", {}
     else:
-        model, arguments = converter.variant(converted, **told)
+        model, arguments = converter.variant(converted, **given)
         arguments = {**arguments, **converter.arguments(weights)}
     written: dict[str, Any] = {name: value.contiguous() for name, value in converted.items()}
     if to_official and converter.as_saved is not None and target.suffix != ".safetensors":

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.checkpoints.sources import find
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import replacing
 from hypvision.zoo.export_detector import DetectorNetwork
 from hypvision.zoo.loading import TimmModel, load, load_trained
@@ -211,9 +211,8 @@ def export_network(
         model: takes ``(B, C, H, W)``, gives one tensor or several, each with the batch first; or a
             :class:`~hypvision.zoo.export_detector.DetectorNetwork`, whose batch is 1 and whose size is fixed.
         size: channels, height and width of the training.
-        format, path, dynamic_size: as there.
-        output: what ONNX calls the output; with several outputs it is followed by their numbers, or is a name for each.
-        tell: as there.
+        output: ONNX's name of the output; for several outputs their common name, which a number follows, or all names.
+        format, path, dynamic_size, tell: as for :func:`export_model`.
     """
     if format not in SUFFIXES:
         raise HypvisionError(f"There is no format '{format}'. Known: {', '.join(FORMATS)}.")
@@ -235,10 +234,9 @@ def export_network(
             run = _WRITERS[format](program, temporary, output, tell)
         except (HypvisionError, OSError):
             raise
-        except Exception as error:  # the exporters raise whatever they stumble over
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
+        except Exception as error:  # the exporters raise errors of every kind
             fixed = " Try --fixed-size." if dynamic_size else ""
-            raise HypvisionError(f"The network cannot be exported as {format}: {reason}.{fixed}") from error
+            raise HypvisionError(f"The network cannot be exported as {format}: {one_line(error)}.{fixed}") from error
         return _compare(model, run, size, dynamic_size, format, tell)
 
 
@@ -272,9 +270,8 @@ def _compare(
         try:
             got = _several(run(x))
         except Exception as error:  # guards of the exported program, errors of the runtime
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise HypvisionError(
-                f"The {format} file does not run on {shape}: {reason}. It was removed; try {other}."
+                f"The {format} file does not run on {shape}: {one_line(error)}. It was removed; try {other}."
             ) from error
         if [y.shape for y in got] != [y.shape for y in expected]:
             shapes_of = [", ".join(str(tuple(y.shape)) for y in outputs) for outputs in (got, expected)]

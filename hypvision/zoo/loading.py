@@ -1,4 +1,4 @@
-"""Models with their trained weights: :func:`load`, for records of the zoo and for files of trainings."""
+"""Models with their trained weights: :func:`load`, for records of the zoo and for checkpoints of trainings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import find, resolve
 from hypvision.checkpoints.timm_models import create_model
-from hypvision.errors import HypvisionError, did_you_mean, require
+from hypvision.errors import HypvisionError, did_you_mean, one_line, require
 from hypvision.plugins import PLUGINS, plugin
 from hypvision.shipped import is_config
 
@@ -59,7 +59,7 @@ def load(
         dtype: cast it to this type; default float32.
         model: the model whose weights ``name``, a file, holds: timm's name of a classifier (see
             :func:`load_trained`), the name of a CLIP model (see :func:`hypvision.clip.models.create_clip`), or the
-            config of a training, of which all models of the engine can be had.
+            config of a training of any task.
         **overrides: for a classifier, arguments of :func:`timm.create_model` that differ from the trained model's, such
             as ``num_classes=5`` (a new head), ``features_only=True`` or ``drop_path_rate=0.1``.
 
@@ -116,7 +116,7 @@ def classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> Ti
     except (TypeError, ValueError) as error:
         raise HypvisionError(f"'{record.name}' does not accept {dict(overrides)}: {error}.") from error
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:400]
+        reason = one_line(error, 400)
         raise HypvisionError(f"The weights '{record.name}' do not fit {dict(overrides)}: {reason}.") from error
 
 
@@ -170,8 +170,8 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
 
 
 def _training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
-    """As much of timm's pretrained cfg as the checkpoint of a training tells: the number of classes and their names,
-    the size and normalisation of the images."""
+    """What the checkpoint of a training says for timm's ``pretrained_cfg``: the number of classes and their names, the
+    size and normalisation of the images."""
     meta = checkpoint.get("meta")
     about, given = ((meta.get(key) if isinstance(meta, Mapping) else None) for key in ("dataset_meta", "input"))
     names = about.get("classes") if isinstance(about, Mapping) else None

@@ -22,7 +22,7 @@ from hypvision.checkpoints.index import write_index
 from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import offline, resolve
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, one_line
 from hypvision.files import check_new_folder, replacing_folder, write_json, write_text
 from hypvision.zoo.cards import model_card
 from hypvision.zoo.loading import classifier
@@ -128,9 +128,8 @@ def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) 
             api.create_repo(repo, private=private, exist_ok=True)
             api.upload_folder(repo_id=repo, folder_path=place, commit_message=f"{record.name} from hypvision")
         except Exception as error:  # the hub's client raises its own errors and those of its HTTP stack
-            reason = str(error).strip().split("\n")[0] or type(error).__name__
             raise HypvisionError(
-                f"'{record.name}' cannot be pushed to the hub repository '{repo}': {reason}. Log in with a token that "
-                "may write (hf auth login), check the name, or push to a folder with --to DIR."
+                f"'{record.name}' cannot be pushed to the hub repository '{repo}': {one_line(error)}. Log in with a "
+                "token that may write (hf auth login), check the name, or push to a folder with --to DIR."
             ) from error
     return f"hf-hub:{repo}"
