@@ -20,10 +20,12 @@ def paint(image: Image.Image, labels: np.ndarray, colours: np.ndarray, opacity: 
         colours: RGB (L, 3), one a label.
         opacity: 0 to 1, for all pixels, or (H, W) for each.
     """
-    pixels = np.asarray(to_rgb(image), dtype=np.float32)
-    share = np.where(labels >= 0, opacity, 0.0)[..., None]
-    colour = colours[np.maximum(labels, 0)] if len(colours) else 0.0
-    return Image.fromarray(np.rint((1 - share) * pixels + share * colour).astype(np.uint8))
+    image = to_rgb(image)
+    if not len(colours):
+        return image
+    layer = Image.fromarray(np.asarray(colours, dtype=np.uint8)[np.maximum(labels, 0)])
+    share = np.where(labels >= 0, np.rint(255 * np.asarray(opacity)), 0).astype(np.uint8)
+    return Image.composite(layer, image, Image.fromarray(share))
 
 
 def draw_boxes(image: Image.Image, boxes: np.ndarray, texts: Sequence[str], colours: np.ndarray) -> Image.Image:
