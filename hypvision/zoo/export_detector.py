@@ -151,6 +151,7 @@ class DetectorNetwork(nn.Module):
                 if len(own) > 3:
                     apart = torch.maximum(apart, (other[3] - own[3][number]).abs().flatten(1).amax(1))
                 apart = torch.where(other[2] == own[2][number], apart, torch.inf)
+                apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf)  # max() would lose a NaN
                 worst = max(worst, apart.min().item())
         return worst
 
