@@ -11,10 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import timm
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, resolve_model_data_config
+from timm.data.transforms import ResizeKeepRatio
 from torch import Tensor
+from torchvision.transforms import CenterCrop, Compose, PILToTensor
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.pretrained import record_overlay
@@ -75,10 +79,6 @@ def load_predictor(request: Request) -> Predictor:
     Raises:
         HypvisionError: no such model, weights that are missing or do not fit, or options that it does not take.
     """
-    import timm
-
-    import hypvision.models  # noqa: F401 - registers them in timm
-
     name = str(request.model)
     if name.endswith((".py", ".json")) or (not timm.is_model(name) and find_config(name) is not None):
         return _plugin("a config")(request)
@@ -113,8 +113,7 @@ def _refuse_new_head(network: TimmModel, request: Request) -> None:
     if known and network.num_classes != known:
         raise HypvisionError(
             f"With num_classes={network.num_classes} '{request.model}' gets a new head, which has learned nothing; its "
-            f"weights know {known} classes. Leave num_classes out, or give the checkpoint of a training as "
-            "weights."
+            f"weights know {known} classes. Leave num_classes out, or give the checkpoint of a training as weights."
         )
 
 
@@ -179,8 +178,6 @@ def _of_the_zoo(request: Request) -> Predictor:
 
 
 def _timm_predictor(network: TimmModel, device: str, names: Sequence[str] = ()) -> Predictor:
-    from timm.data import create_transform, resolve_model_data_config
-
     transform = create_transform(**resolve_model_data_config(network))
     names = names or network.pretrained_cfg.get("label_names") or _imagenet(network)
     return classifier(network.to(device).eval(), transform, tuple(names), device)
@@ -188,8 +185,6 @@ def _timm_predictor(network: TimmModel, device: str, names: Sequence[str] = ()) 
 
 def _imagenet(network: TimmModel) -> list[str]:
     """ImageNet's class names for a head of ImageNet's classes; numbers for any other."""
-    from timm.data import ImageNetInfo, infer_imagenet_subset
-
     subset = infer_imagenet_subset(network)
     if not subset:
         return [str(i) for i in range(network.num_classes)]
@@ -224,9 +219,6 @@ def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
     Raises:
         HypvisionError: no classes.
     """
-    from timm.data.transforms import ResizeKeepRatio
-    from torchvision.transforms import CenterCrop, Compose, PILToTensor
-
     from hypvision.clip.towers import encode_image
 
     if request.classes is not None:

@@ -46,7 +46,7 @@ def draw_boxes(image: Image.Image, boxes: np.ndarray, texts: Sequence[str], colo
     for box, colour in reversed(list(zip(boxes.tolist(), colour_of))):
         left, top, right, bottom = box
         draw.rectangle((left, top, max(left, right), max(top, bottom)), outline=colour)
-    taken = [*boxes.tolist()]
+    taken = boxes.tolist()
     for box, text, colour in zip(boxes.tolist(), map(printable, texts), colour_of):
         place = _beside(box, draw.textbbox((0, 0), text), image.size, taken)
         taken.append(place)

@@ -105,7 +105,7 @@ def test_words_for_a_clip(scenes):
 
 def test_a_head_that_has_learned_nothing_is_refused(scenes):
     for name in (CLASSIFIER, f"zoo:{CLASSIFIER}"):
-        with pytest.raises(HypvisionError, match=r"num_classes=5.*new head.*tell 16 classes"):
+        with pytest.raises(HypvisionError, match=r"num_classes=5.*new head.*know 16 classes"):
             hypvision.predict(scenes[0].image, name, num_classes=5)
 
 
