@@ -1,8 +1,8 @@
 """hypvision: hyperbolic vision models for PyTorch.
 
 Importing the package registers its backbones and optimisers in timm, so that ``timm.create_model("hcformer_tiny")`` and
-``timm.optim.create_optimizer_v2(model, "riemannianadamw")`` work. It imports torch and timm only; everything for
-segmentation, detection and CLIP loads when it is used.
+``timm.optim.create_optimizer_v2(model, "riemannianadamw")`` work. It imports torch and timm only; the libraries for
+segmentation, detection and CLIP are imported when they are used.
 """
 
 from . import geometry, models, nn, optim

@@ -1,7 +1,7 @@
-"""The one exception that users meet, and the way optional packages are asked for.
+"""The exception for mistakes that the user can correct, and the import of optional packages.
 
-Whatever a user can put right (a path, a config, a missing package) is raised as :class:`HypvisionError` with a message
-of one paragraph: what was wrong, what was expected, how to fix it. The command-line tools print it without a traceback.
+Its message is one paragraph: what was wrong, what was expected, how to fix it. The commands print it without a
+traceback.
 """
 
 from __future__ import annotations
@@ -15,18 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = [
-    "HypvisionError",
-    "did_you_mean",
-    "explain_os_error",
-    "guard",
-    "how_to_install",
-    "require",
-    "require_finite",
-]
-
-
-# What a path or its disk can be wrong with; other system errors are bugs.
+# Errors of a path or its disk; other system errors are bugs.
 _OF_PLACES = {
     getattr(errno, name)
     for name in ("EFBIG", "EROFS", "EISDIR", "ENOTDIR", "EEXIST", "ENAMETOOLONG", "EIO", "ENOTEMPTY", "ELOOP", "ESTALE")
@@ -35,7 +24,7 @@ _OF_PLACES = {
 
 
 class HypvisionError(Exception):
-    """A mistake that the user can put right; the message says how."""
+    """A mistake that the user can correct; the message says how."""
 
 
 def did_you_mean(
@@ -46,9 +35,15 @@ def did_you_mean(
     also: Iterable[str] = (),
     show: Callable[[str], str] = str,
 ) -> str:
-    """A sentence with a space before it that offers the known names like ``name``, and ``also`` those; or nothing.
+    """A sentence that offers known names, with a space before it; empty if there is nothing to offer.
 
-    ``show`` says how a name is written there.
+    Args:
+        name: what was given.
+        known: all names; the most similar to ``name`` are offered.
+        count: how many of them at most.
+        cutoff: least similarity, 0 to 1.
+        also: names to offer in any case.
+        show: gives the form in which a name is written.
 
     >>> did_you_mean("resnet5O", ["resnet50", "vit"])
     ' Did you mean resnet50?'
@@ -58,7 +53,7 @@ def did_you_mean(
 
 
 def how_to_install(extra: str) -> str:
-    """The command that adds an extra of hypvision; from the checkout, because no package index has hypvision."""
+    """How to install an extra of hypvision: from a checkout, because no package index has hypvision."""
     checkout = Path(__file__).resolve().parents[1]
     command = f"pip install -c constraints.txt -e '.[{extra}]'"
     if (checkout / "constraints.txt").is_file():
@@ -81,7 +76,7 @@ def require(module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != package:
-            raise  # the package is there, something inside it is broken: do not hide that
+            raise  # the package is installed, but it cannot import another one: that error says more
         raise HypvisionError(
             f"This needs the package '{package}', which is not installed. {how_to_install(extra)}"
         ) from error
@@ -111,9 +106,14 @@ def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
     )
 
 
+def one_line(error: BaseException, longest: int = 300) -> str:
+    """The message of an error, of another library as a rule, as one line; its class where the message is empty."""
+    return " ".join(str(error).split())[:longest] or type(error).__name__
+
+
 def explain_os_error(error: OSError) -> str | None:
-    """The paragraph for a path or a disk that the user can put right; None for an error that is a bug."""
-    text = " ".join(str(error).split())
+    """The message for an error of a path or a disk, which the user can correct; None for an error that is a bug."""
+    text = one_line(error)
     place = f" at '{error.filename}'" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
@@ -130,24 +130,21 @@ def explain_os_error(error: OSError) -> str | None:
 
 
 def guard(function: Callable[..., Any], *args: Any) -> int:
-    """Run the body of a command and turn its end into an exit status.
+    """Run the body of a command, and print mistakes of the user and errors of the disk without a traceback.
 
     Returns:
-        0; 2 after a :class:`HypvisionError`, or an error of a path or disk (:func:`explain_os_error`), told in one
-        paragraph without a traceback; 130 after an interruption. Anything else is a bug and propagates.
+        The exit status: 0; 2 after a :class:`HypvisionError` or an error that :func:`explain_os_error` explains; 130
+        after an interruption. Any other error is a bug and propagates.
     """
     try:
         function(*args)
     except KeyboardInterrupt as interruption:
         print(f"\n{interruption}" if str(interruption) else "\nInterrupted.", file=sys.stderr)
         return 130
-    except HypvisionError as error:
-        print(f"\nhypvision: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        paragraph = explain_os_error(error)
-        if paragraph is None:
+    except (HypvisionError, OSError) as error:
+        message = explain_os_error(error) if isinstance(error, OSError) else " ".join(str(error).split())
+        if message is None:
             raise
-        print(f"\nhypvision: error: {paragraph}", file=sys.stderr)
+        print(f"\nhypvision: error: {message}", file=sys.stderr)
         return 2
     return 0

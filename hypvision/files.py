@@ -1,8 +1,7 @@
-"""What may be written, and files that appear complete or not at all.
+"""Writing files so that they appear complete or not at all, and reading text files of others.
 
-Everything that the commands write goes through :func:`replacing` or :func:`replacing_folder`. Both refuse to write
-anything but regular files: never a device, a pipe or a link, nor a file that the running command reads
-(:func:`protecting`).
+Everything that the commands write goes through :func:`replacing` or :func:`replacing_folder`. Both never replace a
+device, a pipe, a link, or a file that the running command reads (:func:`protecting`).
 """
 
 from __future__ import annotations
@@ -27,26 +26,9 @@ from typing import Any
 
 from hypvision.errors import HypvisionError
 
-__all__ = [
-    "below",
-    "check_new_folder",
-    "check_output",
-    "check_output_folder",
-    "csv_text",
-    "protecting",
-    "parse_json",
-    "read_json",
-    "read_lines",
-    "replacing",
-    "replacing_folder",
-    "write_json",
-    "write_table",
-    "write_text",
-]
-
 _STALE_SECONDS = 7 * 86400
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
-# .NAME.hyp-HOST-PID-NUMBER.SUFFIX: who writes it can be told, and so whether it has been left behind.
+# .NAME.hyp-HOST-PID-NUMBER.SUFFIX says who writes the file, and so whether that process still runs.
 _TEMPORARY = re.compile(r"\..*\.hyp-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(\..*)?", re.DOTALL)
 
 _protected: ContextVar[dict[tuple[int, int], str] | None] = ContextVar("protected", default=None)
@@ -55,7 +37,7 @@ _swept: set[Path] = set()
 
 @contextmanager
 def protecting(*paths: str | Path) -> Iterator[None]:
-    """Refuse to write these files inside the block, by whatever name; what does not exist is passed over."""
+    """Refuse to write these files inside the block, under any of their names; those that do not exist do not count."""
     known = dict(_protected.get() or {})
     for path in paths:
         with suppress(OSError, ValueError):
@@ -69,10 +51,10 @@ def protecting(*paths: str | Path) -> Iterator[None]:
 
 
 def check_output(path: str | Path) -> Path:
-    """A file that may be written: a new one, or a regular one that is no input of the command.
+    """The path of a file, if it may be written: a new file, or a regular one that is no input of the command.
 
     Raises:
-        HypvisionError: it is a folder, link, device or pipe, an input of the command, or what is above it is no folder.
+        HypvisionError: it is a folder, link, device or pipe, an input of the command, or its parent is no folder.
     """
     path = Path(path)
     found = _status(path)
@@ -94,10 +76,10 @@ def check_output(path: str | Path) -> Path:
 
 
 def check_output_folder(path: str | Path) -> Path:
-    """A folder that may be written to: a new one, or one that exists (a link to a folder is one).
+    """The path of a folder, if it may be written to: a new one, an existing one, or a link to one.
 
     Raises:
-        HypvisionError: it is something else, or what is above it is no folder.
+        HypvisionError: it is something else, or its parent is no folder.
     """
     path = Path(path)
     if _status(path) is None:
@@ -108,10 +90,10 @@ def check_output_folder(path: str | Path) -> Path:
 
 
 def check_new_folder(path: str | Path) -> Path:
-    """A folder that may be made, or is empty: what is written takes the place of all that it holds.
+    """The path of a folder, if it is new or empty.
 
     Raises:
-        HypvisionError: it is something else, or holds something.
+        HypvisionError: it is something else, or not empty.
     """
     path = check_output_folder(path)
     if path.exists() and any(path.iterdir()):
@@ -123,7 +105,7 @@ def below(folder: str | Path, name: str) -> Path:
     """The path ``folder/name``, for a name that comes from data.
 
     Raises:
-        HypvisionError: the name leads out of the folder, by itself (``../``) or through a link.
+        HypvisionError: the name leads out of the folder, by ``..`` or through a link.
     """
     path = Path(folder, name)
     try:
@@ -137,16 +119,15 @@ def below(folder: str | Path, name: str) -> Path:
 
 @contextmanager
 def replacing(path: str | Path, durable: bool = False, suffix: str | None = None) -> Iterator[Path]:
-    """A temporary name beside ``path``, for a file that is written inside the block and then moved into place.
+    """Write a file under the temporary name that this gives, and move it to ``path`` at the end of the block.
 
-    Missing folders are made. The temporary name has the suffix of ``path``, by which writers choose their format. If
-    anything is raised inside, the temporary file goes and what ``path`` held before stays. Temporary files that killed
-    processes have left in the folder are removed.
+    Missing folders are made. If anything is raised inside the block, the temporary file is removed and an old file at
+    ``path`` stays. Temporary files that killed processes have left in the folder are removed.
 
     Args:
         path: the file.
-        durable: wait until the disk has the content and the name.
-        suffix: of the temporary name, instead of that of ``path``.
+        durable: return only when the content and the name are on the disk.
+        suffix: of the temporary name; None: that of ``path``, by which many writers choose their format.
 
     >>> with replacing("figures/tree.png") as temporary:
     ...     picture.save(temporary)
@@ -162,21 +143,21 @@ def replacing(path: str | Path, durable: bool = False, suffix: str | None = None
         yield temporary
         if durable:
             _flush(temporary)
-        check_output(path)  # what has come there meanwhile
+        check_output(path)  # again: something may have come there meanwhile
         os.replace(temporary, path)
         if durable and os.name == "posix":
-            with suppress(OSError):  # some network file systems cannot; the content is safe all the same
+            with suppress(OSError):  # some network file systems cannot; the content is on the disk all the same
                 _flush(path.parent)
     except OSError as error:
         raise _not_written(path, error) from error
     finally:
-        with suppress(OSError):  # a disk that has gone: the first error says more
+        with suppress(OSError):  # the disk is gone: the first error says more
             temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def replacing_folder(path: str | Path) -> Iterator[Path]:
-    """As :func:`replacing` for a whole folder; what the folder held before goes when the new one is complete.
+    """As :func:`replacing` for a whole folder; the old one is removed when the new one is complete.
 
     Raises:
         HypvisionError: ``path`` is a file, link or device; the place is not writable, or the disk is full.
@@ -216,7 +197,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def read_json(path: str | Path, unique: bool = False) -> Any:
-    """What a JSON file holds.
+    """The content of a JSON file.
 
     Args:
         path: the file.
@@ -224,7 +205,7 @@ def read_json(path: str | Path, unique: bool = False) -> Any:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no JSON in UTF-8, or has brackets without end.
+        ValueError: it is no JSON in UTF-8, or nested too deeply.
     """
     # Windows editors begin a file with a mark
     return parse_json(Path(path).read_text(encoding="utf-8-sig"), unique)
@@ -240,10 +221,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, unique: bool = False) -> Any:
-    """What a JSON text says; ``unique`` as of :func:`read_json`.
+    """The content of a JSON text; ``unique`` as of :func:`read_json`.
 
     Raises:
-        ValueError: it is no JSON, or has brackets without end.
+        ValueError: it is no JSON, or nested too deeply.
     """
     try:
         return json.loads(text, object_pairs_hook=_once if unique else None)
@@ -252,24 +233,25 @@ def parse_json(text: str | bytes, unique: bool = False) -> Any:
 
 
 def read_lines(path: str | Path, what: str, blank: bool = False) -> list[str]:
-    """The lines of a text file, without the space around them.
+    """The lines of a text file, without leading and trailing spaces.
 
     Args:
         path: the file.
-        what: it is, for the message.
-        blank: keep the empty lines, so that the others can be numbered.
+        what: what the messages call it.
+        blank: keep the empty lines, so that the number of a line is its place in the list.
 
     Raises:
         HypvisionError: it is missing, cannot be read, or is no text in UTF-8.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")  # Windows editors begin a file with a mark
+        text = Path(path).expanduser().read_text(encoding="utf-8-sig")  # Windows editors begin a file with a mark
     except FileNotFoundError as error:
         raise HypvisionError(f"There is no '{path}', {what}.") from error
     except UnicodeDecodeError as error:
         raise HypvisionError(f"'{path}', {what}, is not text in UTF-8 ({error}). Save it as UTF-8.") from error
-    except OSError as error:
-        raise HypvisionError(f"'{path}', {what}, cannot be read: {error.strerror or error}.") from error
+    except (OSError, ValueError, RuntimeError) as error:  # a folder, a NUL in the name, an unknown ~user
+        reason = getattr(error, "strerror", None) or error
+        raise HypvisionError(f"'{path}', {what}, cannot be read: {reason}.") from error
     return [line.strip() for line in text.splitlines() if blank or line.strip()]
 
 
@@ -290,7 +272,7 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def write_table(path: str | Path, rows: Sequence[Mapping[str, Any]], empty: str = "empty") -> None:
-    """Write rows of named values as csv; the one column of a table without rows is called ``empty``.
+    """Write rows of named values as CSV; a table without rows gets one column, called ``empty``.
 
     Raises:
         HypvisionError: as :func:`replacing`.
@@ -300,7 +282,7 @@ def write_table(path: str | Path, rows: Sequence[Mapping[str, Any]], empty: str 
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """What lies at a path, links not followed; None if nothing does."""
+    """The status of a path, not that of a link's target; None if nothing is there."""
     try:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -323,12 +305,12 @@ def _temporary(path: Path, suffix: str | None = None) -> Path:
 
 
 def _cut(text: str) -> str:
-    """The first 80 bytes of a name: with what is added to it, it must not exceed 255."""
+    """The first 80 bytes of a name: the whole temporary name may have 255."""
     return text.encode("utf-8", "surrogateescape")[:80].decode("utf-8", "ignore")
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed processes have left in a folder; looked for once a process and folder."""
+    """Remove the temporary files that killed processes have left in a folder; once a process and folder."""
     folder = folder.resolve()
     if folder in _swept:
         return
@@ -348,10 +330,8 @@ def _is_stale(host: str, process: int, entry: os.DirEntry[str]) -> bool:
     if host == _HOST and os.name == "posix":
         try:
             os.kill(process, 0)
-        except ProcessLookupError:
-            return True
-        except (OSError, OverflowError):
-            return False
+        except (OSError, OverflowError) as error:
+            return isinstance(error, ProcessLookupError)
         return False
     with suppress(OSError):
         return time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_SECONDS

@@ -1,8 +1,8 @@
 """Finding and opening images: one way for every command, data set and function.
 
-An image file is untrusted input. It is opened with an explicit list of formats, whatever its name says (Pillow would
-start a PostScript interpreter for an EPS that is called ``.png``), only if it is a regular file, and only up to
-:data:`MAX_PIXELS`.
+An image file is untrusted input. It is opened only if it is a regular file with at most :data:`MAX_PIXELS` pixels, and
+only as one of :data:`FORMATS`, whatever its name: Pillow would start a PostScript interpreter for an EPS that is called
+``.png``.
 """
 
 from __future__ import annotations
@@ -10,33 +10,18 @@ from __future__ import annotations
 import glob
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from hypvision.errors import HypvisionError
-
-__all__ = [
-    "FORMATS",
-    "MAX_PIXELS",
-    "SUFFIXES",
-    "find_images",
-    "image_kind",
-    "image_size",
-    "images_in",
-    "is_image",
-    "open_image",
-    "output_names",
-    "read_labels",
-    "to_rgb",
-]
+from hypvision.errors import HypvisionError, one_line
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # as Pillow calls them
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-MAX_PIXELS = 178_956_970  # half a GiB as RGB, where Pillow by itself refuses, too
+MAX_PIXELS = 178_956_970  # half a GiB as RGB; Pillow's own limit
 
 _Result = TypeVar("_Result")
 
@@ -45,7 +30,7 @@ _Result = TypeVar("_Result")
 
 
 def is_image(path: Path) -> bool:
-    """Whether a path is a file that is called like an image."""
+    """Whether a path is a file with the ending of an image."""
     return path.suffix.lower() in SUFFIXES and path.is_file()
 
 
@@ -64,8 +49,12 @@ def images_in(folder: str | Path) -> list[Path]:
     return found
 
 
-def find_images(names: Iterable[str | Path]) -> list[Path]:
+def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> list[Path]:
     """The files that paths, folders (their images, without sub-folders) and glob patterns name, each once.
+
+    Args:
+        names: paths and patterns.
+        videos: endings of videos, which are found too; none: only images are.
 
     Raises:
         HypvisionError: one of them names nothing.
@@ -73,15 +62,16 @@ def find_images(names: Iterable[str | Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for name in names:
         try:
-            found.update(dict.fromkeys(_named(Path(name).expanduser(), name)))
+            found.update(dict.fromkeys(_named(Path(name).expanduser(), name, videos)))
         except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a NUL, of an unknown ~user
             raise HypvisionError(f"There is no image '{name}' ({error}). Check the path.") from error
     return list(found)
 
 
-def _named(path: Path, name: str | Path) -> list[Path]:
+def _named(path: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if is_image(file))
+        inside = sorted(path.iterdir())
+        files = [file for file in inside if is_image(file) or (file.suffix.lower() in videos and file.is_file())]
         if not files:
             deeper = next((file for file in path.rglob("*") if is_image(file)), None)
             advice = f"Those below it: '{path}/**/*{deeper.suffix}'" if deeper else "Give another folder or a file"
@@ -90,15 +80,17 @@ def _named(path: Path, name: str | Path) -> list[Path]:
     if path.is_file():
         return [path]
     pattern = str(path)
-    matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
-    files = [Path(match) for match in matches if Path(match).is_file()]
+    matches = map(Path, sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [])
+    files = [match for match in matches if match.is_file()]
     if not files:
-        raise HypvisionError(f"There is no image '{name}'. Check the path.")
+        raise HypvisionError(
+            f"There is no {'video' if path.suffix.lower() in videos else 'image'} '{name}'. Check the path."
+        )
     return files
 
 
 def output_names(paths: Sequence[Path]) -> list[str]:
-    """A name for the results of each image: its own without suffix, and a number where that is taken."""
+    """A name for the results of each image: its own without the ending, and a number if that is taken."""
     names: dict[str, None] = {}
     for path in paths:
         name, number = path.stem, 2
@@ -121,8 +113,8 @@ def open_image(source: str | Path | Image.Image | np.ndarray) -> Image.Image:
         A PIL image of mode RGB, turned as the camera says (EXIF); 16 bits scaled to 8; transparent parts on white.
 
     Raises:
-        HypvisionError: the file is missing, damaged, no image, or so large that it looks like an attack; a number of
-            bits whose black and white are not known; another array.
+        HypvisionError: the file is missing, damaged, no image, or larger than :data:`MAX_PIXELS`; it has 32 bits, whose
+            black and white are not known; or an array of another shape or type.
     """
     if isinstance(source, (str, Path)):
         return _read(source, "image", lambda image: to_rgb(image, f"The image '{source}'"))
@@ -140,8 +132,8 @@ def read_labels(path: str | Path, what: str = "label map", mode: str | None = No
 
     Args:
         path: the file.
-        what: how messages call it.
-        mode: of Pillow, to convert to; None: no conversion.
+        what: what the messages call it.
+        mode: Pillow's mode to convert to; None: no conversion.
 
     Raises:
         HypvisionError: as for the files of :func:`open_image`.
@@ -169,11 +161,11 @@ def image_kind(path: str | Path) -> tuple[str, str]:
 
 def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pixels: bool = True) -> _Result:
     try:
-        if not os.path.isfile(path):  # a pipe would be waited for, a device never ends
+        if not os.path.isfile(path):  # a pipe waits for its writer, a device never ends
             state = "is not a file" if os.path.lexists(path) else "does not exist"
             raise HypvisionError(f"The {what} '{path}' {state}: there is no image to read. Check the path.")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of large images, and of tags that do not matter
+            warnings.simplefilter("ignore")  # about large images, and tags that do not matter
             with Image.open(path, formats=FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,} in all")
@@ -184,17 +176,17 @@ def _read(path: str | Path, what: str, use: Callable[[Image.Image], _Result], pi
         raise
     except PermissionError as error:
         raise HypvisionError(f"The {what} '{path}' cannot be read: {error.strerror}.") from error
-    except Exception as error:  # Pillow's readers raise whatever the bytes make them stumble over
+    except Exception as error:  # damaged bytes make Pillow's readers raise errors of every kind
         kinds = ", ".join(FORMATS)
         empty = " (it is empty)" if os.path.exists(path) and os.path.getsize(path) == 0 else ""
         raise HypvisionError(
             f"The {what} '{path}' cannot be read{empty}: the file is damaged, or none of {kinds} "
-            f"({' '.join(str(error).split()) or type(error).__name__}). Replace it by an intact copy, or leave it out."
+            f"({one_line(error)}). Replace it by an intact copy, or leave it out."
         ) from error
 
 
 def to_rgb(image: Image.Image, name: str = "The image") -> Image.Image:
-    """A PIL image as it is shown, see :func:`open_image`; ``name`` is for the message."""
+    """A PIL image as it is shown, see :func:`open_image`; ``name`` is what the message calls it."""
     image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _eight_bits(image, name)
@@ -207,7 +199,7 @@ def to_rgb(image: Image.Image, name: str = "The image") -> Image.Image:
 
 
 def _eight_bits(image: Image.Image, name: str) -> Image.Image:
-    """Grey of 16 bits, scaled; Pillow's own conversion makes all above 255 white."""
+    """A grey image of 16 bits, scaled to 8; Pillow's own conversion makes every value above 255 white."""
     values = np.array(image)
     if image.mode == "F" or values.min(initial=0) < 0 or values.max(initial=0) > 65535:
         raise HypvisionError(

@@ -1,6 +1,7 @@
-"""What rooms above do for rooms below, by name: entered in ``hypvision/__init__.py``, imported when it is asked for.
+"""Functions that a module needs from a module that it may not import, such as "predictor of segmentation".
 
-So a lower room names no upper one, and who only reads weights needs nothing of mmengine.
+Imports point one way (see ``CONTRIBUTING.md``). :data:`PLUGINS`, filled in ``hypvision/__init__.py``, names a function
+by its role, and :func:`plugin` imports it when it is needed. Who only reads weights needs no mmengine.
 """
 
 from __future__ import annotations
@@ -8,10 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["PLUGINS", "plugin"]
-
 PLUGINS: dict[str, str] = {}
-"""By what it does: ``"module:function"``, or a module that enters itself in tables when it is imported."""
+"""For each role ``"module:function"``, or a module that enters itself in tables when it is imported."""
 
 
 def plugin(role: str) -> Any:

@@ -1,15 +1,13 @@
-"""What ships beside the package: the configs, in a checkout and in a wheel alike."""
+"""The configs that come with the package, in a checkout and in a wheel alike."""
 
 from __future__ import annotations
 
 import fnmatch
 from pathlib import Path
 
-__all__ = ["config_folder", "find_config", "is_config", "shipped_configs"]
-
 
 def config_folder() -> Path:
-    """The folder of the configs: that of the checkout, or the copy in the installed package."""
+    """The folder of the configs: in the checkout, or its copy in the installed package."""
     package = Path(__file__).resolve().parent
     inside = package / "_configs"
     return inside if inside.is_dir() else package.parent / "configs"
@@ -19,7 +17,7 @@ def shipped_configs(pattern: str | None = None) -> dict[str, Path]:
     """The configs that can be trained or tested, by their names without ``.py``.
 
     Args:
-        pattern: part of the name or of that of its folder, or a pattern such as ``"*_cifar10"``; None: all.
+        pattern: a part of FOLDER/NAME, or a glob pattern for its end such as ``"*_cifar10"``; None: all.
     """
     files = sorted(config_folder().glob("*/*.py"))
     found = {path.stem: path for path in files if path.parent.name != "_base_"}
@@ -39,5 +37,5 @@ def find_config(name: str | Path) -> Path | None:
 
 
 def is_config(name: str | Path) -> bool:
-    """Whether a name means a config: a file's, or that of one that ships."""
+    """Whether a name means a config: that of a ``.py`` or ``.json`` file, or of a shipped config."""
     return str(name).endswith((".py", ".json")) or find_config(name) is not None

@@ -1,8 +1,8 @@
-"""Any model on any images: what :func:`hypvision.predict` and the commands that look at images are made of.
+"""Any model on any images: the parts of :func:`hypvision.predict` and of the commands that look at images.
 
 :mod:`~hypvision.inference.sources` reads images, folders, lists and videos; :mod:`~hypvision.inference.predictors`
-makes models ready for them; :mod:`~hypvision.inference.results` is what they find, and
-:mod:`~hypvision.inference.writers` puts it on disk.
+loads models for them; :mod:`~hypvision.inference.results` holds what they find, and
+:mod:`~hypvision.inference.writers` writes it to disk.
 """
 
 from hypvision.inference.predictors import load_predictor

@@ -1,7 +1,7 @@
-"""From a model to what :func:`hypvision.predict` runs: a function of an image, and one of a batch.
+"""What :func:`hypvision.predict` makes of a model: a function that prepares an image, and one that looks at a batch.
 
-A model is named as everywhere: timm's name, weights of the zoo, a release, or the config of a training with its
-checkpoint. What mmengine, mmdet and mmseg add is in :mod:`hypvision.engine.predicting` and in the tasks.
+This module does so for timm's models, CLIP and the zoo. Models that are built from configs of mmengine come from
+:mod:`hypvision.engine.predicting` and from the tasks.
 """
 
 from __future__ import annotations
@@ -9,23 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+import timm
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from torch import Tensor, nn
+from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, resolve_model_data_config
+from torch import Tensor
 
 from hypvision.checkpoints.index import builtin_index
-from hypvision.checkpoints.sources import find, is_address
-from hypvision.checkpoints.timm_models import create_model
-from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.checkpoints.pretrained import record_overlay
+from hypvision.checkpoints.sources import find, is_address, resolve
+from hypvision.errors import HypvisionError, did_you_mean, one_line
 from hypvision.inference.results import Classes, Result
 from hypvision.plugins import plugin
 from hypvision.shipped import find_config, shipped_configs
-from hypvision.zoo.loading import load
+from hypvision.zoo.loading import TimmModel, load, load_trained, timm_model
+from hypvision.zoo.loading import classifier as classifier_of
 
-__all__ = ["Predictor", "Request", "classifier", "load_predictor", "zero_shot"]
+if TYPE_CHECKING:
+    from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,10 @@ class Predictor:
     """A model ready for images.
 
     Attributes:
-        prepare: an image, RGB, to what the model takes; runs in threads.
-        find: a list of these to a result for each.
-        batch: whether several images at a time are faster; detectors and segmenters take images of unequal sizes.
+        prepare: turns an image, RGB, into what the model takes; runs in threads.
+        find: gives a result for each of a list of these.
+        batch: whether the model looks at several images at a time; detectors and segmenters, whose images differ in
+            size, do not.
     """
 
     prepare: Callable[[Image.Image], Any]
@@ -51,8 +56,8 @@ class Request:
         model: see :func:`hypvision.predict`.
         weights: checkpoint file, or an address.
         arguments: of a timm model.
-        classes: of an open-vocabulary model.
-        things: of them those that are counted, for panoptic ones.
+        classes: what an open-vocabulary model looks for.
+        things: those of the classes whose objects a panoptic model counts one by one.
         score: boxes of lower scores are left out.
         device: where to compute.
     """
@@ -72,18 +77,15 @@ def load_predictor(request: Request) -> Predictor:
     Raises:
         HypvisionError: no such model, weights that are missing or do not fit, or options that it does not take.
     """
-    import timm
-
-    import hypvision.models  # noqa: F401 - registers them in timm
-
     name = str(request.model)
     if name.endswith((".py", ".json")) or (not timm.is_model(name) and find_config(name) is not None):
-        return plugin("predictor of a config")(request)
-    if not name.startswith("local-dir:") and (is_address(name) or "/" in name or name in builtin_index().records):
+        return _plugin("a config")(request)
+    local = name.startswith("local-dir:")
+    if not local and (is_address(name) or "/" in name or name in builtin_index().records):
         if request.weights is not None:
             raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
         return _of_the_zoo(request)
-    if not name.startswith("local-dir:") and not timm.is_model(name):
+    if not local and not timm.is_model(name):
         known = [*timm.list_models(), *builtin_index().records, *shipped_configs()]
         raise HypvisionError(
             f"There is no model '{name}'.{did_you_mean(name, known)} Give a name of timm, of `hypvision zoo list`, or "
@@ -91,7 +93,7 @@ def load_predictor(request: Request) -> Predictor:
         )
     _refuse_classes(request)
     if request.weights is not None and not is_address(request.weights):
-        network = load(request.weights, model=name, **request.arguments)
+        network = load_trained(request.weights, name, request.arguments)
     else:
         overlay = {} if request.weights is None else dict(pretrained_cfg_overlay=_overlay(request))
         network = _published(name, {**request.arguments, **overlay})
@@ -99,19 +101,22 @@ def load_predictor(request: Request) -> Predictor:
     return _timm_predictor(network, request.device)
 
 
-def _refuse_new_head(network: nn.Module, request: Request) -> None:
+def _plugin(role: str) -> Callable[..., Predictor]:
+    build: Callable[..., Predictor] = plugin(f"predictor of {role}")
+    return build
+
+
+def _refuse_new_head(network: TimmModel, request: Request) -> None:
     known = network.pretrained_cfg.get("num_classes")
     if known and network.num_classes != known:
         raise HypvisionError(
             f"With num_classes={network.num_classes} '{request.model}' gets a new head, which has learned nothing; its "
-            f"weights tell {known} classes. Leave num_classes out, or give the checkpoint of a training as weights."
+            f"weights know {known} classes. Leave num_classes out, or give the checkpoint of a training as weights."
         )
 
 
 def _overlay(request: Request) -> dict[str, Any]:
-    from hypvision.checkpoints.pretrained import record_overlay
-    from hypvision.checkpoints.sources import resolve
-
+    """The change to timm's config that makes it load the zoo's weights."""
     index, record = find(str(request.weights))
     if record.task != "classification" or record.model != str(request.model).partition(".")[0]:
         raise HypvisionError(
@@ -120,15 +125,14 @@ def _overlay(request: Request) -> dict[str, Any]:
     return record_overlay(record, resolve(record, index))
 
 
-def _published(name: str, arguments: Mapping[str, Any]) -> nn.Module:
+def _published(name: str, arguments: Mapping[str, Any]) -> TimmModel:
     try:
-        return create_model(name, pretrained=True, **arguments).eval()
+        return timm_model(name, pretrained=True, **arguments)
     except HypvisionError:
         raise
     except Exception as error:  # of the download, whose client raises its own errors; or of the arguments
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise HypvisionError(
-            f"The model '{name}' has no weights that can be had ({reason.rstrip('.')}). Give a checkpoint with "
+            f"No weights of the model '{name}' can be loaded ({one_line(error).rstrip('.')}). Give a checkpoint with "
             "--weights FILE, or a name of `hypvision zoo list`."
         ) from error
 
@@ -144,7 +148,7 @@ def _refuse_classes(request: Request) -> None:
 def _of_the_zoo(request: Request) -> Predictor:
     name = str(request.model)
     try:
-        _, record = find(name)
+        index, record = find(name)
     except HypvisionError as error:
         if not name.startswith("hf-hub:"):
             raise
@@ -162,27 +166,23 @@ def _of_the_zoo(request: Request) -> Predictor:
         return zero_shot(model.to(request.device).eval(), request)
     _refuse_classes(request)
     if record.task == "classification":
-        network = load(name, **request.arguments)
+        network = classifier_of(index, record, request.arguments)
         _refuse_new_head(network, request)
         return _timm_predictor(network, request.device, record.classes)
-    return plugin(f"predictor of {record.task}")(load(name, device=request.device), request)
+    return _plugin(record.task)(load(name, device=request.device), request)
 
 
 # What predictors are made of
 
 
-def _timm_predictor(network: nn.Module, device: str, names: Sequence[str] = ()) -> Predictor:
-    from timm.data import create_transform, resolve_model_data_config
-
+def _timm_predictor(network: TimmModel, device: str, names: Sequence[str] = ()) -> Predictor:
     transform = create_transform(**resolve_model_data_config(network))
     names = names or network.pretrained_cfg.get("label_names") or _imagenet(network)
     return classifier(network.to(device).eval(), transform, tuple(names), device)
 
 
-def _imagenet(network: nn.Module) -> list[str]:
-    """ImageNet's words, where the head has its classes; numbers elsewhere."""
-    from timm.data import ImageNetInfo, infer_imagenet_subset
-
+def _imagenet(network: TimmModel) -> list[str]:
+    """ImageNet's class names for a head of ImageNet's classes; numbers for any other."""
     subset = infer_imagenet_subset(network)
     if not subset:
         return [str(i) for i in range(network.num_classes)]
@@ -193,7 +193,14 @@ def _imagenet(network: nn.Module) -> list[str]:
 def classifier(
     logits: Callable[[Tensor], Tensor], transform: Callable[[Image.Image], Tensor], names: Sequence[str], device: str
 ) -> Predictor:
-    """A predictor of classes from a function of images ``(B, C, H, W)`` to logits."""
+    """A predictor of classes.
+
+    Args:
+        logits: a function of images ``(B, C, H, W)``.
+        transform: turns an image, RGB, into ``(C, H, W)``.
+        names: of the classes.
+        device: where to compute.
+    """
 
     def find(images: list[Tensor]) -> list[Classes]:
         scores = logits(torch.stack(images).to(device, non_blocking=True)).float().softmax(-1).cpu().numpy()
@@ -204,8 +211,8 @@ def classifier(
     return Predictor(transform, find)
 
 
-def zero_shot(model: Any, request: Request) -> Predictor:
-    """A predictor of classes by their names, from an :class:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP`.
+def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
+    """A predictor of classes by their names.
 
     Raises:
         HypvisionError: no classes.
@@ -219,8 +226,9 @@ def zero_shot(model: Any, request: Request) -> Predictor:
         raise HypvisionError(f"'{request.model}' compares images with words: give --classes \"cat, dog, ...\".")
 
     def logits(pixels: Tensor) -> Tensor:
-        embedded = encode_image(model.clip, (pixels.float() - model.mean) / model.std, normalize=True)
+        pixels = (pixels.float() - model.get_buffer("mean")) / model.get_buffer("std")
+        embedded = encode_image(model.clip, pixels, normalize=True)
         text = F.normalize(model.encode_classes().float().mean(1), dim=-1)
-        return model.clip.logit_scale.exp() * embedded.float() @ text.T
+        return cast(Tensor, model.clip.logit_scale).exp() * embedded.float() @ text.T
 
     return classifier(logits, view_of(model.clip), model.classes, request.device)

@@ -1,4 +1,4 @@
-"""How far a command is: one live line on a terminal, a plain line now and then elsewhere."""
+"""How far a command has come: one live line on a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-__all__ = ["progress", "stages"]
-
 _Item = TypeVar("_Item")
-_SECONDS = 30.0  # between the lines of an output that is no terminal
+_SECONDS = 30.0  # between two plain lines
 
 
 def progress(items: Iterable[_Item], total: int, unit: str) -> Iterator[_Item]:
     """The items, with a bar on standard error that says how many are done, how fast, and how long it still takes.
 
-    A single item has none, and where standard error is no terminal there is a plain line every half a minute.
+    A single item gets no bar. Where standard error is no terminal, a line every half a minute replaces the bar.
     """
     if sys.stderr.isatty():
         yield from tqdm(items, total=total or None, unit=unit, disable=total == 1, dynamic_ncols=True)
@@ -38,9 +36,9 @@ def progress(items: Iterable[_Item], total: int, unit: str) -> Iterator[_Item]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
-    """A function that says what is being done, for work of a few long steps.
+    """A function to call with the name of each step of a long work.
 
-    On a terminal it is one line, with the time that has gone since the beginning; elsewhere each step has a line.
+    A terminal shows the present step and the time since the beginning in one line; elsewhere each step gets a line.
     """
     if not sys.stderr.isatty():
         yield lambda text: print(f"{text} ...", file=sys.stderr, flush=True)

@@ -1,13 +1,12 @@
-"""What models find in images, each task with its drawing, its annotations as COCO writes them, and its rows of a table.
+"""What models find in images: a class for each task, with its drawing, its COCO annotations and its rows of a table.
 
 Boxes are ``(x1, y1, x2, y2)`` in pixels of the image as it is shown; annotations have COCO's ``[x, y, width, height]``
-and run-length masks; the categories of a file are numbered from 0 in the order of the class names.
+and run-length masks. Classes are numbered from 0 in the order of their names.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,10 +15,9 @@ from PIL import Image, ImageDraw
 
 from hypvision.errors import require
 from hypvision.images import to_rgb
-from hypvision.viz.palette import palette
+from hypvision.viz.overlay import add_legend, draw_boxes, paint, printable
+from hypvision.viz.palette import label_colours
 from hypvision.viz.segmentation import draw_segmentation
-
-__all__ = ["Boxes", "Classes", "Embedding", "Labels", "Result", "Segments"]
 
 _TOP = 5
 _OPACITY = 0.5
@@ -29,8 +27,8 @@ class Result(ABC):
     """What a model found in one image.
 
     Attributes:
-        task: in a word.
-        names: the classes.
+        task: what the model does, in a word.
+        names: of the classes.
     """
 
     task: ClassVar[str]
@@ -38,28 +36,28 @@ class Result(ABC):
 
     @abstractmethod
     def annotations(self) -> list[dict[str, Any]]:
-        """One dict of plain values for each thing found; what the file adds are ``id`` and ``image_id``."""
+        """Each thing found as a dict that JSON can write; the file adds ``id`` and ``image_id``."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """The annotations without masks, one value a column: a box is ``x``, ``y``, ``width`` and ``height``."""
-        rows = []
+        """The annotations for a table: without masks, a box as ``x``, ``y``, ``width`` and ``height``."""
+        found = []
         for item in self.annotations():
-            row = {key: item[key] for key in ("category_id", "name", "score", "area") if key in item}
-            row.update(zip(("x", "y", "width", "height"), item.get("bbox", ())))
-            rows.append(row)
-        return rows
+            row = {key: item[key] for key in item if key in ("category_id", "name", "score", "area")}
+            found.append(row | dict(zip(("x", "y", "width", "height"), item.get("bbox", ()))))
+        return found
 
     @abstractmethod
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image | None:
         """The image, RGB, with what was found painted in; None where there is nothing to paint.
 
         Args:
-            image: the one that was looked at.
-            legend: below the image, where the task has one, whose height depends on what was found.
+            image: the image that the model saw.
+            legend: add the names below the image, for tasks that list them there. The height of the drawing then
+                depends on how much was found; frames of a video need one height.
         """
 
     def label_image(self) -> Image.Image | None:
-        """A map of numbers beside the file, where the task has one."""
+        """A map of numbers to write beside the JSON file; None for tasks without one."""
         return None
 
 
@@ -88,14 +86,7 @@ class Classes(Result):
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
         """The image above a line for each of the best classes."""
         lines = [f"{100 * item['score']:5.1f} %  {item['name']}" for item in self.annotations()]
-        image = to_rgb(image)
-        width = max(image.width, 160)
-        sheet = Image.new("RGB", (width, image.height + 14 * len(lines) + 6), "white")
-        sheet.paste(image, ((width - image.width) // 2, 0))
-        draw = ImageDraw.Draw(sheet)
-        for place, line in enumerate(lines):
-            draw.text((4, image.height + 3 + 14 * place), _latin(line), fill="black")
-        return sheet
+        return add_legend(to_rgb(image), [(line, None) for line in lines], column=max(image.width, 160))
 
 
 @dataclass(frozen=True)
@@ -105,8 +96,8 @@ class Boxes(Result):
     Attributes:
         boxes: float (N, 4), the best first.
         scores: float (N,).
-        labels: int (N,).
-        masks: bool (N, H, W); None of a detector without.
+        labels: int (N,), classes.
+        masks: bool (N, H, W); None of a detector without masks.
     """
 
     task = "detection"
@@ -120,31 +111,23 @@ class Boxes(Result):
         """One a box, as COCO's files of instances have them, with ``score``."""
         found = []
         for i, (x1, y1, x2, y2) in enumerate(self.boxes.tolist()):
-            label, size = int(self.labels[i]), (x2 - x1, y2 - y1)
-            item = dict(
-                category_id=label, name=self.names[label], score=_rounded(self.scores[i]),
-                bbox=[_rounded(value, 2) for value in (x1, y1, *size)], area=_rounded(size[0] * size[1], 2), iscrowd=0,
-            )  # fmt: skip
+            item = _entry(int(self.labels[i]), self.names)
+            item.update(score=_rounded(self.scores[i]), area=_rounded((x2 - x1) * (y2 - y1), 2))
             if self.masks is not None:
-                item.update(segmentation=_run_lengths(self.masks[i]), area=int(self.masks[i].sum()))
+                item.update(_coded(self.masks[i]))
+            item["bbox"] = [_rounded(value, 2) for value in (x1, y1, x2 - x1, y2 - y1)]
             found.append(item)
         return found
 
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
-        """Boxes with names and scores, above their masks."""
-        colours = _colours(len(self.names))
-        pixels = np.array(to_rgb(image))
-        for i in range(len(self.boxes) if self.masks is not None else 0):
-            inside = self.masks[i]
-            pixels[inside] = (1 - _OPACITY) * pixels[inside] + _OPACITY * colours[self.labels[i]]
-        painted = Image.fromarray(pixels)
-        draw = ImageDraw.Draw(painted)
-        for box, score, label in reversed(list(zip(self.boxes, self.scores, self.labels))):  # the best lies on top
-            colour = tuple(colours[label].tolist())
-            x, y, *_ = corners = [float(value) for value in box]
-            draw.rectangle([*corners[:2], max(corners[0], corners[2]), max(corners[1], corners[3])], outline=colour)
-            _label(draw, (x, y), f"{self.names[label]} {score:.2f}", colour)
-        return painted
+        """Boxes with names and scores, above their masks; where masks overlap, the better one is seen."""
+        colours = label_colours(len(self.names))[self.labels]
+        image = to_rgb(image)
+        if self.masks is not None and len(self.masks):
+            owner = np.where(self.masks.any(0), self.masks.argmax(0), -1)
+            image = paint(image, owner, colours, _OPACITY)
+        texts = [f"{self.names[label]} {score:.2f}" for label, score in zip(self.labels, self.scores)]
+        return draw_boxes(image, self.boxes, texts, colours)
 
 
 @dataclass(frozen=True)
@@ -161,11 +144,8 @@ class Labels(Result):
 
     def annotations(self) -> list[dict[str, Any]]:
         """One a class that occurs, as COCO's files of stuff have them."""
-        return [
-            _region(self.labels == number, int(number), self.names)
-            for number in np.unique(self.labels)
-            if number < len(self.names)
-        ]
+        present = [number for number in np.unique(self.labels).tolist() if number < len(self.names)]
+        return [_entry(number, self.names) | _coded(self.labels == number) for number in present]
 
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
         """The classes painted in, and a legend."""
@@ -193,22 +173,23 @@ class Segments(Result):
     def annotations(self) -> list[dict[str, Any]]:
         """One a segment; ``segment`` is its number in the map."""
         return [
-            dict(_region(self.segments == number, int(label), self.names), segment=number)
+            _entry(label, self.names) | _coded(self.segments == number) | dict(segment=number)
             for number, label in enumerate(self.labels.tolist(), 1)
         ]
 
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
-        """Each segment in a colour of its own, with its name."""
-        colours = np.concatenate([np.zeros((1, 3), np.uint8), _colours(len(self.labels))])
-        pixels, inside = np.array(to_rgb(image)), self.segments > 0
-        pixels[inside] = (1 - _OPACITY) * pixels[inside] + _OPACITY * colours[self.segments[inside]]
-        painted = Image.fromarray(pixels)
+        """Each segment in a colour of its own, with its name: in the legend, or else on the segment."""
+        colours = label_colours(len(self.labels))
+        painted = paint(image, self.segments - 1, colours, _OPACITY)
+        names = [self.names[label] for label in self.labels]
+        if legend:
+            return add_legend(painted, [(name[:17], colour) for name, colour in zip(names, colours)])
         draw = ImageDraw.Draw(painted)
-        for number, label in enumerate(self.labels.tolist(), 1):
+        for number, name in enumerate(names, 1):
             rows, columns = np.nonzero(self.segments == number)
             if len(rows):
-                place = (float(np.median(columns)), float(np.median(rows)))
-                _label(draw, place, self.names[label], tuple(colours[number].tolist()))
+                middle = (float(np.median(columns)), float(np.median(rows)))
+                draw.text(middle, printable(name), fill="white", anchor="mm", stroke_width=1, stroke_fill="black")
         return painted
 
     def label_image(self) -> Image.Image:
@@ -238,39 +219,22 @@ class Embedding(Result):
         return [{f"e{i}": float(value) for i, value in enumerate(self.vector)}]
 
     def draw(self, image: Image.Image, legend: bool = True) -> None:
-        """An embedding of one image is no image."""
+        """None: the point of one image alone shows nothing."""
 
 
 def _rounded(value: float, digits: int = 5) -> float:
     return round(float(value), digits)
 
 
-def _colours(count: int) -> np.ndarray:
-    return np.array(palette(count + 1)[1:], dtype=np.uint8).reshape(-1, 3)
+def _entry(label: int, names: tuple[str, ...]) -> dict[str, Any]:
+    return dict(category_id=label, name=names[label], iscrowd=0)
 
 
-def _region(mask: np.ndarray, label: int, names: Sequence[str]) -> dict[str, Any]:
-    rows, columns = np.nonzero(mask)
-    box = (columns.min(), rows.min(), np.ptp(columns) + 1, np.ptp(rows) + 1)
+def _coded(mask: np.ndarray) -> dict[str, Any]:
+    """COCO's area, box and compressed run lengths of a mask (H, W)."""
+    coco = require("pycocotools.mask", "mm")
+    code = coco.encode(np.asfortranarray(mask, dtype=np.uint8))
     return dict(
-        category_id=label, name=names[label], area=len(rows), bbox=[int(value) for value in box],
-        segmentation=_run_lengths(mask), iscrowd=0,
+        area=int(coco.area(code)), bbox=[int(value) for value in coco.toBbox(code)],
+        segmentation=dict(size=[int(side) for side in code["size"]], counts=code["counts"].decode("ascii")),
     )  # fmt: skip
-
-
-def _run_lengths(mask: np.ndarray) -> dict[str, Any]:
-    """COCO's compressed run-length code of a mask (H, W)."""
-    code = require("pycocotools.mask", "mm").encode(np.asfortranarray(mask, dtype=np.uint8))
-    return dict(size=[int(side) for side in code["size"]], counts=code["counts"].decode("ascii"))
-
-
-def _latin(text: str) -> str:
-    """What Pillow's own font can write."""
-    return text.encode("latin-1", "replace").decode("latin-1")
-
-
-def _label(draw: ImageDraw.ImageDraw, corner: tuple[float, float], text: str, colour: tuple[int, ...]) -> None:
-    text = _latin(text)
-    box = draw.textbbox(corner, text)
-    draw.rectangle(box, fill=colour)
-    draw.text(corner, text, fill="black" if sum(colour) > 384 else "white")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from PIL import Image
+from typing_extensions import TypeVar
 
 from hypvision.errors import HypvisionError
 from hypvision.inference.predictors import Predictor, Request, load_predictor
 from hypvision.inference.results import Result
-from hypvision.inference.sources import Frame, Sources, find_sources, in_advance
+from hypvision.inference.sources import Frame, Source, Sources, find_sources, in_advance
 from hypvision.inference.writers import Prediction
 
-__all__ = ["predict", "results"]
+_R = TypeVar("_R", bound=Result, default=Result)
 
 
 def results(
@@ -26,7 +27,8 @@ def results(
     Args:
         predictor, sources: the model and its images.
         batch: images at a time.
-        failed: what is wrong with an image that cannot be read goes here, and the image is left out; None: it raises.
+        failed: a list to which the message of each image that cannot be read is added; the image is left out. None:
+            such an image raises.
 
     Raises:
         HypvisionError: an image or a video that cannot be read.
@@ -43,28 +45,25 @@ def results(
             return None
         return image, predictor.prepare(image)
 
+    def find(waiting: list[tuple[Frame, Image.Image, Any]]) -> Iterator[tuple[Frame, Image.Image, Result]]:
+        with torch.inference_mode():
+            found = predictor.find([prepared for _, _, prepared in waiting])
+        for (frame, image, _), result in zip(waiting, found):
+            yield frame, image, result
+
     waiting: list[tuple[Frame, Image.Image, Any]] = []
-    for frame, found in in_advance(read, sources, ahead=2 * count):
-        if found is None:
-            continue
-        waiting.append((frame, *found))
+    for frame, ready in in_advance(read, sources, ahead=2 * count):
+        if ready is not None:
+            waiting.append((frame, *ready))
         if len(waiting) == count:
-            yield from _found(predictor, waiting)
+            yield from find(waiting)
             waiting = []
     if waiting:
-        yield from _found(predictor, waiting)
-
-
-def _found(
-    predictor: Predictor, waiting: Sequence[tuple[Frame, Image.Image, Any]]
-) -> list[tuple[Frame, Image.Image, Result]]:
-    with torch.inference_mode():
-        found = predictor.find([prepared for _, _, prepared in waiting])
-    return [(frame, image, result) for (frame, image, _), result in zip(waiting, found)]
+        yield from find(waiting)
 
 
 def predict(
-    source: Any,
+    source: Source | Sequence[Source],
     model: str | Path | Predictor,
     weights: str | Path | None = None,
     *,
@@ -74,8 +73,9 @@ def predict(
     every: int = 1,
     batch: int = 8,
     device: str = "cpu",
+    expect: type[_R] | None = None,
     **arguments: Any,
-) -> list[Prediction]:
+) -> list[Prediction[_R]]:
     """What a model finds in images: classes, boxes, masks, label maps, segments or embeddings.
 
     Args:
@@ -87,26 +87,35 @@ def predict(
         weights: the checkpoint of the training; without, a timm model has its published weights.
         classes: what an open-vocabulary model looks for: names, or anything that
             :func:`hypvision.clip.classes.load_classes` takes.
-        things: of them those whose objects a panoptic model counts; None: all.
+        things: those of the classes whose objects a panoptic model counts one by one; None: all.
         score: leave out boxes of lower scores.
-        every: take each so-many-th frame of a video.
+        every: take every so-many-th frame of a video.
         batch: images at a time, of a classifier.
         device: where to compute.
+        expect: the kind of result that the model must give, e.g. :class:`~hypvision.inference.Boxes`; a type checker
+            then knows what ``result`` has. None: any kind.
         **arguments: of the timm model, as ``model.backbone`` of a config has them.
 
     Returns:
         One :class:`~hypvision.inference.Prediction` an image, in their order.
 
     Raises:
-        HypvisionError: no such source or model, weights that do not fit, an image that cannot be read.
+        HypvisionError: no such source or model, weights that do not fit, an image that cannot be read, or a model that
+            gives another kind of result than expected.
 
-    >>> [found] = hypvision.predict("shapes.jpg", "mask-rcnn_hcformer_nano.shapes")
+    >>> [found] = hypvision.predict("shapes.jpg", "mask-rcnn_hcformer_nano.shapes", expect=Boxes)
     >>> found.result.draw(Image.open("shapes.jpg")).show()
     """
     sources = find_sources(source, every)
+    kind = cast(type[_R], expect or Result)
     if not isinstance(model, Predictor):
         model = load_predictor(Request(model, weights, arguments, classes, things, score, device))
-    return [
-        Prediction(frame.file, frame.number, image.size, result)
-        for frame, image, result in results(model, sources, batch)
-    ]
+    found = []
+    for frame, image, result in results(model, sources, batch):
+        if not isinstance(result, kind):
+            raise HypvisionError(
+                f"The model gives {type(result).__name__} ({result.task}), not {kind.__name__}. Give another model, or "
+                f"expect={type(result).__name__}."
+            )
+        found.append(Prediction(frame.file, frame.number, image.size, result))
+    return found

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from PIL import Image
 
 from hypvision.errors import HypvisionError
+from hypvision.files import read_lines
 from hypvision.images import find_images, open_image, output_names
-from hypvision.viz.video import frame_count, read_frames, separate_videos
+from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 
-__all__ = ["Frame", "Sources", "find_sources", "in_advance"]
+Source: TypeAlias = str | Path | Image.Image | np.ndarray
+"""The name of images, or one in memory."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -26,7 +29,7 @@ class Frame(NamedTuple):
 
     Attributes:
         file: where it is from; ``"image"`` of one that is in memory.
-        name: what results are called.
+        name: what its results are called.
         number: of a frame in its video, from 0; None of an image.
         source: path of the image, or the image itself.
     """
@@ -45,13 +48,14 @@ class Frame(NamedTuple):
         return open_image(self.source)
 
 
-class Sources(NamedTuple):
+@dataclass(frozen=True)
+class Sources:
     """Everything that was named, each once.
 
     Attributes:
         images: files, or images in memory.
         videos: files.
-        every: take each so-many-th frame of a video.
+        every: take every so-many-th frame of a video.
     """
 
     images: tuple[Path | Image.Image | np.ndarray, ...]
@@ -81,52 +85,47 @@ class Sources(NamedTuple):
                 yield Frame(str(video), name, number, pixels)
 
 
-def find_sources(given: Any, every: int = 1) -> Sources:
+def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
     """The images and videos that names mean.
 
     Args:
-        given: a path of an image, a folder, a glob pattern, a list (``.txt``, a path a line, relative to the list; not
-            lines that begin with ``#``), a video; an image itself (PIL, or RGB uint8 (H, W, 3)); or several of these.
-        every: take each so-many-th frame of a video.
+        given: the path of an image, folder, video or list, or a glob pattern; an image itself (PIL, or RGB uint8
+            (H, W, 3)); or several of these. A list is a ``.txt`` file with a path a line, relative to the list; lines
+            that begin with ``#`` do not count.
+        every: take every so-many-th frame of a video.
 
     Raises:
         HypvisionError: one of them names nothing.
     """
     if isinstance(given, (str, Path, Image.Image, np.ndarray)):
         given = [given]
-    held = [item for item in given if not isinstance(item, (str, Path))]
-    names, videos = separate_videos([str(name) for name in _listed(given)])
-    images = find_images(names)
-    if not (held or images or videos):
+    names: list[str | Path] = []
+    in_memory: list[Image.Image | np.ndarray] = []
+    for item in given:
+        if isinstance(item, (str, Path)):
+            names += _listed(item) if Path(item).suffix.lower() == ".txt" else [item]
+        else:
+            in_memory.append(item)
+    files = find_images(names, VIDEO_SUFFIXES)
+    images = [file for file in files if file.suffix.lower() not in VIDEO_SUFFIXES]
+    videos = [file for file in files if file.suffix.lower() in VIDEO_SUFFIXES]
+    if not (images or videos or in_memory):
         raise HypvisionError("No image is given. Give a path of an image, folder, list or video, or a pattern.")
-    return Sources((*images, *held), tuple(videos), every)
+    return Sources((*images, *in_memory), tuple(videos), every)
 
 
-def _listed(given: Sequence[Any]) -> Iterator[str | Path]:
-    for name in given:
-        if not isinstance(name, (str, Path)):
-            continue
-        path = Path(name)
-        if path.suffix.lower() != ".txt":
-            yield name
-            continue
-        try:
-            lines = path.expanduser().read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError, RuntimeError) as error:
-            raise HypvisionError(
-                f"The list '{name}' cannot be read ({error}). Give a text file in UTF-8 with the path of an image in "
-                "each line."
-            ) from error
-        paths = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-        if not paths:
-            raise HypvisionError(f"The list '{name}' names no images. Write the path of an image in each line.")
-        yield from (path.expanduser().parent / line for line in paths)
+def _listed(name: str | Path) -> list[Path]:
+    """The paths in a list."""
+    lines = [line for line in read_lines(name, "the list of images") if not line.startswith("#")]
+    if not lines:
+        raise HypvisionError(f"The list '{name}' names no images. Write the path of an image in each line.")
+    return [Path(name).expanduser().parent / line for line in lines]
 
 
 def in_advance(
     function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int = 2, ahead: int = 16
 ) -> Iterator[tuple[_Item, _Result]]:
-    """Each item with what a function makes of it, computed by threads while the caller works on those before."""
+    """Each item with what a function makes of it; threads compute up to ``ahead`` results before they are asked for."""
     waiting: deque[tuple[_Item, Future[_Result]]] = deque()
     pool = ThreadPoolExecutor(workers)
     try:

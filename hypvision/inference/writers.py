@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Generic
 
 from PIL import Image
+from typing_extensions import NamedTuple, Self, TypeVar
 
 from hypvision.errors import HypvisionError
 from hypvision.files import below, write_json, write_table
@@ -17,13 +18,13 @@ from hypvision.inference.sources import Frame
 from hypvision.viz.sheet import save_image
 from hypvision.viz.video import frame_rate, writing_video
 
-__all__ = ["KINDS", "Prediction", "Writer"]
-
 KINDS = ("json", "csv", "overlay", "labels")
 JSON, CSV = "predictions.json", "predictions.csv"
 
+_R = TypeVar("_R", bound=Result, default=Result, covariant=True)
 
-class Prediction(NamedTuple):
+
+class Prediction(NamedTuple, Generic[_R]):
     """What was found in an image.
 
     Attributes:
@@ -36,20 +37,20 @@ class Prediction(NamedTuple):
     file: str
     frame: int | None
     size: tuple[int, int]
-    result: Result
+    result: _R
 
 
 class Writer:
-    """Writes results into a folder; the files of all images (JSON, CSV) at the end, if nothing was raised.
+    """Writes results into a folder; the files of all images (JSON, CSV) at the end, unless an error was raised.
 
     Args:
         folder: where; made if missing.
         kinds: some of :data:`KINDS`. ``json``: ``predictions.json`` with ``images``, ``categories`` and
             ``annotations`` as COCO has them. ``csv``: ``predictions.csv``, a row for each thing found. ``overlay``:
             ``NAME_overlay.png``, or ``.mp4`` of a video. ``labels``: ``NAME_labels.png`` of segmented images:
-            class numbers, or COCO's panoptic segment numbers; those of videos are in the JSON file alone.
+            class numbers, or COCO's panoptic segment numbers; of frames of videos the JSON file alone has them.
         info: goes into the JSON file.
-        every: a video is written at so many times less frames a second.
+        every: the frames are every so-many-th of their video, which is then written with fewer frames a second.
 
     Raises:
         HypvisionError: an unknown kind.
@@ -64,66 +65,57 @@ class Writer:
         self.written: dict[Path, None] = {}
         self._file: dict[str, Any] = dict(info=dict(info or {}), images=[], categories=[], annotations=[])
         self._rows: list[dict[str, Any]] = []
-        self._video = ExitStack()
-        self._append, self._name = None, None
+        self._video = ExitStack()  # closes the video that is being written
+        self._append: Callable[[Image.Image], None] | None = None
+        self._name = ""  # of that video
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> Self:
         return self
 
     def add(self, frame: Frame, image: Image.Image, result: Result) -> None:
-        """Write what was found in an image, or keep it for the files of all."""
+        """Write the files of one image, and note what was found for the files of all images."""
         number = len(self._file["images"])
-        labels = result.label_image() if "labels" in self.kinds and frame.number is None else None
         about = dict(id=number, file_name=frame.file, width=image.width, height=image.height)
-        about.update({} if frame.number is None else dict(frame=frame.number))
-        self._file["images"].append(about)
+        self._file["images"].append(about if frame.number is None else about | dict(frame=frame.number))
         if not self._file["categories"]:
             self._file["categories"] = [dict(id=i, name=name) for i, name in enumerate(result.names)]
         if "json" in self.kinds:
             for item in result.annotations():
                 self._file["annotations"].append(dict(id=len(self._file["annotations"]), image_id=number, **item))
         if "csv" in self.kinds:
-            self._rows += [
-                {"file": frame.file, "frame": "" if frame.number is None else frame.number, **row}
-                for row in result.rows()
-            ]
-        if labels is not None:
-            self._keep(save_image(labels, below(self.folder, f"{frame.name}_labels.png")))
+            source = dict(file=frame.file, frame="" if frame.number is None else frame.number)
+            self._rows += [source | row for row in result.rows()]
+        if "labels" in self.kinds and frame.number is None:
+            self._write(result.label_image(), f"{frame.name}_labels.png")
         if "overlay" in self.kinds:
-            self._overlay(frame, image, result)
+            drawing = result.draw(image, legend=frame.number is None)
+            if frame.number is None:
+                self._write(drawing, f"{frame.name}_overlay.png")
+            elif drawing is not None:
+                self._write_frame(drawing, frame)
 
-    def _overlay(self, frame: Frame, image: Image.Image, result: Result) -> None:
-        drawing = result.draw(image, legend=frame.number is None)
-        if drawing is None:
-            return
-        if frame.number is None:
-            self._keep(save_image(drawing, below(self.folder, f"{frame.name}_overlay.png")))
-            return
-        if frame.name != self._name:
-            self._end_video()
+    def _write(self, image: Image.Image | None, name: str) -> None:
+        if image is not None:
+            self.written[save_image(image, below(self.folder, name))] = None
+
+    def _write_frame(self, drawing: Image.Image, frame: Frame) -> None:
+        if self._append is None or frame.name != self._name:
+            self._video.close()
             target = below(self.folder, f"{frame.name}_overlay.mp4")
             rate = frame_rate(Path(frame.file)) / self.every
             self._name, self._append = frame.name, self._video.enter_context(writing_video(target, rate))
             self.written[target] = None
         self._append(drawing)
 
-    def _keep(self, path: Path) -> None:
-        self.written[path] = None
-
-    def _end_video(self) -> None:
-        self._video.close()
-        self._video = ExitStack()
-
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._video.__exit__(error_type, error, trace)
         if error_type is not None:
-            self._video.__exit__(error_type, error, trace)
             return
-        self._end_video()
         if "json" in self.kinds:
             write_json(self.folder / JSON, self._file, indent=None)
-            self._keep(self.folder / JSON)
+            self.written[self.folder / JSON] = None
         if "csv" in self.kinds:
             write_table(self.folder / CSV, self._rows, empty="file")
-            self._keep(self.folder / CSV)
+            self.written[self.folder / CSV] = None

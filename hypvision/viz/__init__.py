@@ -21,7 +21,6 @@ from hypvision.viz.segmentation import draw_segmentation
 __all__ = [
     "cluster_map",
     "confidence_map",
-    "confidence_map",
     "containment",
     "draw_cluster_maps",
     "draw_disk",

@@ -1,21 +1,20 @@
 """Numbers for how sharply a clustering backbone assigns, and whether its clusters are parts of things.
 
-They read the :class:`~hypvision.nn.ClusterAssignment` that a method ``forward_assignments`` gives (see
-:mod:`hypvision.viz.clusters`, which draws the same). ``tools/hcformer_diagnosis.py`` prints them for a trained model.
+:mod:`hypvision.viz.clusters` draws the same assignments; ``tools/hcformer_diagnosis.py`` prints these numbers for a
+trained model.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hypvision.viz.clusters import cluster_map
-
-__all__ = ["Sharpness", "cluster_purity", "grid_labels", "purity", "sharpness"]
+from hypvision.nn import ClusterAssignment
+from hypvision.viz.clusters import cluster_map, enlarge
 
 
 class Sharpness(NamedTuple):
@@ -75,9 +74,10 @@ def purity(labels: np.ndarray, classes: np.ndarray, ignore: int = 255) -> float:
 
 
 def grid_labels(window_index: Tensor, prop: int) -> np.ndarray:
-    """What clusters are compared with: every window ``(H, W)`` cut into ``prop x prop`` cells of nearly equal size."""
+    """A grid to compare clusters with: each window of a map ``(H, W)`` cut into ``prop x prop`` nearly equal cells."""
     rows, columns = (_cells(index, prop) for index in (window_index[:, 0], window_index[0, :]))
-    return window_index.cpu().numpy() * prop**2 + rows[:, None] * prop + columns
+    cells: np.ndarray = window_index.cpu().numpy() * prop**2 + rows[:, None] * prop + columns
+    return cells
 
 
 def _cells(index: Tensor, prop: int) -> np.ndarray:
@@ -86,18 +86,19 @@ def _cells(index: Tensor, prop: int) -> np.ndarray:
     return np.concatenate([np.arange(n) * prop // n for n in lengths.tolist()])
 
 
-def cluster_purity(assignment: Any, classes: np.ndarray, index: int = 0, ignore: int = 255) -> tuple[float, float]:
-    """Purity of the arg-max clusters of the patch level, the mean over heads, and that of equally many grid cells.
+def cluster_purity(
+    assignment: ClusterAssignment, classes: np.ndarray, index: int = 0, ignore: int = 255
+) -> tuple[float, float]:
+    """Purity of the arg-max clusters of the patch level (mean over heads), and that of as many cells of a grid.
 
     Args:
-        assignment: a :class:`~hypvision.nn.ClusterAssignment`.
+        assignment: of a block.
         classes: class of each pixel of the image ``(H', W')``; maps are enlarged to it by repeating.
         index: which image of the batch.
         ignore: class that does not count.
     """
     heads, prop = assignment.patch.shape[1], math.isqrt(assignment.patch.shape[2])
-    size = classes.shape
-    found = [purity(cluster_map(assignment, head, size=size, index=index), classes, ignore) for head in range(heads)]
-    rows, columns = (np.arange(new) * old // new for new, old in zip(size, assignment.window_index.shape))
-    cells = grid_labels(assignment.window_index, prop)[rows[:, None], columns]
+    maps = (enlarge(cluster_map(assignment, head, index=index), classes.shape) for head in range(heads))
+    found = [purity(labels, classes, ignore) for labels in maps]
+    cells = enlarge(grid_labels(assignment.window_index, prop), classes.shape)
     return float(np.mean(found)), purity(cells, classes, ignore)

@@ -1,13 +1,13 @@
 """What a clustering backbone groups together, drawn over the image.
 
-A backbone with a method ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) tells the soft
-assignments of each of its blocks. Two views of them, as in "Hyperbolic Hierarchical Clustering for Visual
-Representation Learning" (Wei et al., ECCV 2026):
+A backbone with a method ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) gives the soft
+assignments of pixels to centres in each of its blocks. There are two views of them, as in "Hyperbolic Hierarchical
+Clustering for Visual Representation Learning" (Wei et al., ECCV 2026):
 
 - :func:`draw_cluster_maps`: each pixel in the colour of its arg-max centre, for a block, a head and a level (patch:
   Euclidean, inside a window; window: hyperbolic, over the whole map);
-- :func:`merge_regions`: the assignments followed from the finest stage to the coarsest, and the clusters found there
-  merged into k regions.
+- :func:`merge_regions`: the clusters of the finest stage, joined as the coarser stages join them, and then merged into
+  k regions.
 
 Stages, blocks and heads are counted from 0, as in the names of the modules (``stages.2.blocks.5``).
 """
@@ -15,30 +15,23 @@ Stages, blocks and heads are counted from 0, as in the names of the modules (``s
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw
+from timm.data import resolve_data_config
 from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 from hypvision.images import to_rgb
-from hypvision.viz.palette import palette
-
-__all__ = [
-    "cluster_map",
-    "confidence_map",
-    "draw_cluster_maps",
-    "draw_regions",
-    "explain_image",
-    "kmeans",
-    "merge_clusters",
-    "merge_regions",
-    "prepare_image",
-]
+from hypvision.models.hcformer import StageAssignments
+from hypvision.nn import ClusterAssignment
+from hypvision.viz.overlay import paint
+from hypvision.viz.palette import label_colours
 
 LEVELS = ("patch", "window")
 STRIDE = 32  # sides of an image are rounded to multiples of it
@@ -51,16 +44,27 @@ NEARLY_UNIFORM = 0.1  # mean confidence of a row of maps
 _logger = logging.getLogger(__name__)
 
 
+@runtime_checkable
+class ClusteringModel(Protocol):
+    """A model whose clusters can be drawn."""
+
+    def forward_assignments(self, x: Tensor, /) -> list[StageAssignments]:
+        """The soft assignments of every block."""
+
+    def forward_features(self, x: Tensor, /) -> Tensor:
+        """The final feature map ``(B, C, h, w)``."""
+
+
 # Label maps
 
 
 def cluster_map(
-    assignment: Any, head: int, level: str = "patch", size: tuple[int, int] | None = None, index: int = 0
+    assignment: ClusterAssignment, head: int, level: str = "patch", size: tuple[int, int] | None = None, index: int = 0
 ) -> np.ndarray:
     """The arg-max centre of every pixel.
 
     Args:
-        assignment: a :class:`~hypvision.nn.ClusterAssignment`, with M centres in a window and K over the map.
+        assignment: of a block, with M centres in a window and K over the map.
         head: which head.
         level: ``"patch"``: labels are ``window * M + centre``, unique over the map; ``"window"``: each pixel has the
             label, 0 to K - 1, of the window that it lies in.
@@ -71,46 +75,51 @@ def cluster_map(
         Labels ``(H, W)``, int64.
 
     Raises:
-        ValueError: unknown level, a head that is not there, or the window level of a block without one.
+        ValueError: an unknown level, a head that does not exist, or the window level of a block without one.
     """
-    if level not in LEVELS:
-        raise ValueError(f"level must be 'patch' or 'window', got {level!r}.")
-    heads = assignment.patch.shape[1]
-    if not 0 <= head < heads:
-        raise ValueError(f"head must be between 0 and {heads - 1}, got {head}.")
+    weights = _weights(assignment, head, level, index)
     if level == "patch":
-        centers = assignment.patch.shape[2]
-        labels = assignment.window_index * centers + assignment.patch[index, head].argmax(0)
+        labels = assignment.window_index * len(weights) + weights.argmax(0)
     else:
-        if assignment.window is None:
-            raise ValueError("This block has no window level.")
-        labels = assignment.window[index, head].argmax(0).flatten()[assignment.window_index]
-    return _resize(labels.cpu().numpy().astype(np.int64), size)
+        labels = weights.argmax(0).flatten()[assignment.window_index]
+    return enlarge(labels.cpu().numpy().astype(np.int64), size)
 
 
 def confidence_map(
-    assignment: Any, head: int, level: str = "patch", size: tuple[int, int] | None = None, index: int = 0
+    assignment: ClusterAssignment, head: int, level: str = "patch", size: tuple[int, int] | None = None, index: int = 0
 ) -> np.ndarray:
     """How far each pixel is from an even share among its centres: 0 uniform, 1 hard, ``(H, W)``.
 
     Of the largest weight w among M centres it is ``(w - 1/M) / (1 - 1/M)``; 0 where there is a single centre. Arguments
     and errors as for :func:`cluster_map`.
     """
-    cluster_map(assignment, head, level, index=index)  # its errors
-    weights = (assignment.patch if level == "patch" else assignment.window)[index, head].detach().double()
+    weights = _weights(assignment, head, level, index).double()
     count = len(weights)
-    found = (weights.amax(0) - 1 / count) / (1 - 1 / count) if count > 1 else torch.zeros(weights.shape[1:])
+    found = (weights.amax(0) - 1 / count) / (1 - 1 / count) if count > 1 else torch.zeros_like(weights[0])
     if level == "window":
         found = found.flatten()[assignment.window_index]
-    return _resize(found.cpu().numpy(), size)
+    return enlarge(found.cpu().numpy(), size)
 
 
-def _resize(labels: np.ndarray, size: tuple[int, int] | None) -> np.ndarray:
-    """Nearest neighbour: pixel y of n takes pixel floor(y m / n) of the m there are."""
+def _weights(assignment: ClusterAssignment, head: int, level: str, index: int) -> Tensor:
+    """The soft assignments of one head to its centres: ``(M, H, W)``, or ``(K, fold, fold)`` of the window level."""
+    if level not in LEVELS:
+        raise ValueError(f"level must be 'patch' or 'window', got {level!r}.")
+    weights = assignment.patch if level == "patch" else assignment.window
+    if weights is None:
+        raise ValueError("This block has no window level.")
+    if not 0 <= head < weights.shape[1]:
+        raise ValueError(f"head must be between 0 and {weights.shape[1] - 1}, got {head}.")
+    return weights[index, head].detach()
+
+
+def enlarge(labels: np.ndarray, size: Sequence[int] | None) -> np.ndarray:
+    """A map at another (height, width) by nearest neighbours: of m rows, row y of the n new ones is floor(y m / n)."""
     if size is None:
         return labels
     rows, columns = (np.arange(new) * old // new for new, old in zip(size, labels.shape))
-    return labels[rows[:, None], columns]
+    enlarged: np.ndarray = labels[rows[:, None], columns]
+    return enlarged
 
 
 def kmeans(
@@ -164,7 +173,7 @@ def kmeans(
 
 
 def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist") ** 2
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 def _spread_start(points: Tensor, mass: Tensor, k: int, generator: torch.Generator) -> Tensor:
@@ -177,10 +186,10 @@ def _spread_start(points: Tensor, mass: Tensor, k: int, generator: torch.Generat
     return points[chosen]
 
 
-def _follow(assignments: Sequence[Any], head: int, index: int) -> list[np.ndarray]:
-    """The clusters of the finest map, and what becomes of them at each coarser one: labels 0, 1, ... ``(H, W)`` each.
+def _follow(assignments: Sequence[ClusterAssignment], head: int, index: int) -> list[np.ndarray]:
+    """The clusters of the finest map, and those that they form at each coarser one: labels 0, 1, ... ``(H, W)`` each.
 
-    A cluster goes as a whole to the coarser centre that its pixels, taken together, are assigned to most.
+    A cluster goes as a whole to the coarser centre with the largest sum of assignments of its pixels.
     """
     shape = assignments[0].window_index.shape
     labels = np.unique(cluster_map(assignments[0], head, index=index), return_inverse=True)[1].reshape(shape)
@@ -200,23 +209,23 @@ def _follow(assignments: Sequence[Any], head: int, index: int) -> list[np.ndarra
 
 
 def merge_clusters(
-    stage_assignments: Iterable[Any], features: Tensor, k: int, head: int = 0, seed: int = 0, index: int = 0
+    stage_assignments: Iterable[StageAssignments],
+    features: Tensor,
+    k: int,
+    head: int = 0,
+    seed: int = 0,
+    index: int = 0,
 ) -> np.ndarray:
     """Regions from the clusters of all stages, as :func:`merge_regions` describes.
 
     Args:
         stage_assignments: what ``forward_assignments`` gives; the last block of each stage counts.
         features: final feature map ``(B, C, h, w)``.
-        k: regions wanted.
-        head: which head to follow; a stage with fewer heads uses its last.
-        seed: of k-means.
+        k, head, seed: as for :func:`merge_regions`.
         index: which image of the batch.
 
     Returns:
         Labels ``(H, W)`` of the finest assignment, by falling area: 0 is the largest region.
-
-    Raises:
-        ValueError: k < 1, or a head that the first stage does not have.
     """
     if k < 1:
         raise ValueError(f"k must be >= 1, got {k}.")
@@ -232,7 +241,8 @@ def merge_clusters(
     centers.index_add_(0, member, pixels[0].flatten(1).t().double())
     regions = kmeans(centers / area[:, None], k, area, seed)[member]
     order = regions.bincount().argsort(descending=True, stable=True)
-    return order.argsort()[regions].reshape(labels.shape).numpy()
+    merged: np.ndarray = order.argsort()[regions].reshape(labels.shape).numpy()
+    return merged
 
 
 @torch.no_grad()
@@ -240,10 +250,10 @@ def merge_regions(model: nn.Module, image: Tensor, k: int, head: int = 0, seed: 
     """Group the pixels of an image into k regions, from fine clusters to coarse ones.
 
     1. Each pixel of the first stage joins its arg-max centre (last block of the stage).
-    2. These clusters are followed to the coarser stages: a cluster goes as a whole to the centre that its pixels,
-       taken together, are assigned to most. Regions thus keep the outlines that the finest stage found.
-    3. The clusters of the coarsest stage that still has k of them or more are merged by k-means (seeded, each cluster
-       weighted by its area) on their centre features: the mean over a cluster of the final feature map, enlarged
+    2. At each coarser stage a cluster goes as a whole to the centre with the largest sum of assignments of its pixels.
+       So regions have the outlines that the finest stage found.
+    3. The clusters of the coarsest stage that still has at least k of them are merged by k-means (seeded, each cluster
+       weighted by its area). Their features are means over the cluster of the final feature map, which is enlarged
        bilinearly to the resolution of the first stage.
 
     Args:
@@ -262,40 +272,36 @@ def merge_regions(model: nn.Module, image: Tensor, k: int, head: int = 0, seed: 
         ValueError: k < 1, or a head that the first stage does not have.
     """
     x = image.unsqueeze(0) if image.ndim == 3 else image
-    assignments, features = _look(model, x, features=True)
-    return _resize(merge_clusters(assignments, features, k, head, seed), tuple(x.shape[-2:]))
+    assignments, features = _look(model, x)
+    return enlarge(merge_clusters(assignments, features, k, head, seed), x.shape[-2:])
 
 
 @torch.no_grad()
-def _look(model: nn.Module, x: Tensor, features: bool) -> tuple[list[Any], Tensor | None]:
+def _look(model: nn.Module, x: Tensor) -> tuple[list[StageAssignments], Tensor]:
     """Assignments and final features in evaluation mode; the model is left as it was."""
-    if not hasattr(model, "forward_assignments"):
+    if not isinstance(model, ClusteringModel):
         raise HypvisionError(
             f"The model {type(model).__name__} does not cluster: it has no forward_assignments. Take a clustering "
             "backbone, e.g. hcformer_nano."
         )
+    x = x.to(next(model.parameters()))
+    with evaluating(model):
+        return model.forward_assignments(x), model.forward_features(x)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; afterwards every module has the mode that it had before."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        x = x.to(next(model.parameters()))
-        return model.forward_assignments(x), model.forward_features(x) if features else None
+        yield
     finally:
         for module in training:
             module.training = True
 
 
 # Images
-
-
-def _blend(image: Image.Image, labels: np.ndarray, alpha: float | np.ndarray, count: int) -> np.ndarray:
-    """The image with each label's colour over it, ``(H, W, 3)`` float; one opacity, or ``(H, W, 1)`` of them."""
-    colours = np.array(palette(count + 1)[1:], dtype=np.float32)  # without the grey for background
-    base = np.asarray(to_rgb(image), dtype=np.float32)
-    return (1 - alpha) * base + alpha * colours[labels]
-
-
-def _to_image(pixels: np.ndarray) -> Image.Image:
-    return Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8))
 
 
 def draw_regions(image: Image.Image, labels: np.ndarray, alpha: float = 0.5, outlines: bool = True) -> Image.Image:
@@ -307,41 +313,46 @@ def draw_regions(image: Image.Image, labels: np.ndarray, alpha: float = 0.5, out
         alpha: opacity of the colours, 0 to 1.
         outlines: draw the borders between labels white.
     """
-    labels = _resize(np.asarray(labels), (image.height, image.width))
-    pixels = _blend(image, labels, alpha, int(labels.max()) + 1)
-    if outlines:
-        border = np.zeros(labels.shape, dtype=bool)
-        border[1:] |= labels[1:] != labels[:-1]
-        border[:, 1:] |= labels[:, 1:] != labels[:, :-1]
-        pixels[border] = 255
-    return _to_image(pixels)
+    labels = enlarge(np.asarray(labels), (image.height, image.width))
+    painted = paint(image, labels, label_colours(int(labels.max()) + 1), alpha)
+    if not outlines:
+        return painted
+    border = np.zeros(labels.shape, dtype=bool)
+    border[1:] |= labels[1:] != labels[:-1]
+    border[:, 1:] |= labels[:, 1:] != labels[:, :-1]
+    painted.paste("white", mask=Image.fromarray(border))
+    return painted
+
+
+_Row: TypeAlias = tuple[StageAssignments, str, list[int]]
+"""A row of a grid of cluster maps: the assignments of a block, the level and the heads."""
 
 
 def _rows(
-    stage_assignments: Iterable[Any], stage: int | None, block: int | None, head: int | None, level: str
-) -> list[tuple[Any, str, list[int]]]:
-    """What :func:`draw_cluster_maps` draws: for each row the block's entry, the level and the heads."""
+    stage_assignments: Iterable[StageAssignments], stage: int | None, block: int | None, head: int | None, level: str
+) -> list[_Row]:
+    """The rows that :func:`draw_cluster_maps` draws."""
     if level not in (*LEVELS, "both"):
         raise ValueError(f"level must be 'patch', 'window' or 'both', got {level!r}.")
-    entries = list(stage_assignments)
-    blocks = {number: [entry for entry in entries if entry.stage == number] for number in {e.stage for e in entries}}
-    rows: list[tuple[Any, str, list[int]]] = []
-    for number in sorted(blocks):
-        chosen = blocks[number][-1:] if block is None else [e for e in blocks[number] if e.block == block]
+    blocks: dict[int, list[StageAssignments]] = {}
+    for entry in stage_assignments:
+        blocks.setdefault(entry.stage, []).append(entry)
+    rows: list[_Row] = []
+    for number, entries in sorted(blocks.items()):
+        chosen = entries[-1:] if block is None else [entry for entry in entries if entry.block == block]
         if not chosen or stage not in (None, number):
             continue
-        count = chosen[0].assignment.patch.shape[1]
-        heads = [h for h in range(count) if head in (None, h)]
+        heads = [h for h in range(chosen[0].assignment.patch.shape[1]) if head in (None, h)]
         for name in LEVELS if level == "both" else (level,):
             weights = chosen[0].assignment.patch if name == "patch" else chosen[0].assignment.window
             if heads and weights is not None and weights.shape[2] > 1:
                 rows.append((chosen[0], name, heads))
     if not rows:
         has = "; ".join(
-            f"stage {number}: blocks 0 to {len(found) - 1}, heads 0 to {found[0].assignment.patch.shape[1] - 1}"
-            f"{', no window level' if found[0].assignment.window is None else ''}"
-            f"{', a single centre' if found[0].assignment.patch.shape[2] == 1 else ''}"
-            for number, found in sorted(blocks.items())
+            f"stage {number}: blocks 0 to {len(entries) - 1}, heads 0 to {entries[0].assignment.patch.shape[1] - 1}"
+            f"{', no window level' if entries[0].assignment.window is None else ''}"
+            f"{', a single centre' if entries[0].assignment.patch.shape[2] == 1 else ''}"
+            for number, entries in sorted(blocks.items())
         )
         raise HypvisionError(
             f"There are no cluster maps for stage={stage}, block={block}, head={head}, level={level} (None: all, or "
@@ -350,7 +361,7 @@ def _rows(
     return rows
 
 
-def _nearly_uniform(rows: Iterable[tuple[Any, str, list[int]]]) -> list[str]:
+def _nearly_uniform(rows: Iterable[_Row]) -> list[str]:
     """The rows whose assignments are nearly uniform, in the mean over their heads, with their confidence."""
     found = []
     for entry, level, heads in rows:
@@ -362,7 +373,7 @@ def _nearly_uniform(rows: Iterable[tuple[Any, str, list[int]]]) -> list[str]:
 
 def draw_cluster_maps(
     image: Image.Image,
-    stage_assignments: Iterable[Any],
+    stage_assignments: Iterable[StageAssignments],
     stage: int | None = None,
     block: int | None = None,
     head: int | None = None,
@@ -373,8 +384,8 @@ def draw_cluster_maps(
 ) -> Image.Image:
     """A grid of cluster maps over the image: a row for each stage and level, a column for each head.
 
-    Colours are the fainter the less a pixel is assigned to its centre, beside the most confident pixel of its map; the
-    mean confidence (:func:`confidence_map`) stands above each map. Levels of a single centre are left out.
+    The opacity of a pixel is its confidence (:func:`confidence_map`) divided by the largest of its map, times
+    ``alpha``; the mean confidence stands above each map. Levels of a single centre are left out.
 
     Args:
         image: the photo; the model may have seen it smaller.
@@ -383,15 +394,16 @@ def draw_cluster_maps(
         block: which block of each stage; None: the last.
         level: ``"patch"``, ``"window"`` or ``"both"``.
         alpha: opacity of the colours, 0 to 1.
-        tile: length in pixels of the short side of a tile; None: that of the image, as far as the grid then has no
-            more than 64 million pixels, and wide enough for the lines above it.
+        tile: length in pixels of the short side of a tile; None: that of the image, or less where the grid would have
+            more than 64 million pixels, and at least wide enough for the lines above it.
         index: which image of the batch.
 
     Returns:
-        The grid; the image itself stands at the left of each row. Lines above the tiles name block, level and head.
+        The grid; each row begins with the image itself. Lines above the tiles name block, level and head.
 
     Raises:
-        HypvisionError: nothing to draw: no such stage, block or head, or no window level there, or a single centre.
+        HypvisionError: nothing to draw: no such stage, block or head, or one without a window level or with a single
+            centre.
     """
     rows = _rows(stage_assignments, stage, block, head, level)
     columns = 1 + max(len(heads) for *_, heads in rows)
@@ -408,9 +420,9 @@ def draw_cluster_maps(
         for number in heads:
             labels = cluster_map(entry.assignment, number, name, (height, width), index)
             sure = confidence_map(entry.assignment, number, name, (height, width), index)
-            opacity = alpha * (sure / max(sure.max(), 1e-12))[..., None]
+            opacity = alpha * sure / max(sure.max(), 1e-12)
             caption = f"head {number}\nconfidence {sure.mean():.0%}"
-            tiles.append((caption, _to_image(_blend(small, labels, opacity, labels.max() + 1))))
+            tiles.append((caption, paint(small, labels, label_colours(int(labels.max()) + 1), opacity)))
         for column, (caption, drawing) in enumerate(tiles):
             draw.text((GAP + column * step_x, top), caption, fill="black", spacing=1)
             grid.paste(drawing, (GAP + column * step_x, top + CAPTION))
@@ -420,11 +432,11 @@ def draw_cluster_maps(
 def prepare_image(
     image: Image.Image, size: int, mean: Sequence[float], std: Sequence[float], interpolation: str = "bicubic"
 ) -> tuple[Image.Image, Tensor]:
-    """Turn upright, resize and normalise an image.
+    """Resize and normalise an image.
 
     Args:
-        image: any size and mode; its orientation tag is obeyed.
-        size: length of the short side, a multiple of 32. The aspect ratio is kept, up to rounding the long side to a
+        image: any size and mode; see :func:`hypvision.images.to_rgb`.
+        size: length of the short side, a multiple of 32. The long side follows from the aspect ratio, rounded to a
             multiple of 32.
         mean, std: of the normalisation, one value a channel; one value alone makes the image grey.
         interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``; others count as bicubic.
@@ -442,13 +454,27 @@ def prepare_image(
             f"An image of {image.width} x {image.height} pixels is too narrow: crop it to at most {LONGEST} times the "
             "length of its short side."
         )
-    image = ImageOps.exif_transpose(image).convert("L" if len(mean) == 1 else "RGB")
+    image = to_rgb(image)
+    if len(mean) == 1:
+        image = image.convert("L")
     short = min(image.size)
-    new = [size if side == short else max(round(side * size / short / STRIDE), 1) * STRIDE for side in image.size]
-    image = image.resize(new, getattr(Image.Resampling, interpolation.upper(), Image.Resampling.BICUBIC))
-    pixels = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255).reshape(new[1], new[0], len(mean))
+    width, height = (
+        size if side == short else max(round(side * size / short / STRIDE), 1) * STRIDE for side in image.size
+    )
+    image = image.resize((width, height), getattr(Image.Resampling, interpolation.upper(), Image.Resampling.BICUBIC))
+    pixels = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255).reshape(height, width, len(mean))
     pixels = (pixels - torch.tensor(mean)) / torch.tensor(std)
     return image, pixels.permute(2, 0, 1).unsqueeze(0).contiguous()
+
+
+def prepare_for(
+    model: nn.Module, image: Image.Image, size: int, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[Image.Image, Tensor]:
+    """:func:`prepare_image` with the normalisation and interpolation that timm resolves for a model, where ``mean`` or
+    ``std`` is None."""
+    given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
+    config = resolve_data_config(given, model=model)
+    return prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
 
 
 def explain_image(
@@ -479,15 +505,11 @@ def explain_image(
     Raises:
         HypvisionError: the model does not cluster, the image or its size does not fit, or nothing to draw.
     """
-    from timm.data import resolve_data_config
-
     if regions < 0:
         raise HypvisionError(f"The number of regions must be 0 (none) or more, got {regions}.")
-    given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
-    config = resolve_data_config(given, model=model)
-    _, x = prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
-    assignments, features = _look(model, x, features=regions > 0)
-    photo = to_rgb(ImageOps.exif_transpose(image))
+    _, x = prepare_for(model, image, size, mean, std)
+    assignments, features = _look(model, x)
+    photo = to_rgb(image)
     result = {"clusters": draw_cluster_maps(photo, assignments, stage, block, head, level)}
     if weak := _nearly_uniform(_rows(assignments, stage, block, head, level)):
         _logger.warning(
@@ -495,7 +517,7 @@ def explain_image(
             "not groups that the model tells apart.",
             "; ".join(weak),
         )
-    if features is not None:
+    if regions:
         first = assignments[0].assignment.patch.shape[1]
         labels = merge_clusters(assignments, features, regions, min(head or 0, first - 1))
         result["regions"] = draw_regions(photo, labels)

@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from hypvision.errors import require
-from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
-from hypvision.viz.palette import palette
+from hypvision.geometry import Lorentz, Manifold, PoincareBall, lorentz, poincare
+from hypvision.viz.palette import label_colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PoincareDisk", "draw_embedding", "geodesic_arc", "poincare_disk", "to_disk"]
-
-# Largest radius that is drawn: beyond, points of the unit disk look like its boundary anyway.
+# The largest radius that is drawn: points beyond it look as if they were on the boundary.
 _BOUNDARY = 1 - 1e-6
 
 
@@ -42,8 +41,9 @@ def to_disk(x: Tensor, manifold: Manifold, centre: str | Tensor = "mean", scale:
     Args:
         x: points ``(N, ...)`` of ``manifold``.
         manifold: a ball, a hyperboloid, or flat space (drawn as the tangent space of curvature 1).
-        centre: what becomes the middle: ``"mean"`` (the Lorentz centroid of the points), ``"origin"``, or a point.
-        scale: factor of all distances from the centre; None draws the farthest at 0.95, if it lies beyond.
+        centre: the point that is moved to the middle: ``"mean"`` (the Lorentz centroid of the points), ``"origin"``, or
+            a point.
+        scale: factor of all distances from the centre; None: 1, or less where the farthest point would lie beyond 0.95.
 
     Returns:
         Coordinates ``(N, 2)``.
@@ -53,23 +53,12 @@ def to_disk(x: Tensor, manifold: Manifold, centre: str | Tensor = "mean", scale:
     """
     if x.dim() != 2:
         raise ValueError(f"x must be (N, d), got {tuple(x.shape)}.")
-    x = x.detach().double().cpu()
-    c = 1.0 if isinstance(manifold, Euclidean) else manifold._value()
-    if isinstance(manifold, PoincareBall):
-        x = poincare.to_lorentz(x, c)
-    elif not isinstance(manifold, Lorentz):
-        x = lorentz.expmap0(x, 1.0)
-    x = x * c**0.5
-    if isinstance(centre, Tensor):
-        middle = to_unit(centre, manifold)
-    elif centre == "mean":
-        middle = lorentz.centroid(x, None, 1.0)
-    elif centre == "origin":
-        middle = None
-    else:
-        raise ValueError(f"centre must be 'mean', 'origin' or a point, got '{centre}'.")
-    if middle is not None:
+    x = to_unit(x, manifold)
+    if isinstance(centre, Tensor) or centre == "mean":
+        middle = to_unit(centre, manifold) if isinstance(centre, Tensor) else lorentz.centroid(x, None, 1.0)
         x = lorentz.unboost(middle.expand_as(x), x, 1.0)
+    elif centre != "origin":
+        raise ValueError(f"centre must be 'mean', 'origin' or a point, got '{centre}'.")
     v = lorentz.logmap0(x, 1.0).numpy()
     length = np.linalg.norm(v, axis=1, keepdims=True)
     if v.shape[1] == 1:
@@ -82,11 +71,12 @@ def to_disk(x: Tensor, manifold: Manifold, centre: str | Tensor = "mean", scale:
         farthest = length.max() if len(length) else 0.0
         scale = min(1.0, 2 * np.arctanh(0.95) / farthest) if farthest > 0 else 1.0
     length = np.maximum(length, 1e-12)
-    return v / length * np.minimum(np.tanh(scale * length / 2), _BOUNDARY)
+    places: np.ndarray = v / length * np.minimum(np.tanh(scale * length / 2), _BOUNDARY)
+    return places
 
 
 def to_unit(x: Tensor, manifold: Manifold) -> Tensor:
-    """A point as one of the hyperboloid of curvature 1, in float64."""
+    """Points as those of the hyperboloid of curvature 1, in float64."""
     x = x.detach().double().cpu()
     if isinstance(manifold, PoincareBall):
         return poincare.to_lorentz(x, manifold._value()) * manifold._value() ** 0.5
@@ -95,11 +85,14 @@ def to_unit(x: Tensor, manifold: Manifold) -> Tensor:
     return lorentz.expmap0(x, 1.0)
 
 
-def geodesic_arc(p: Sequence[float], q: Sequence[float], steps: int = 64) -> np.ndarray:
-    """Points ``(steps, 2)`` on the geodesic segment from ``p`` to ``q``, evenly spaced in hyperbolic length."""
-    start, end = (torch.as_tensor(np.asarray(point), dtype=torch.float64).expand(steps, 2) for point in (p, q))
+def geodesic_arc(p: ArrayLike, q: ArrayLike, steps: int = 64) -> np.ndarray:
+    """Points ``(..., steps, 2)`` on the geodesic segments from ``p`` to ``q`` ``(..., 2)``, evenly spaced in hyperbolic
+    length."""
+    start, end = (torch.as_tensor(np.asarray(points), dtype=torch.float64).unsqueeze(-2) for points in (p, q))
     t = torch.linspace(0, 1, steps, dtype=torch.float64).unsqueeze(1)
-    return poincare.geodesic(t, start, end, 1.0).numpy()
+    shape = (*start.shape[:-2], steps, 2)
+    arc: np.ndarray = poincare.geodesic(t, start.expand(shape), end.expand(shape), 1.0).numpy()
+    return arc
 
 
 class PoincareDisk:
@@ -133,18 +126,17 @@ class PoincareDisk:
 
         Args:
             xy: coordinates.
-            colours: a number for each, that chooses its colour.
+            colours: for each the number of its colour.
             labels: a text for each, beside it.
             options: of ``Axes.scatter``.
         """
         if colours is not None:
-            table = np.array(palette(int(max(colours, default=0)) + 2)[1:]) / 255
-            options["c"] = table[np.asarray(colours)]
+            options["c"] = label_colours(int(max(colours, default=0)) + 1)[np.asarray(colours)] / 255
         self.axes.scatter(xy[:, 0], xy[:, 1], **{"s": 12, "linewidths": 0, **options})
         for text, (x, y) in zip(labels or (), xy):
             self.axes.annotate(text, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=8)
 
-    def geodesic(self, p: Sequence[float], q: Sequence[float], **options: Any) -> None:
+    def geodesic(self, p: ArrayLike, q: ArrayLike, **options: Any) -> None:
         """The segment between two points."""
         arc = geodesic_arc(p, q)
         self.axes.plot(arc[:, 0], arc[:, 1], **{"color": "0.4", "linewidth": 0.9, **options})
@@ -152,18 +144,15 @@ class PoincareDisk:
     def geodesics(self, starts: np.ndarray, ends: np.ndarray, steps: int = 24, **options: Any) -> None:
         """Many segments as one drawing, between points ``(N, 2)``; ``options`` of matplotlib's ``LineCollection``."""
         collections = require("matplotlib.collections", "viz")
-        p, q = (torch.as_tensor(np.asarray(points), dtype=torch.float64).unsqueeze(1) for points in (starts, ends))
-        t = torch.linspace(0, 1, steps, dtype=torch.float64).unsqueeze(1)
-        arcs = poincare.geodesic(t, p.expand(-1, steps, -1), q.expand(-1, steps, -1), 1.0).numpy()
         options = {"colors": "0.4", "linewidths": 0.9, "zorder": 1, **options}
-        self.axes.add_collection(collections.LineCollection(arcs, **options))
+        self.axes.add_collection(collections.LineCollection(geodesic_arc(starts, ends, steps), **options))
 
     def line(self, start: float, end: float, **options: Any) -> None:
         """The whole geodesic between two points of the boundary, given by their angles in radians."""
-        ends = [_BOUNDARY * np.array([np.cos(angle), np.sin(angle)]) for angle in (start, end)]
-        self.geodesic(*ends, **options)
+        p, q = (_BOUNDARY * np.array([np.cos(angle), np.sin(angle)]) for angle in (start, end))
+        self.geodesic(p, q, **options)
 
-    def circle(self, centre: Sequence[float], radius: float, **options: Any) -> None:
+    def circle(self, centre: ArrayLike, radius: float, **options: Any) -> None:
         """The points at a hyperbolic distance from a centre; a Euclidean circle, with another centre."""
         circles = require("matplotlib.patches", "viz")
         p, r = np.asarray(centre, dtype=float), np.tanh(radius / 2)
@@ -197,26 +186,21 @@ def draw_embedding(
     Args:
         x: points ``(N, ...)`` of ``manifold``.
         labels: their classes.
-        manifold: where they live.
+        manifold: that of the points.
         classes: names.
         proxies: points of ``manifold``.
         title: above the disk.
     """
-    labels = np.asarray(labels)
-    parts = [x] if proxies is None else [x, proxies.to(x)]
-    xy = to_disk(torch.cat(parts), manifold)
-    samples, inner = xy[: len(x)], xy[len(x) :]
+    classes_of = np.asarray(labels)
+    xy = to_disk(x if proxies is None else torch.cat([x, proxies.to(x)]), manifold)
+    samples = xy[: len(x)]
     figure, disk = poincare_disk(7.0)
-    disk.points(inner, s=14, marker="^", color="0.55", zorder=1)
+    disk.points(xy[len(x) :], s=14, marker="^", color="0.55", zorder=1)
     disk.points(samples, colours=labels, s=8, alpha=0.5, zorder=2)
-    numbers = np.unique(labels)
-    centres = np.stack([_middle(samples[labels == n]) for n in numbers])
-    names = [str(classes[n]) if classes is not None else str(n) for n in numbers]
+    numbers = np.unique(classes_of).tolist()
+    members = (torch.from_numpy(samples[classes_of == n]) for n in numbers)
+    centres = np.stack([poincare.midpoint(points, None, 1.0).numpy() for points in members])
+    names = [str(n) if classes is None else classes[n] for n in numbers]
     disk.points(centres, colours=numbers, labels=names, s=70, edgecolors="black", linewidths=0.8, zorder=3)
     disk.axes.set_title(title)
     return figure
-
-
-def _middle(xy: np.ndarray) -> np.ndarray:
-    """Gyromidpoint of points of the disk."""
-    return poincare.midpoint(torch.from_numpy(xy), None, 1.0).numpy()

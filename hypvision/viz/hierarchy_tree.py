@@ -15,8 +15,9 @@ Each node of the tree attends to the map of the backbone; the attention is a sof
 from __future__ import annotations
 
 import colorsys
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,20 +26,13 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
-from hypvision.geometry import lorentz, poincare
+from hypvision.geometry import Lorentz
 from hypvision.images import to_rgb
-
-__all__ = [
-    "Containment",
-    "containment",
-    "disk_positions",
-    "draw_disk",
-    "draw_levels",
-    "draw_tree",
-    "explain_hierarchy",
-    "node_colours",
-    "part_maps",
-]
+from hypvision.models.hierarchy_mapper import HierarchyMapper
+from hypvision.models.himapper import HiMapper
+from hypvision.viz.clusters import enlarge, evaluating, prepare_for
+from hypvision.viz.disk import geodesic_arc, to_disk
+from hypvision.viz.overlay import paint
 
 GAP, MARGIN = 4, 12
 
@@ -47,35 +41,31 @@ GAP, MARGIN = 4, 12
 
 
 @torch.no_grad()
-def part_maps(model: nn.Module, x: Tensor, source: str = "attention") -> tuple[list[Tensor], dict]:
+def part_maps(model: nn.Module, x: Tensor, source: str = "attention") -> tuple[list[Tensor], dict[str, Any]]:
     """Soft map of each node.
 
     Args:
         model: a :class:`~hypvision.models.HiMapper`; evaluated without dropout and noise, and left as it was.
         x: normalised images ``(B, 3, H, W)``.
-        source: ``"attention"``, that of the decomposition, or ``"cosine"``, the similarity of the tokens of the map and
-            the node, above 0, divided by its sum.
+        source: ``"attention"`` of the nodes to the tokens of the map, or ``"cosine"``, their positive similarities
+            divided by the sum.
 
     Returns:
         For each level, the finest first, ``(B, n_l, h, w)`` with sum 1 over the map; and what
         ``forward_with_hierarchy`` gives.
 
     Raises:
-        HypvisionError: the model has no hierarchy, or a map whose shape is not told by the image's.
+        HypvisionError: the model has no hierarchy.
     """
-    if not hasattr(model, "forward_with_hierarchy"):
-        raise HypvisionError(f"The model {type(model).__name__} has no hierarchy. Take a Hi-Mapper.")
+    himapper, mapper = _with_mapper(model)
     if source not in ("attention", "cosine"):
         raise ValueError(f"source must be 'attention' or 'cosine', got {source!r}.")
-    training, mode = [module for module in model.modules() if module.training], model.mapper.eval_noise
-    model.eval()
-    model.mapper.eval_noise = "mean"
+    mode, mapper.eval_noise = mapper.eval_noise, "mean"
     try:
-        out = model.forward_with_hierarchy(x.to(next(model.parameters())), maps=True)
+        with evaluating(model):
+            out = himapper.forward_with_hierarchy(x.to(next(model.parameters())), maps=True)
     finally:
-        model.mapper.eval_noise = mode
-        for module in training:
-            module.training = True
+        mapper.eval_noise = mode
     tokens = out["tokens"]
     height, width = _grid(tokens.shape[1], x.shape[-2], x.shape[-1])
     if source == "attention":
@@ -88,16 +78,30 @@ def part_maps(model: nn.Module, x: Tensor, source: str = "attention") -> tuple[l
     return [level.unflatten(-1, (height, width)).cpu() for level in maps], out
 
 
+def _with_mapper(model: nn.Module) -> tuple[HiMapper, HierarchyMapper]:
+    if not isinstance(model, HiMapper) or model.mapper is None:
+        raise HypvisionError(f"The model {type(model).__name__} has no hierarchy. Take a Hi-Mapper.")
+    return model, model.mapper
+
+
 def _grid(count: int, height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of a map of ``count`` tokens over an image; of those that divide it the most like its shape."""
-    rows = [r for r in range(1, count + 1) if count % r == 0]
-    best = min(rows, key=lambda r: abs(np.log(r / (count / r) * width / height)))
+    """Rows and columns of a map of ``count`` tokens: the pair whose shape is most like that of the image."""
+
+    def stretch(rows: int) -> float:
+        return abs(math.log(rows * rows / count * width / height))
+
+    best = min((rows for rows in range(1, count + 1) if count % rows == 0), key=stretch)
     return best, count // best
 
 
 class Containment(NamedTuple):
-    """Share of the children's maps inside the region of their parent, the same for the other nodes of the parent's
-    level (chance), and for how many children the parent has more of it than the average other node; each of 0 to 1."""
+    """How well parents cover their children, see :func:`containment`; each number lies between 0 and 1.
+
+    Attributes:
+        score: mean share of a child's map inside the region of its parent.
+        chance: mean share of a child's map inside the regions of the other nodes of the parent's level.
+        wins: share of the children for which the parent has more than these others on average.
+    """
 
     score: float
     chance: float
@@ -107,16 +111,14 @@ class Containment(NamedTuple):
 def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
     """Whether the maps of parents cover those of their children.
 
-    The region of a node is the smallest set of pixels that holds ``mass`` of its map. A child is contained in a node
-    by the share of its map in that region. The score is the mean over all children of the containment in the parent;
-    chance is that in the other nodes of the parent's level, which have regions of the same kind.
+    The region of a node is the smallest set of pixels that holds the share ``mass`` of its map.
 
     Args:
         maps: of the levels from the finest, ``(B, n_l, h, w)`` or ``(n_l, h, w)``, >= 0.
         mass: share of its map that a region holds.
 
     Raises:
-        ValueError: fewer than two levels, or a coarsest level of one node, for which there is no chance.
+        ValueError: fewer than two levels, or a single node in the coarsest, which has no others to compare with.
     """
     if len(maps) < 2 or maps[-1].shape[-3] < 2:
         raise ValueError("Containment needs two levels or more, and two nodes or more in the coarsest.")
@@ -146,16 +148,14 @@ def node_colours(nodes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
     Args:
         nodes: how many nodes the levels have, from the finest.
     """
-    roots, found = nodes[-1], []
-    for count in nodes:
-        below = count // roots
-        level = []
-        for node in range(count):
-            hue = (node // below) / roots + 0.03
-            place = (node % below + 0.5) / below  # where among its siblings and cousins
-            level.append(colorsys.hls_to_rgb(hue % 1.0, 0.35 + 0.35 * place, 0.75))
-        found.append([tuple(round(255 * v) for v in colour) for colour in level])
-    return found
+
+    def colour(node: int, below: int) -> tuple[int, int, int]:
+        hue = (node // below) / nodes[-1] + 0.03
+        place = (node % below + 0.5) / below  # among the nodes below the same coarsest one
+        red, green, blue = colorsys.hls_to_rgb(hue % 1.0, 0.35 + 0.35 * place, 0.75)
+        return round(255 * red), round(255 * green), round(255 * blue)
+
+    return [[colour(node, count // nodes[-1]) for node in range(count)] for count in nodes]
 
 
 # Images
@@ -163,8 +163,9 @@ def node_colours(nodes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
 
 def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
     """Maps ``(n, h, w)`` at the size ``(height, width)``, each with the maximum 1."""
-    found = F.interpolate(level[None].float(), size, mode="bilinear", align_corners=False)[0]
-    return (found / found.flatten(1).amax(1)[:, None, None].clamp(min=1e-12)).numpy()
+    large = F.interpolate(level[None].float(), size, mode="bilinear", align_corners=False)[0]
+    found: np.ndarray = (large / large.flatten(1).amax(1)[:, None, None].clamp(min=1e-12)).numpy()
+    return found
 
 
 def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 56, labels: bool = True) -> Image.Image:
@@ -174,8 +175,8 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 56, labels
         image: what the model saw.
         maps: of one image, ``(n_l, h, w)`` for each level from the finest.
         leaf: width in pixels of a leaf.
-        labels: write under each node for how many patches it is the strongest of its level; the frame of one that is
-            strongest nowhere is grey.
+        labels: write under each node in how many patches it is the strongest of its level; a node that is strongest
+            nowhere has a grey frame.
     """
     counts = [len(level) for level in maps]
     colours, step = node_colours(counts), leaf + GAP
@@ -191,7 +192,7 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 56, labels
     draw = ImageDraw.Draw(sheet)
 
     def centre(level: int, node: int) -> float:
-        return MARGIN + step * 2**level * (node + 0.5)
+        return float(MARGIN + step * 2**level * (node + 0.5))
 
     for l in range(len(maps) - 1):  # edges first, below the images
         for node in range(counts[l]):
@@ -203,7 +204,7 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 56, labels
         light = _enlarge(level, (heights[l], widths[l]))
         won = torch.bincount(level.flatten(1).argmax(0), minlength=counts[l])
         for node in range(counts[l]):
-            lit = pixels * (0.25 + 0.75 * np.sqrt(light[node])[..., None])  # peaked maps would be dark else
+            lit = pixels * (0.25 + 0.75 * np.sqrt(light[node])[..., None])  # the root keeps peaked maps from being dark
             x, y = round(centre(l, node) - widths[l] / 2), tops[l]
             sheet.paste(Image.fromarray(lit.clip(0, 255).astype(np.uint8)), (x, y))
             frame = colours[l][node] if won[node] else (190, 190, 190)
@@ -229,20 +230,16 @@ def draw_levels(image: Image.Image, maps: Sequence[Tensor], alpha: float = 0.6, 
     sheet.paste(small, (GAP, GAP + 14))
     for place, (level, colours) in enumerate(zip(maps, node_colours([len(m) for m in maps])), start=1):
         labels = level.argmax(0).numpy()
-        painted = Image.fromarray(np.array(colours, dtype=np.uint8)[labels]).resize(
-            (side, height), Image.Resampling.NEAREST
-        )
         left = GAP + place * (side + GAP)
-        sheet.paste(Image.blend(small, painted, alpha), (left, GAP + 14))
+        sheet.paste(paint(small, enlarge(labels, (height, side)), np.array(colours), alpha), (left, GAP + 14))
         draw.text((left, GAP), f"level {place - 1}: {len(np.unique(labels))} of {len(level)} nodes", fill="black")
     return sheet
 
 
 def disk_positions(points: Sequence[Tensor], c: float) -> list[Tensor]:
-    """Points of the hyperboloid in the Poincare disk of curvature -1.
+    """Points of the hyperboloid in the Poincare disk of curvature -1, see :func:`hypvision.viz.disk.to_disk`.
 
-    Their directions from the origin are projected to the plane in which they spread most (without loss there are two
-    dimensions only); distances from the origin stay what they are.
+    Distances from the origin are exact.
 
     Args:
         points: of the levels, ``(n_l, D + 1)``.
@@ -251,13 +248,8 @@ def disk_positions(points: Sequence[Tensor], c: float) -> list[Tensor]:
     Returns:
         Positions ``(n_l, 2)``, inside the unit circle.
     """
-    tangent = torch.cat([lorentz.logmap0(level.double(), c) for level in points])
-    _, _, axes = torch.linalg.svd(tangent - tangent.mean(0), full_matrices=False)
-    plane = torch.zeros(len(tangent), 2, dtype=tangent.dtype)
-    plane[:, : min(2, len(axes))] = tangent @ axes[:2].T
-    radius = tangent.norm(dim=1, keepdim=True) * c**0.5
-    plane = plane / plane.norm(dim=1, keepdim=True).clamp(min=1e-12) * radius
-    return list(poincare.expmap0(plane / 2, 1.0).split([len(level) for level in points]))
+    places = to_disk(torch.cat(list(points)), Lorentz(c), centre="origin", scale=1.0)
+    return list(torch.from_numpy(places).split([len(level) for level in points]))
 
 
 def draw_disk(points: Sequence[Tensor], c: float, size: int = 640) -> Image.Image:
@@ -284,18 +276,16 @@ def draw_disk(points: Sequence[Tensor], c: float, size: int = 640) -> Image.Imag
     radius = "the boundary" if zoom == 1 else f"hyperbolic radius {2 * np.arctanh(1 / zoom) / c**0.5:.2f}"
     draw.text((8 * scale, 6 * scale), f"circle: {radius}; curvature -{c:.2f}", fill="black", font_size=12 * scale)
 
-    def pixel(position: Tensor) -> tuple[float, float]:
-        return half + reach * float(position[0]), half - reach * float(position[1])
+    def pixels(positions: np.ndarray) -> list[tuple[float, float]]:
+        return [(half + reach * x, half - reach * y) for x, y in positions.tolist()]
 
-    steps = torch.linspace(0, 1, 24, dtype=torch.float64)[:, None]
     for l in range(len(places) - 1):
-        for node, place in enumerate(places[l]):
-            path = poincare.geodesic(steps, place[None], places[l + 1][node // 2][None], 1.0)
-            draw.line([pixel(position) for position in path], fill=colours[l][node], width=scale)
+        parents = places[l + 1][torch.arange(len(places[l])) // 2]
+        for path, colour in zip(geodesic_arc(places[l], parents, 24), colours[l]):
+            draw.line(pixels(path), fill=colour, width=scale)
     for l, (level, shades) in enumerate(zip(places, colours)):
         r = (3 + 2 * l) * scale
-        for place, colour in zip(level, shades):
-            x, y = pixel(place)
+        for (x, y), colour in zip(pixels(level.numpy()), shades):
             draw.ellipse([x - r, y - r, x + r, y + r], fill=colour, outline="black", width=scale)
     return sheet.resize((size, size), Image.Resampling.LANCZOS)
 
@@ -323,23 +313,16 @@ def explain_hierarchy(
     Raises:
         HypvisionError: the model has no hierarchy, or the image or its size does not fit.
     """
-    from timm.data import resolve_data_config
-
-    from hypvision.geometry import Lorentz
-    from hypvision.viz.clusters import prepare_image
-
-    given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
-    config = resolve_data_config(given, model=model)
-    cropped, x = prepare_image(image, size, config["mean"], config["std"], config["interpolation"])
+    seen, x = prepare_for(model, image, size, mean, std)
     try:
         maps, out = part_maps(model, x, source)
     except AssertionError as error:  # timm's check of the size
         raise HypvisionError(
-            f"The model does not accept images of {cropped.width} x {cropped.height} pixels ({error}). Give --size, "
+            f"The model does not accept images of {seen.width} x {seen.height} pixels ({error}). Give --size, "
             "or --model-args dynamic_img_size=True (ViT) or strict_img_size=False (Swin)."
         ) from error
     first = [level[0] for level in maps]
-    result = {"tree": draw_tree(cropped, first), "levels": draw_levels(cropped, first)}
-    if isinstance(model.mapper.lift.manifold, Lorentz):
+    result = {"tree": draw_tree(seen, first), "levels": draw_levels(seen, first)}
+    if isinstance(_with_mapper(model)[1].lift.manifold, Lorentz):
         result["disk"] = draw_disk([level[0] for level in out["points"]], float(out["curvature"]))
     return result

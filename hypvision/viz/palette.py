@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import colorsys
 
-__all__ = ["palette"]
+import numpy as np
 
 
 def palette(count: int) -> list[list[int]]:
@@ -15,3 +15,8 @@ def palette(count: int) -> list[list[int]]:
         rgb = colorsys.hls_to_rgb((i * 0.618034) % 1.0, (0.5, 0.65, 0.38)[i % 3], 0.75)
         colours.append([round(255 * value) for value in rgb])
     return colours[:count]
+
+
+def label_colours(count: int) -> np.ndarray:
+    """The palette without its grey, uint8 ``(count, 3)``: a colour for each label from 0."""
+    return np.array(palette(count + 1)[1:], dtype=np.uint8).reshape(-1, 3)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
-from hypvision.images import to_rgb
-from hypvision.viz.palette import palette
-
-__all__ = ["draw_segmentation"]
+from hypvision.viz.overlay import add_legend, paint
+from hypvision.viz.palette import label_colours
 
 
 def draw_segmentation(
@@ -26,18 +23,8 @@ def draw_segmentation(
         opacity: of the paint, 0 to 1.
         legend: names and colours below the image.
     """
-    colours = np.array(palette(len(classes) + 1)[1:], dtype=np.uint8)
-    painted = Image.blend(to_rgb(image), Image.fromarray(colours[labels]), opacity)
+    colours = label_colours(len(classes))
+    painted = paint(image, labels, colours, opacity)
     if not legend:
         return painted
-    present = [int(number) for number in np.unique(labels)]
-    columns = max(1, painted.width // 130)
-    rows = math.ceil(len(present) / columns)
-    sheet = Image.new("RGB", (painted.width, painted.height + 18 * rows + 4), "white")
-    sheet.paste(painted, (0, 0))
-    draw = ImageDraw.Draw(sheet)
-    for place, number in enumerate(present):
-        x, y = 4 + place % columns * 130, painted.height + 4 + place // columns * 18
-        draw.rectangle((x, y, x + 12, y + 12), fill=tuple(int(value) for value in colours[number]))
-        draw.text((x + 17, y), classes[number][:17], fill="black")
-    return sheet
+    return add_legend(painted, [(classes[number][:17], colours[number]) for number in np.unique(labels)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw
 
@@ -11,7 +12,8 @@ from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 from hypvision.images import to_rgb
 
-__all__ = ["contact_sheet", "image_format", "save_image", "search_sheet"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
@@ -24,54 +26,62 @@ def contact_sheet(images: Sequence[Image.Image], columns: int = 4, cell: int = 2
     """
     if not images:
         raise ValueError("There are no images to put on the sheet.")
-    columns = min(columns, len(images))
-    fitted = []
-    for image in images:
-        scale = cell / max(image.size)
-        size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-        fitted.append(to_rgb(image).resize(size, Image.Resampling.BICUBIC))
-    height = max(image.height for image in fitted)
-    rows = -(-len(fitted) // columns)
-    sheet = Image.new("RGB", (columns * (cell + gap) + gap, rows * (height + gap) + gap), "white")
-    for i, image in enumerate(fitted):
-        row, column = divmod(i, columns)
-        sheet.paste(image, (gap + column * (cell + gap), gap + row * (height + gap)))
-    return sheet
+    return _rows([_fitted(image, cell) for image in images], columns, cell, gap)
 
 
 def search_sheet(
     query: Image.Image, results: Sequence[tuple[Image.Image, str]], columns: int = 5, cell: int = 160
 ) -> Image.Image:
     """An image of the query, framed in blue, and of its neighbours with a line of text below each."""
-    tiles = [(query, "query"), *results]
-    columns = min(columns, len(tiles))
-    rows = -(-len(tiles) // columns)
-    gap, line = 8, 16
-    sheet = Image.new("RGB", (columns * (cell + gap) + gap, rows * (cell + line + gap) + gap), "white")
-    draw = ImageDraw.Draw(sheet)
-    for i, (image, text) in enumerate(tiles):
-        row, column = divmod(i, columns)
-        x, y = gap + column * (cell + gap), gap + row * (cell + line + gap)
-        scale = cell / max(image.size)
-        size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-        smooth = Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC
-        tile = to_rgb(image).resize(size, smooth)
-        sheet.paste(tile, (x + (cell - size[0]) // 2, y + (cell - size[1]) // 2))
-        if i == 0:
-            draw.rectangle((x - 3, y - 3, x + cell + 2, y + cell + 2), outline=(40, 90, 200), width=3)
-        draw.text((x, y + cell + 2), text[: cell // 6], fill="black")
+    tiles, gap = [], 8
+    for image, text in [(query, "query"), *results]:
+        tile, small = Image.new("RGB", (cell, cell + 16), "white"), _fitted(image, cell)
+        tile.paste(small, ((cell - small.width) // 2, (cell - small.height) // 2))
+        ImageDraw.Draw(tile).text((0, cell + 2), text[: cell // 6], fill="black")
+        tiles.append(tile)
+    sheet = _rows(tiles, columns, cell, gap)
+    frame = (gap - 3, gap - 3, gap + cell + 2, gap + cell + 2)
+    ImageDraw.Draw(sheet).rectangle(frame, outline=(40, 90, 200), width=3)
     return sheet
 
 
+def _fitted(image: Image.Image, cell: int) -> Image.Image:
+    """The image with its long side ``cell``; the pixels of tiny ones stay visible."""
+    scale = cell / max(image.size)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    return to_rgb(image).resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC)
+
+
+def _rows(tiles: Sequence[Image.Image], columns: int, width: int, gap: int) -> Image.Image:
+    columns = min(columns, len(tiles))
+    height = max(tile.height for tile in tiles)
+    rows = -(-len(tiles) // columns)
+    sheet = Image.new("RGB", (columns * (width + gap) + gap, rows * (height + gap) + gap), "white")
+    for i, tile in enumerate(tiles):
+        row, column = divmod(i, columns)
+        sheet.paste(tile, (gap + column * (width + gap), gap + row * (height + gap)))
+    return sheet
+
+
+def save_figure(figure: Figure, path: str | Path, dpi: int) -> None:
+    """Write a figure of matplotlib as an image, complete or not at all.
+
+    Raises:
+        HypvisionError: the place is not writable.
+    """
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=dpi)
+
+
 def save_image(image: Image.Image, path: str | Path) -> Path:
-    """Write an image under a temporary name and move it into place; missing folders are made. Returns the path.
+    """Write an image, complete or not at all; missing folders are made. Returns the path.
 
     Args:
         image: what to write.
         path: its ending says the format: ``.png``, ``.jpg``, ``.jpeg`` or ``.webp``.
 
     Raises:
-        HypvisionError: another ending; the place is not writable or the disk full; an old file is as it was.
+        HypvisionError: another ending; the place is not writable or the disk is full. An old file then stays.
     """
     path = Path(path)
     format = image_format(path)
@@ -82,10 +92,10 @@ def save_image(image: Image.Image, path: str | Path) -> Path:
 
 
 def image_format(path: str | Path) -> str:
-    """Pillow's name of the format that the ending of a file asks for.
+    """Pillow's name of the format that the ending of a file means.
 
     Raises:
-        HypvisionError: none of those of :func:`save_image`.
+        HypvisionError: an ending that :func:`save_image` does not know.
     """
     ending = Path(path).suffix.lower()
     if ending not in _FORMATS:

@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
-from hypvision.images import MAX_PIXELS, is_image
-
-__all__ = ["VIDEO_SUFFIXES", "frame_count", "frame_rate", "read_frames", "separate_videos", "writing_video"]
+from hypvision.images import MAX_PIXELS
 
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
-
-
-def separate_videos(names: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Of paths, folders and glob patterns those that name no videos, for :func:`hypvision.images.find_images`, and the
-    videos; a folder with both is in both.
-
-    Raises:
-        HypvisionError: a video that does not exist.
-    """
-    videos: dict[Path, None] = {}
-    others: list[str] = []
-    for name in names:
-        try:
-            path = Path(name).expanduser()
-            matches = [path]
-            if not path.exists() and glob.has_magic(str(path)):
-                found = map(Path, sorted(glob.glob(str(path), recursive=True)))
-                matches = [match for match in found if match.is_file()]
-            if path.is_dir():
-                inside = sorted(path.iterdir())
-                clips = [file for file in inside if file.suffix.lower() in VIDEO_SUFFIXES and file.is_file()]
-                videos.update(dict.fromkeys(clips))
-                others += [name] if not clips or any(map(is_image, inside)) else []
-                continue
-            clips = [match for match in matches if match.suffix.lower() in VIDEO_SUFFIXES]
-            missing = [match for match in clips if not match.is_file()]
-        except (OSError, ValueError, RuntimeError):  # no name of a file: whoever looks for images tells it
-            others.append(name)
-            continue
-        if missing:
-            raise HypvisionError(f"There is no video '{missing[0]}'. Check the path.")
-        videos.update(dict.fromkeys(clips))
-        others += [str(match) for match in matches if match not in clips] if clips else [name]
-    return others, list(videos)
 
 
 def _opencv() -> ModuleType:
@@ -59,8 +23,11 @@ def _opencv() -> ModuleType:
 
 
 def _is_video(path: Path) -> bool:
-    """Whether a file begins as those of :data:`VIDEO_SUFFIXES` do: FFmpeg follows playlists to any file or address."""
-    if not path.is_file():  # a pipe would be waited for
+    """Whether a file begins as those of :data:`VIDEO_SUFFIXES` do.
+
+    FFmpeg would open other files, too: playlists, which lead to any file or address.
+    """
+    if not path.is_file():  # reading a pipe would wait for its writer
         return False
     with path.open("rb") as file:
         start = file.read(12)
@@ -69,11 +36,11 @@ def _is_video(path: Path) -> bool:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator:
+def _reading(path: Path) -> Iterator[Any]:
     cv2 = _opencv()
     if not _is_video(path):
         raise HypvisionError(
-            f"The video '{path}' cannot be read: it is none of {', '.join(VIDEO_SUFFIXES)}, whatever it is called. "
+            f"The video '{path}' cannot be read: it is none of {', '.join(VIDEO_SUFFIXES)}, whatever its name says. "
             "Convert it to .mp4 (H.264) first."
         )
     reader = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG)  # OpenCV's other readers take images and patterns of names
@@ -112,7 +79,14 @@ def frame_rate(path: Path) -> float:
 
 
 def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
-    """The number, from 0, and the pixels of each so-many-th frame, RGB uint8 (H, W, 3).
+    """Number and pixels of the frames of a video.
+
+    Args:
+        path: the file.
+        every: take every so-many-th frame.
+
+    Yields:
+        The number, from 0, and RGB uint8 (H, W, 3).
 
     Raises:
         HypvisionError: the video cannot be read, or has no frames.
@@ -132,7 +106,9 @@ def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
 
 @contextmanager
 def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image], None]]:
-    """A function that appends an image, RGB, to an MP4, whose size is that of the first; the file appears complete.
+    """A function that appends an image, RGB, to an MP4, which appears when it is complete.
+
+    The video has the size of the first image.
 
     Raises:
         HypvisionError: ``target`` cannot be written, or OpenCV has no encoder.

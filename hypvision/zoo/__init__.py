@@ -1,7 +1,7 @@
 """Trained weights: index, verified downloads, models in one call, cards, export; converters of official checkpoints.
 
-:func:`load` gives a model, :func:`resolve` a verified file, :func:`builtin_index` what there is. ``docs/model-zoo.md``
-describes it all.
+:func:`load` gives a model, :func:`resolve` a verified file, :func:`builtin_index` the list of all. See
+``docs/model-zoo.md``.
 """
 
 from hypvision.checkpoints.index import builtin_index, read_index

@@ -1,4 +1,4 @@
-"""Timm backbones without a head, with any weights: a checkpoint of every task, a record of the zoo, official files."""
+"""The timm models that `hypvision explain` draws: without a head, with the weights of any task's checkpoint."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ import timm
 import torch
 from torch import nn
 
-import hypvision.models  # noqa: F401 - registers the models
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.match import filtered, load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
-from hypvision.checkpoints.timm_models import create_model
-from hypvision.errors import HypvisionError, did_you_mean
-
-__all__ = ["build_model", "load_weights", "model_and_weights"]
+from hypvision.errors import HypvisionError
+from hypvision.zoo.loading import TimmModel, as_tuples, known_model, timm_model
 
 # Arguments of TimmBackbone that are not the network's.
 _WRAPPER_ARGUMENTS = {
@@ -30,8 +27,12 @@ _WRAPPER_ARGUMENTS = {
 
 
 def model_and_weights(name: str, weights: str | Path | None = None) -> tuple[str, str | Path | None]:
-    """Timm's name of a model and its weights, where the name may be that of trained weights: of a record of the zoo
-    (``"hcformer_nano.shapes"``, also with ``"zoo:"``) or of a release.
+    """Timm's name of a model, and its weights.
+
+    Args:
+        name: of a model, or of trained weights: a record of the zoo (``"hcformer_nano.shapes"``, also with ``"zoo:"``),
+            or a release.
+        weights: of the model; None where ``name`` is that of trained weights.
 
     Raises:
         HypvisionError: no such weights, or other weights beside an address.
@@ -43,14 +44,14 @@ def model_and_weights(name: str, weights: str | Path | None = None) -> tuple[str
     return find(name)[1].model, name if is_address(name) else f"zoo:{name}"
 
 
-def build_model(name: str, weights: str | Path | None = None, arguments: Mapping[str, Any] | None = None) -> nn.Module:
+def build_model(name: str, weights: str | Path | None = None, arguments: Mapping[str, Any] | None = None) -> TimmModel:
     """A clustering timm model without a classifier head, ready to look at.
 
     Args:
         name: name in timm, or of trained weights, see :func:`model_and_weights`.
         weights: checkpoint, see :func:`load_weights`, or weights of the zoo (``"zoo:NAME"``, ``"hf-hub:USER/REPO"``),
-            which say with which arguments and normalisation they go; None, where the name is not that of trained
-            weights: random weights, drawn from seed 0.
+            which bring the model's arguments and normalisation. None: those that ``name`` means, or random weights
+            drawn from seed 0.
         arguments: for the model's constructor, e.g. ``dict(patch_size=2, img_size=32)``.
 
     Raises:
@@ -62,11 +63,7 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
     if weights is not None and is_address(str(weights)):
         weights, own, config = _zoo_weights(str(weights), name)
         arguments = {**own, **(arguments or {})}
-    if not timm.is_model(name):
-        hint = did_you_mean(name, timm.list_models())
-        raise HypvisionError(
-            f"There is no model '{name}'.{hint} timm.list_models() lists all (after import hypvision)."
-        )
+    known_model(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
@@ -79,38 +76,37 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
     if weights is not None:
         load_weights(model, weights)
     if config:
-        model.pretrained_cfg = {**getattr(model, "pretrained_cfg", {}), **config}
+        model.pretrained_cfg = {**model.pretrained_cfg, **config}
     return model.eval()
 
 
 def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """The verified file of a record, the arguments of its network, and what timm's config says of its images."""
+    """The verified file of a record, the arguments of its network, and the part of timm's config about its images."""
     index, record = find(address)
     if timm.is_model(name) and name.partition(".")[0] != record.model:
         raise HypvisionError(f"The weights '{address}' are of the model {record.model}: use --model {record.model}.")
     path = resolve(record, index)
-    arguments = dict(record.arguments)
+    arguments = record.arguments
     if record.task != "classification":
         # The config of the whole model; its backbone's arguments are those of timm, beside those of the wrapper.
         backbone = (read_header(path).get("model") or {}).get("backbone") or {}
         arguments = {key: value for key, value in backbone.items() if key not in _WRAPPER_ARGUMENTS}
-    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
-    keys = ("mean", "std", "interpolation")
-    config = {key: tuple(value) if isinstance(value := record.input[key], list) else value for key in keys}
-    return path, arguments, {**config, "input_size": tuple(record.input["size"])}
+    own = dict(mean="mean", std="std", interpolation="interpolation", size="input_size")
+    config = {name: record.input[key] for key, name in own.items()}
+    return path, as_tuples(arguments), as_tuples(config)
 
 
-def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
-    """The model; a Hi-Mapper made so that images may have any shape, where its backbone has an argument for that."""
+def _create(name: str, arguments: dict[str, Any]) -> TimmModel:
+    """The model; a Hi-Mapper takes images of any shape if its backbone has an argument for that."""
     if "himapper" in name:
         for flexible in ("dynamic_img_size", "strict_img_size"):
             with suppress(TypeError):
-                return create_model(name, **{flexible: flexible.startswith("dynamic"), **arguments})
-    return create_model(name, **arguments)
+                return timm_model(name, **{flexible: flexible.startswith("dynamic"), **arguments})
+    return timm_model(name, **arguments)
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Load a checkpoint into a timm model; the classifier head does not matter.
+    """Load a checkpoint into a timm model; its classifier head may be absent or another one.
 
     Args:
         model: the model.

@@ -1,4 +1,4 @@
-"""What lies in the cache of downloaded weights and where else records are on this machine; checking and cleaning."""
+"""The weight files on this machine: listing and cleaning the cache of downloads, checking files against the index."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import cache_folder, index_folder, locate, lock_path
 from hypvision.errors import HypvisionError
 
-__all__ = ["CachedFile", "check_files", "clean", "list_cache", "records_here", "visited", "whereabouts"]
-
 
 class CachedFile(NamedTuple):
     """A file in the cache.
@@ -24,8 +22,8 @@ class CachedFile(NamedTuple):
     Attributes:
         path: where it lies.
         bytes: its size.
-        record: name of the record that it belongs to, in the index or in a release that has been visited; empty for
-            files that no record needs any more.
+        record: name of the record that it belongs to, in the index or in a release that was loaded from before; empty
+            if no record needs it any more.
         partial: whether it is an unfinished download.
     """
 
@@ -37,19 +35,18 @@ class CachedFile(NamedTuple):
 
 def list_cache(index: Index) -> list[CachedFile]:
     """The files in the cache, by name."""
-    folder = cache_folder()
     known = {record.filename: record.name for source in [*visited(), index] for record in source}
-    found = []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.is_file():
-            partial = path.name.endswith(".part")
-            name = path.name.removesuffix(".part")
-            found.append(CachedFile(path, path.stat().st_size, known.get(name, ""), partial))
-    return found
+    return [
+        CachedFile(
+            path, path.stat().st_size, known.get(path.name.removesuffix(".part"), ""), path.name.endswith(".part")
+        )
+        for path in sorted(cache_folder().glob("*"))
+        if path.is_file()
+    ]
 
 
 def visited() -> list[Index]:
-    """The indexes of the releases that have been visited; one that cannot be read any more is left out."""
+    """The indexes of the releases that were loaded from before, but for those that cannot be read any more."""
     found = []
     for path in sorted(index_folder().glob("*.yml")):
         with suppress(HypvisionError):
@@ -64,17 +61,18 @@ def whereabouts(index: Index, record: Record) -> str:
 
 
 def records_here() -> list[tuple[str, Index, Record]]:
-    """Names and records of the built-in index, and of visited releases those whose files are in the cache."""
+    """Names and records of the built-in index, and of releases that were loaded from before the records whose files are
+    in the cache."""
     builtin = builtin_index()
-    known = {record.filename for record in builtin}
-    others = {r.filename: (r.name, Index({}), r) for index in visited() for r in index if r.filename not in known}
-    return [(record.name, builtin, record) for record in builtin] + [
-        entry for entry in others.values() if _cached(entry[2]) is not None
-    ]
+    others = {record.filename: record for index in visited() for record in index if _cached(record) is not None}
+    for record in builtin:
+        others.pop(record.filename, None)
+    here = [(record.name, builtin, record) for record in builtin]
+    return here + [(record.name, Index({}), record) for record in others.values()]
 
 
 def check_files(index: Index, record: Record) -> dict[Path, str]:
-    """The packaged and the cached file of a record, those that are there, and what is wrong with each or ``""``."""
+    """The packaged and the cached file of a record, as far as they exist, with what is wrong with each, or ``""``."""
     results = {}
     for _, path in filter(None, (locate(index, record), _cached(record))):
         try:
@@ -91,13 +89,14 @@ def _cached(record: Record) -> tuple[str, Path] | None:
 
 
 def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> list[CachedFile]:
-    """Remove files from the cache; those that a process is downloading at this moment stay.
+    """Remove files from the cache: unfinished downloads and files that no record needs, or those that are named.
+
+    Files that a process is downloading at this moment stay.
 
     Args:
-        index: the records that are known.
-        names: remove the files of these records.
-        everything: remove every file, and forget the releases that have been visited. Without names and this:
-            unfinished downloads and files that no record needs.
+        index: the known records.
+        names: remove the files of these records instead.
+        everything: remove every file instead, and forget the releases that were loaded from before.
 
     Returns:
         What was removed.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from hypvision.checkpoints.records import TASKS, Index, Metric, Record
-
-__all__ = ["listing", "model_card", "readme", "table"]
 
 _README = """\
 # Model zoo
@@ -47,8 +46,15 @@ def metric_text(metric: Metric) -> str:
     return f"{metric.name} {metric.value:.4g}"
 
 
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+def _by(metric: Metric) -> str:
+    return "us" if metric.measured else f"reported: {metric.reported}"
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()) -> list[str]:
+    """A table in Markdown; the columns named in ``right`` are aligned at the right."""
+    rules = ["--:" if name in right else "---" for name in head]
+    lines = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (head, rules, *rows))
+    return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
 def readme(index: Index) -> str:
@@ -56,67 +62,53 @@ def readme(index: Index) -> str:
     total = sum(record.file.bytes for record in index)
     example = next((record.name for record in index if record.task == "classification"), "NAME")
     parts = [_README.format(count=len(index), size=size_text(total), example=example)]
+    head = ("name", "parameters", "input", "result", "measured on", "by", "file", "config", "licence")
     for task in TASKS:
-        records = index.select(task=task)
-        if not records:
-            continue
-        parts.append(f"## {task.capitalize()}\n")
-        lines = [
-            _row(["name", "parameters", "input", "result", "measured on", "by", "file", "config", "licence"]),
-            _row(["---", "--:", "---", "---", "---", "---", "--:", "---", "---"]),
-        ]
-        for record in records:
+        rows = []
+        for record in index.select(task=task):
             best = record.metrics[0]
-            by = "us" if best.measured else f"reported: {best.reported}"
+            result = (metric_text(best), best.data, _by(best))
             file = f"{size_text(record.file.bytes)}, {record.file.storage}"
             config = f"[{record.config.rpartition('/')[2]}](../{record.config})"
-            lines.append(
-                _row(
-                    [
-                        f"`{record.name}`",
-                        count_text(record.parameters),
-                        input_text(record),
-                        metric_text(best),
-                        best.data,
-                        by,
-                        file,
-                        config,
-                        record.licence,
-                    ]
-                )
-            )
-        parts.append("\n".join(lines) + "\n")
+            about = (f"`{record.name}`", count_text(record.parameters), input_text(record))
+            rows.append((*about, *result, file, config, record.licence))
+        if rows:
+            table = "\n".join(_rows(head, rows, right=("parameters", "file")))
+            parts.append(f"## {task.capitalize()}\n\n{table}\n")
     return "\n".join(parts)
 
 
-def _usage(record: Record) -> str:
-    if record.task == "classification":
-        return (
-            f'import hypvision, timm\n\nmodel = timm.create_model("{record.name}", pretrained=True).eval()\n'
-            "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))\n"
-            "scores = model(transform(image)[None]).softmax(-1)  # image: a PIL image in RGB"
-        )
-    if record.task == "zero-shot":
-        return (
-            f'import hypvision\n\nclip = hypvision.load("{record.name}")  # an open_clip model\n'
-            'words = clip.encode_text(clip.tokenizer(["a photo of a star", "a photo of a ring"]), normalize=True)\n'
-            "scores = clip.encode_image(images, normalize=True) @ words.T  # images: (B, 3, H, W), normalised"
-        )
-    # The load comes first: it puts the kernels of mmcv in place, which the libraries' apis ask for.
-    if record.task == "segmentation":
-        return (
-            f'import hypvision\n\nmodel = hypvision.load("{record.name}")  # an mmseg model\n'
-            "from mmseg.apis import inference_model\n\n"
-            'labels = inference_model(model, "picture.jpg").pred_sem_seg.data[0]  # (H, W)\n'
-            'names = model.dataset_meta["classes"]  # the name of each label'
-        )
-    return (
-        f'import hypvision\n\nmodel = hypvision.load("{record.name}")  # an mmdet model\n'
-        "from mmdet.apis import inference_detector\n\n"
-        'found = inference_detector(model, "picture.jpg").pred_instances  # bboxes, scores, labels (masks)\n'
-        'names = model.dataset_meta["classes"]  # the name of each label'
-    )
+# The load comes before mmseg's and mmdet's functions: it puts the kernels of mmcv in place, which these ask for.
+_USAGE = {
+    "classification": """\
+import hypvision, timm
 
+model = timm.create_model("{name}", pretrained=True).eval()
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+scores = model(transform(image)[None]).softmax(-1)  # image: a PIL image in RGB""",
+    "zero-shot": """\
+import hypvision
+
+clip = hypvision.load("{name}")  # an open_clip model
+words = clip.encode_text(clip.tokenizer(["a photo of a star", "a photo of a ring"]), normalize=True)
+scores = clip.encode_image(images, normalize=True) @ words.T  # images: (B, 3, H, W), normalised""",
+    "segmentation": """\
+import hypvision
+
+model = hypvision.load("{name}")  # an mmseg model
+from mmseg.apis import inference_model
+
+labels = inference_model(model, "picture.jpg").pred_sem_seg.data[0]  # (H, W)
+names = model.dataset_meta["classes"]  # the name of each label""",
+    "detection": """\
+import hypvision
+
+model = hypvision.load("{name}")  # an mmdet model
+from mmdet.apis import inference_detector
+
+found = inference_detector(model, "picture.jpg").pred_instances  # bboxes, scores, labels (masks)
+names = model.dataset_meta["classes"]  # the name of each label""",
+}
 
 _HUB_TASKS = {
     "classification": "image-classification",
@@ -135,18 +127,10 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     """
     lines: list[str] = []
     if front_matter:
-        task = _HUB_TASKS[record.task]
         library = "timm" if record.task == "classification" else "hypvision"  # who reads the repository
-        lines += [
-            "---",
-            f"license: {record.licence.lower()}",
-            f"library_name: {library}",
-            f"pipeline_tag: {task}",
-            "tags:",
-        ]
-        lines += ["- hypvision", "- hyperbolic", "---", ""]
+        lines += ["---", f"license: {record.licence.lower()}", f"library_name: {library}"]
+        lines += [f"pipeline_tag: {_HUB_TASKS[record.task]}", "tags:", "- hypvision", "- hyperbolic", "---", ""]
     lines += [f"# {record.name}", "", record.description, ""]
-    lines += [_row(["", ""]), _row(["---", "---"])]
     facts = [
         ("task", record.task),
         ("model", f"`{record.model}`" + (f" with `{_code(record.arguments)}`" if record.arguments else "")),
@@ -160,21 +144,16 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     ]
     if record.parent:
         facts.append(("trained from", f"`{record.parent}`"))
-    lines += [_row(fact) for fact in facts]
-    lines += ["", "## Use", "", "```python", _usage(record), "```"]
+    lines += _rows(("", ""), facts)
+    lines += ["", "## Use", "", "```python", _USAGE[record.task].format(name=record.name), "```"]
     lines += ["", "## Intended use", "", record.intended_use]
     lines += ["", "## Data", "", record.data]
     lines += ["", "## Training", "", f"Config `{record.config}`.", "", "```sh", record.training, "```"]
-    lines += ["", "## Metrics", "", _row(["metric", "value", "measured on", "by"]), _row(["---", "--:", "---", "---"])]
-    for metric in record.metrics:
-        by = "us" if metric.measured else f"reported: {metric.reported}"
-        lines.append(_row([metric.name, f"{metric.value:.4g}", metric.data, by]))
-    if any(metric.full_precision is not None for metric in record.metrics):
-        values = ", ".join(
-            f"{metric.name} {metric.full_precision:.4g}"
-            for metric in record.metrics
-            if metric.full_precision is not None
-        )
+    results = [(metric.name, f"{metric.value:.4g}", metric.data, _by(metric)) for metric in record.metrics]
+    lines += ["", "## Metrics", "", *_rows(("metric", "value", "measured on", "by"), results, right=("value",))]
+    full = [(metric.name, metric.full_precision) for metric in record.metrics if metric.full_precision is not None]
+    if full:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in full)
         lines += [
             "",
             f"The values are those of the file as it is ({record.file.storage}); in full precision: {values}.",
@@ -186,24 +165,21 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _code(arguments: Mapping) -> str:
+def _code(arguments: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={json.dumps(value)}" for key, value in arguments.items())
 
 
-def table(rows: list[dict[str, str]]) -> str:
-    """Rows with equal keys as columns of plain text."""
-    if not rows:
-        return ""
-    heads = list(rows[0])
-    widths = [max(len(head), *(len(row[head]) for row in rows)) for head in heads]
-    numbers = {"parameters", "size"}
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Rows with equal keys as columns of plain text; parameters and sizes are aligned at the right."""
+    heads = list(rows[0]) if rows else []
+    widths = {head: max(len(head), *(len(row[head]) for row in rows)) for head in heads}
     lines = []
     for cells in [dict(zip(heads, heads)), *rows]:
-        line = (
-            cells[head].rjust(width) if head in numbers else cells[head].ljust(width)
-            for head, width in zip(heads, widths)
+        aligned = (
+            cells[head].rjust(width) if head in ("parameters", "size") else cells[head].ljust(width)
+            for head, width in widths.items()
         )
-        lines.append("  ".join(line).rstrip())
+        lines.append("  ".join(aligned).rstrip())
     return "\n".join(lines)
 
 

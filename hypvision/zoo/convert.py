@@ -1,7 +1,7 @@
 """Official checkpoints to hypvision's state dicts, and back: ``hypvision zoo convert --from NAME IN OUT``.
 
 A converter is a pair of functions of state dicts (names to tensors), ``NAME_from_official`` and ``NAME_to_official``,
-and ``NAME_variant``, which tells the model that converted weights belong to. They stand beside the models.
+and ``NAME_variant``, which says to which model converted weights belong. They are defined beside the models;
 :func:`convert_file` applies them to a file.
 """
 
@@ -51,25 +51,32 @@ from hypvision.models.lorentz_resnet_checkpoint import (
     is_official_hyperboliccv,
 )
 
-__all__ = ["CONVERTERS", "Conversion", "Converter", "convert_file"]
-
 
 class Converter(NamedTuple):
-    """The functions of one family of models."""
+    """The functions of one family of models.
+
+    Attributes:
+        title: the family in words.
+        is_official: whether a state dict has the official names.
+        from_official, to_official: a state dict by the other names.
+        variant: the model of a state dict by our names, and the arguments to create it with.
+        arguments: further arguments of the model, from the official state dict.
+        options, back_options: arguments of ``variant`` and of ``to_official`` that follow from no state dict; the user
+            gives them.
+        as_saved: from a state dict and an epoch, what the official code saves; None: the state dict alone.
+        read, files: of a model that the official code spreads over files: from the path of one, all that they hold; and
+            from a state dict and that path, the files to write. None: one file.
+    """
 
     title: str
     is_official: Callable[[Mapping[str, Tensor]], bool]
     from_official: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
     to_official: Callable[..., dict[str, Tensor]]
     variant: Callable[..., tuple[str, dict[str, Any]]]
-    # Further arguments of our model, which only the official state dict tells.
     arguments: Callable[[Mapping[str, Tensor]], dict[str, Any]] = lambda state_dict: {}
-    # What no state dict tells, and the user is asked for: arguments of to_official, and of variant.
-    back_options: tuple[str, ...] = ()
-    # What the official code saves around its state dict, of that and the epoch; None: nothing.
-    as_saved: Callable[[Mapping[str, Tensor], int], dict[str, Any]] | None = None
     options: tuple[str, ...] = ()
-    # Where the official code spreads a model over files: what reads them by the name of one, and the files to write.
+    back_options: tuple[str, ...] = ()
+    as_saved: Callable[[Mapping[str, Tensor], int], dict[str, Any]] | None = None
     read: Callable[[Path], Mapping[str, Any]] = read_file
     files: Callable[[Mapping[str, Tensor], Path], dict[Path, Any]] | None = None
 
@@ -77,30 +84,17 @@ class Converter(NamedTuple):
 # Name on the command line -> its functions.
 CONVERTERS = {
     "hcformer": Converter(
-        "HCFormer",
-        is_official_hcformer,
-        hcformer_from_official,
-        hcformer_to_official,
-        hcformer_variant,
-        hcformer_arguments,
-        back_options=("curvature",),
+        "HCFormer", is_official_hcformer, hcformer_from_official, hcformer_to_official, hcformer_variant,
+        hcformer_arguments, back_options=("curvature",),
     ),
     "helm": Converter("HELM language model", is_official_helm, helm_from_official, helm_to_official, helm_variant),
     "himapper": Converter(
-        "Hi-Mapper",
-        is_official_himapper,
-        himapper_from_official,
-        himapper_to_official,
-        himapper_variant,
+        "Hi-Mapper", is_official_himapper, himapper_from_official, himapper_to_official, himapper_variant,
         options=("backbone",),
     ),
     "hyperboliccv": Converter(
-        "HyperbolicCV ResNet",
-        is_official_hyperboliccv,
-        hyperboliccv_from_official,
-        hyperboliccv_to_official,
-        hyperboliccv_variant,
-        back_options=("curvature",),
+        "HyperbolicCV ResNet", is_official_hyperboliccv, hyperboliccv_from_official, hyperboliccv_to_official,
+        hyperboliccv_variant, back_options=("curvature",),
     ),
     "hyperclip": Converter(
         "HyperCLIP segmenter", is_official_hyperclip, segmenter_from_official, hyperclip_to_official, segmenter_variant
@@ -110,18 +104,14 @@ CONVERTERS = {
     ),
     **{
         name: Converter(
-            f"few-shot method {name}",
-            few_shot.is_official(name),
-            few_shot.from_official(name),
-            few_shot.to_official(name),
-            few_shot.variant(name),
-            as_saved=few_shot.as_saved,
+            f"few-shot method {name}", few_shot.is_official(name), few_shot.from_official(name),
+            few_shot.to_official(name), few_shot.variant(name), as_saved=few_shot.as_saved,
             **(dict(read=few_shot.read_cache, files=few_shot.cache_files) if name == "tip-adapter" else {}),
         )
         for name in few_shot.FEW_SHOT
     },
     "hf-clip": Converter("open_clip CLIP", is_hugging_face, from_hugging_face, to_hugging_face, clip_variant),
-}
+}  # fmt: skip
 
 
 _UNSAID = {
@@ -135,14 +125,20 @@ _UNSAID = {
 
 
 class Conversion(NamedTuple):
-    """What :func:`convert_file` wrote: the file, the timm model it is for and the arguments to create that with."""
+    """What :func:`convert_file` wrote.
+
+    Attributes:
+        path: the file.
+        model: the name of the model that it belongs to.
+        arguments: to create that model with.
+    """
 
     path: Path
     model: str
     arguments: dict[str, Any]
 
     def usage(self) -> str:
-        """The expression (for a segmenter: the command) that uses weights of hypvision's names."""
+        """A line of Python, or for a segmenter a command, that uses the file."""
         if self.model.startswith(("hyperclip-", "catseg-")):
             return f"hypvision test configs/hyperclip/{self.model}_4xb1-80k_coco-stuff164k.py {self.path}"
         if self.model.startswith("helm_"):
@@ -155,7 +151,7 @@ class Conversion(NamedTuple):
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 
     def note(self, to_official: bool = False) -> str:
-        """What the user has to know beside that, because no checkpoint says it; empty where there is nothing."""
+        """What the user has to know because no checkpoint says it; empty for most models."""
         if to_official:
             told = "Set init_alpha: {alpha:g} and init_beta: {beta:g} in the official config: its files have no place."
             return told.format(**self.arguments) if {"alpha", "beta"} <= self.arguments.keys() else ""
@@ -187,26 +183,25 @@ def convert_file(
     Args:
         family: a key of :data:`CONVERTERS`.
         source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it, or another name of a checkpoint
-            (:func:`hypvision.checkpoints.sources.fetch`); the weights may be inside ``state_dict`` or ``model``, beside
-            the rest that a training saves. Nothing in it is run.
-        target: ``.safetensors``, ``.pth`` or ``.pt``. It is written under another name and moved into place, so that
-            an interruption leaves no half of a file.
+            (:func:`hypvision.checkpoints.sources.fetch`). The weights may be the file or its ``state_dict`` or
+            ``model``. No code in it is run.
+        target: ``.safetensors``, ``.pth`` or ``.pt``; it appears complete or not at all.
         to_official: convert from hypvision's names to the official ones.
-        curvature: of an HCFormer or Lorentz ResNet that becomes an official one, if it is not 1 (nor learned).
-        backbone: of a Hi-Mapper, timm's name, where shapes do not tell it.
+        curvature: of an HCFormer or Lorentz ResNet that gets official names, if it is neither 1 nor learned.
+        backbone: of a Hi-Mapper, timm's name, where it does not follow from shapes.
 
     Returns:
         What was written, and which model it is.
 
     Raises:
-        HypvisionError: no such family or file, an unreadable one, one of another model, a target that cannot be
-            written, or an argument that has no use here.
+        HypvisionError: no such family; a file that is missing, unreadable or of another model; a target that cannot be
+            written; or an option that the family does not take.
     """
     if family not in CONVERTERS:
         raise HypvisionError(f"There is no converter '{family}'. Known: {', '.join(CONVERTERS)}.")
     converter, target = CONVERTERS[family], Path(target).expanduser()
-    told = {name: value for name, value in (("curvature", curvature), ("backbone", backbone)) if value is not None}
-    for name in told:
+    given = {name: value for name, value in (("curvature", curvature), ("backbone", backbone)) if value is not None}
+    for name in given:
         if name not in (converter.back_options if to_official else converter.options):
             raise HypvisionError(f"--{name} has no use here: {_USES[name]}.")
     if target.suffix not in (".safetensors", ".pth", ".pt"):
@@ -220,23 +215,21 @@ def convert_file(
     official = converter.is_official(weights)
     if official == to_official:
         expected = f"hypvision {converter.title}" if to_official else f"official {converter.title}"
-        hint = ""
-        if official:
-            hint = " It has official names already."
-        elif any(".mixer." in name or name.startswith("mapper.") for name in weights):
-            hint = " It has hypvision's names already: nothing is to be done, or --to-official was meant."
+        hint = " It has official names already." if official else ""
+        if not official and any(".mixer." in name or name.startswith("mapper.") for name in weights):
+            hint = " It has hypvision's names already: leave it as it is, or add --to-official."
         raise HypvisionError(
             f"'{source}' is not a checkpoint of an {expected}: it has entries such as "
             f"{', '.join(list(weights)[:3]) or 'none'}.{hint}"
         )
-    converted = converter.to_official(weights, **told) if to_official else converter.from_official(weights)
+    converted = converter.to_official(weights, **given) if to_official else converter.from_official(weights)
     if to_official:
         try:
             model, arguments = converter.variant(converter.from_official(converted))
-        except HypvisionError:  # of other sizes than the published ones, which the names do not depend on
+        except HypvisionError:  # its sizes are none of the published ones; its names do not depend on them
             model, arguments = f"{converter.title} of its own sizes", {}
     else:
-        model, arguments = converter.variant(converted, **told)
+        model, arguments = converter.variant(converted, **given)
         arguments = {**arguments, **converter.arguments(weights)}
     written: dict[str, Any] = {name: value.contiguous() for name, value in converted.items()}
     if to_official and converter.files is not None:
@@ -247,7 +240,11 @@ def convert_file(
         meta = checkpoint.get("meta")
         epoch = meta.get("epoch") if isinstance(meta, Mapping) else None
         written = converter.as_saved(written, epoch if isinstance(epoch, int) else 0)
-    _write(written, target)
+    if target.suffix == ".safetensors":
+        write_tensors(written, target)
+    else:
+        with replacing(target) as temporary:
+            torch.save(written, temporary)
     return Conversion(target, model, arguments)
 
 

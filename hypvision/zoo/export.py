@@ -1,8 +1,8 @@
 """A trained model for other runtimes, written only if it computes what PyTorch computes.
 
-``onnx`` and ``torchexport`` (a ``.pt2`` of :func:`torch.export.save`) take any batch, and images whose sides are
-multiples of 32, from that of the training upwards. After the file has been written it is read back and run on images of
-several sizes; if an output differs from eager PyTorch's by more than the tolerance, there is no file.
+An exported file (``onnx``, or ``torchexport``: a ``.pt2`` of :func:`torch.export.save`) takes batches of any size, and
+images whose sides are multiples of 32, from those of the training upwards. It is read back and run on images of several
+sizes; if an output differs from eager PyTorch's by more than the tolerance, the file is removed.
 
 What is exported is the whole network of a classifier, segmenter or detector, or the part of any model before its head.
 A whole detector takes one image of a fixed size (:mod:`~hypvision.zoo.export_detector`).
@@ -21,14 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import find
-from hypvision.errors import HypvisionError, require
+from hypvision.errors import HypvisionError, one_line, require
 from hypvision.files import replacing
 from hypvision.zoo.export_detector import DetectorNetwork
-from hypvision.zoo.loading import load
-
-__all__ = ["FORMATS", "PARTS", "SUFFIXES", "ExportReport", "export_model", "export_network", "part_of"]
+from hypvision.zoo.loading import TimmModel, load, load_trained
 
 SUFFIXES = {"onnx": ".onnx", "torchexport": ".pt2"}
 FORMATS = tuple(SUFFIXES)
@@ -38,7 +35,7 @@ _UNIT = 32  # sides are multiples of it: the stride of the last stage, which win
 
 
 def _silent(text: str) -> None:
-    """The default of what tells how far an export is."""
+    """Says nothing; the default of ``tell``."""
 
 
 class ExportReport(NamedTuple):
@@ -46,8 +43,8 @@ class ExportReport(NamedTuple):
 
     Attributes:
         shapes: of the inputs that were compared.
-        difference: the largest one of an output, as a share of the largest output.
-        dynamic: which dimensions are free, in words.
+        difference: the largest difference, as a share of the largest output.
+        dynamic: a sentence that says which dimensions are free.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -60,7 +57,7 @@ class ExportReport(NamedTuple):
 
 
 class _Enlarge(nn.Module):
-    """mmseg's Upsample by a whole factor. Its own goes through a float, which the tracer takes for a constant."""
+    """mmseg's Upsample by a whole factor; its own computes sizes as floats, which the tracer takes for constants."""
 
     def __init__(self, factor: int, mode: str, align_corners: bool | None):
         super().__init__()
@@ -74,7 +71,7 @@ class _Enlarge(nn.Module):
 class _Segmenter(nn.Module):
     """An mmseg model as a function of images: logits ``(B, classes, H, W)``."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: Any):
         super().__init__()
         self.model, self.align_corners = model, model.align_corners
         for parent in list(model.modules()):
@@ -91,7 +88,7 @@ class _Segmenter(nn.Module):
 class _Maps(nn.Module):
     """Backbone and neck of an mmseg or mmdet model: maps ``(B, C_i, H_i, W_i)``, the finest first."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: Any):
         super().__init__()
         self.backbone, self.neck = model.backbone, model.neck if model.with_neck else None
 
@@ -103,7 +100,7 @@ class _Maps(nn.Module):
 class _ImageTower(nn.Module):
     """The image tower of a CLIP: embeddings ``(B, D)`` of norm 1."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: Any):
         super().__init__()
         self.visual = model.visual
 
@@ -135,7 +132,7 @@ def export_model(
         model, arguments: ``name`` is the checkpoint file of a classifier that is this timm model with these arguments;
             see :func:`hypvision.zoo.loading.load_trained`.
         size: side of the images of that training; default: ``img_size`` in ``arguments``, or the model's own.
-        tell: is called with what is being done, which can take minutes.
+        tell: is called with the name of each step; a step can take minutes.
 
     Raises:
         HypvisionError: the whole of a CLIP, a detector that finds boxes in a way of its own, a missing package, a
@@ -144,11 +141,10 @@ def export_model(
     if part not in PARTS:
         raise HypvisionError(f"There is no part '{part}'. Known: {', '.join(PARTS)}.")
     if model is not None:
-        network = load(name, model=model, **(arguments or {}))
-        if part == "features":
-            network.reset_classifier(0)
-        shape = _input_size(network, arguments or {}, size)
-        return export_network(network, shape, format, path, dynamic_size, "logits" if part == "whole" else part, tell)
+        classifier = load_trained(name, model, arguments)
+        shape = _input_size(classifier, arguments or {}, size)
+        network, output = part_of(classifier, "classification", part, shape[1:])
+        return export_network(network, shape, format, path, dynamic_size, output, tell)
     if arguments or size is not None:
         raise HypvisionError(
             f"The zoo knows the arguments and the size of '{name}': leave them out, or name the model of a file."
@@ -157,12 +153,16 @@ def export_model(
     if record.task == "zero-shot" and part == "features" and dynamic_size:
         height, width = record.input["size"][1:]
         raise HypvisionError(f"The image tower of '{name}' takes images of {height}x{width} only: use --fixed-size.")
-    _check_part(name, record, part)
+    if record.task == "zero-shot" and part == "whole":
+        raise HypvisionError(
+            f"'{name}' is a CLIP, two networks whose outputs are compared. Add --part features for the image tower, "
+            "and keep the embeddings of the class names, which do not change."
+        )
     network, output = part_of(load(name), record.task, part, record.input["size"][1:])
     return export_network(network, tuple(record.input["size"]), format, path, dynamic_size, output, tell)
 
 
-def _input_size(model: nn.Module, arguments: Mapping[str, Any], size: int | None) -> tuple[int, int, int]:
+def _input_size(model: TimmModel, arguments: Mapping[str, Any], size: int | None) -> tuple[int, int, int]:
     """Channels, height and width of the images of a training."""
     channels, *sides = model.pretrained_cfg["input_size"]
     sides = size or arguments.get("img_size") or sides
@@ -170,15 +170,7 @@ def _input_size(model: nn.Module, arguments: Mapping[str, Any], size: int | None
     return arguments.get("in_chans", channels), height, width
 
 
-def _check_part(name: str, record: Record, part: str) -> None:
-    if part == "whole" and record.task == "zero-shot":
-        raise HypvisionError(
-            f"'{name}' is a CLIP, two networks whose outputs are compared. Add --part features for the image tower, "
-            "and keep the embeddings of the class names, which do not change."
-        )
-
-
-def part_of(model: nn.Module, task: str, part: str, size: Sequence[int]) -> tuple[nn.Module, str | tuple[str, ...]]:
+def part_of(model: Any, task: str, part: str, size: Sequence[int]) -> tuple[nn.Module, str | tuple[str, ...]]:
     """What is exported of a model, and what ONNX calls its outputs.
 
     Args:
@@ -218,9 +210,8 @@ def export_network(
         model: takes ``(B, C, H, W)``, gives one tensor or several, each with the batch first; or a
             :class:`~hypvision.zoo.export_detector.DetectorNetwork`, whose batch is 1 and whose size is fixed.
         size: channels, height and width of the training.
-        format, path, dynamic_size: as there.
-        output: what ONNX calls the output; with several outputs it is followed by their numbers, or is a name for each.
-        tell: as there.
+        output: ONNX's name of the output; for several outputs their common name, which a number follows, or all names.
+        format, path, dynamic_size, tell: as for :func:`export_model`.
     """
     if format not in SUFFIXES:
         raise HypvisionError(f"There is no format '{format}'. Known: {', '.join(FORMATS)}.")
@@ -233,19 +224,18 @@ def export_network(
         )
     with replacing(path) as temporary, torch.no_grad(), _quiet(), ExitStack() as folds:
         for layer in model.modules():
-            if hasattr(layer, "folded"):
-                folds.enter_context(layer.folded())
-        temporary.touch()  # a place that cannot be written is found out before the work
+            if (folded := getattr(layer, "folded", None)) is not None:
+                folds.enter_context(folded())
+        temporary.touch()  # fails before the work, where the place cannot be written
         try:
             tell("Tracing the network")
             program = _program(model, size, dynamic_size)
             run = _WRITERS[format](program, temporary, output, tell)
         except (HypvisionError, OSError):
             raise
-        except Exception as error:  # the exporters raise whatever they stumble over
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
+        except Exception as error:  # the exporters raise errors of every kind
             fixed = " Try --fixed-size." if dynamic_size else ""
-            raise HypvisionError(f"The network cannot be exported as {format}: {reason}.{fixed}") from error
+            raise HypvisionError(f"The network cannot be exported as {format}: {one_line(error)}.{fixed}") from error
         return _compare(model, run, size, dynamic_size, format, tell)
 
 
@@ -266,6 +256,7 @@ def _compare(
 ) -> ExportReport:  # fmt: skip
     generator = torch.Generator().manual_seed(0)
     worst, shapes = 0.0, _shapes(model, size, dynamic_size)
+    other = "--fixed-size or another format" if dynamic_size else "another format"
     for shape in shapes:
         tell(f"Comparing with PyTorch on {'x'.join(map(str, shape))}")
         x = torch.randn(shape, generator=generator)
@@ -278,24 +269,22 @@ def _compare(
         try:
             got = _several(run(x))
         except Exception as error:  # guards of the exported program, errors of the runtime
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise HypvisionError(
-                f"The {format} file does not run on {shape}: {reason}. It was not kept"
-                + ("; try --fixed-size or another format." if dynamic_size else "; try another format.")
+                f"The {format} file does not run on {shape}: {one_line(error)}. It was removed; try {other}."
             ) from error
         if [y.shape for y in got] != [y.shape for y in expected]:
             shapes_of = [", ".join(str(tuple(y.shape)) for y in outputs) for outputs in (got, expected)]
             raise HypvisionError(f"The exported network gives {shapes_of[0]} instead of {shapes_of[1]}.")
-        difference = _differ(model, got, expected)
-        if not difference <= TOLERANCE:
-            if _differ(model, _several(model(x)), expected) > 0:
+        difference = _difference(model, got, expected)
+        if difference > TOLERANCE:
+            if _difference(model, _several(model(x)), expected) > 0:
                 raise HypvisionError(
                     "PyTorch itself gives another output at every call: the network draws random numbers in eval mode, "
                     "which no file can repeat. Switch that off; for a Hi-Mapper: --model-args eval_noise=mean."
                 )
             raise HypvisionError(
                 f"The {format} file computes something else than PyTorch: on {shape} an output differs by "
-                f"{difference:.1e} of the largest one. It was not kept; try --fixed-size or another format."
+                f"{difference:.1e} of the largest one. It was removed; try {other}."
             )
         worst = max(worst, difference)
     sizes = "Batch is free, sizes are fixed."
@@ -310,15 +299,12 @@ def _several(outputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
     return [outputs] if isinstance(outputs, Tensor) else list(outputs)
 
 
-def _differ(model: nn.Module, got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+def _difference(model: nn.Module, got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest difference of an output, as a share of the largest number in it; infinite for NaN."""
     if isinstance(model, DetectorNetwork):
         return model.difference(got, expected)
-    return max(map(_difference, got, expected))
-
-
-def _difference(got: Tensor, expected: Tensor) -> float:
-    difference = ((got - expected).abs().max() / expected.abs().max().clamp_min(1e-12)).item()
-    return difference if difference == difference else float("inf")  # max() of numbers would lose a NaN
+    shares = [(y - z).abs().max() / z.abs().max().clamp_min(1e-12) for y, z in zip(got, expected)]
+    return torch.stack(shares).nan_to_num(nan=torch.inf, posinf=torch.inf).max().item()
 
 
 @contextmanager
@@ -334,23 +320,18 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _example(size: tuple[int, int, int], dynamic_size: bool) -> Tensor:
-    channels, height, width = size
-    if dynamic_size:  # unequal, larger sides: a tracer takes 1 and equal sizes for constants
-        height, width = height + 2 * _UNIT, width + _UNIT
-    return torch.randn(2, channels, height, width)
-
-
 def _program(model: nn.Module, size: tuple[int, int, int], dynamic_size: bool) -> torch.export.ExportedProgram:
     if isinstance(model, DetectorNetwork):
         return torch.export.export(model, (torch.randn(1, *size),))
     Dim = torch.export.Dim
     dynamic: dict[int, object] = {0: Dim("batch", min=1)}
+    channels, height, width = size
     if dynamic_size:
-        # Sides of another value than those below would need padding inside, and so another program.
-        dynamic[2] = _UNIT * Dim("rows", min=size[1] // _UNIT, max=4096)
-        dynamic[3] = _UNIT * Dim("columns", min=size[2] // _UNIT, max=4096)
-    return torch.export.export(model, (_example(size, dynamic_size),), dynamic_shapes=(dynamic,))
+        # Other sides than multiples would need padding inside, and so another program.
+        dynamic[2] = _UNIT * Dim("rows", min=height // _UNIT, max=4096)
+        dynamic[3] = _UNIT * Dim("columns", min=width // _UNIT, max=4096)
+        height, width = height + 2 * _UNIT, width + _UNIT  # a tracer takes 1 and equal sizes for constants
+    return torch.export.export(model, (torch.randn(2, channels, height, width),), dynamic_shapes=(dynamic,))
 
 
 def _write_torchexport(
@@ -367,10 +348,12 @@ def _write_onnx(
     onnxruntime = require("onnxruntime", "export")
     tell("Translating it to ONNX")
     count = len(exported.graph_signature.user_outputs)
-    names = [output] if count == 1 else [f"{output}{i}" for i in range(count)]
     if isinstance(output, tuple):
         names = list(output[:count])
+    else:
+        names = [output] if count == 1 else [f"{output}{i}" for i in range(count)]
     program = torch.onnx.export(exported, input_names=["images"], output_names=names, dynamo=True, verbose=False)
+    assert program is not None  # by its signature; with dynamo=True it never is
     tell("Writing the file, reading it back")
     program.save(path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

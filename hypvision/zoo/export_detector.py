@@ -1,9 +1,9 @@
 """A whole detector of mmdet as a function of one image, in operators that every format has.
 
-mmdet sorts boxes into lists whose lengths depend on the image. Here every step has a fixed number of them: what a
-threshold or non-maximum suppression drops keeps its place with the score 0. That is what mmdet computes for heads that
-share its common post-processing: RetinaNet, FCOS, ATSS and the like, Faster and Mask R-CNN. Images come one by one and
-have one size.
+mmdet sorts boxes into lists whose lengths depend on the image. Here every step has a fixed number of boxes: one that a
+threshold or non-maximum suppression drops keeps its place with the score 0. The result is mmdet's for heads that share
+its common post-processing: RetinaNet, FCOS, ATSS and the like, Faster and Mask R-CNN. Images come one by one and have
+one size.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from torch import Tensor, nn
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["DetectorNetwork"]
-
-_DROPPED = -1.0  # score of what must not suppress anything
+_DROPPED = -1.0  # score of a box that must not suppress any other
 
 
 class DetectorNetwork(nn.Module):
@@ -36,7 +34,7 @@ class DetectorNetwork(nn.Module):
         HypvisionError: its head finds boxes in another way, or suppresses them in one that no format has.
     """
 
-    def __init__(self, model: nn.Module, size: tuple[int, int]):
+    def __init__(self, model: Any, size: Sequence[int]):
         super().__init__()
         self.model, self.size = model, tuple(size)
         self.two_stage = hasattr(model, "roi_head")
@@ -46,8 +44,7 @@ class DetectorNetwork(nn.Module):
             _check(model.rpn_head, ("_predict_by_feat_single", "_bbox_post_process"), "RPNHead")
             _check(head, ("predict_bbox", "_bbox_forward"), "StandardRoIHead", head.test_cfg)
             _check(head.bbox_head, ("predict_by_feat", "_predict_by_feat_single"), "BBoxHead")
-            extractors = [head.bbox_roi_extractor, *([head.mask_roi_extractor] if head.with_mask else [])]
-            for extractor in extractors:
+            for extractor in (head.bbox_roi_extractor, *([head.mask_roi_extractor] if head.with_mask else [])):
                 _check(extractor, ("forward", "map_roi_levels"), "SingleRoIExtractor")
         elif hasattr(model, "bbox_head") and hasattr(model.bbox_head, "prior_generator"):
             methods = ("predict_by_feat", "_predict_by_feat_single", "_bbox_post_process")
@@ -63,7 +60,7 @@ class DetectorNetwork(nn.Module):
         proposals, scores, _ = self._keep(boxes, scores, levels, self.model.rpn_head.test_cfg)
         return self._regions(maps, proposals, scores > 0)
 
-    def _levels(self, head: nn.Module, maps: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+    def _levels(self, head: Any, maps: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
         """For each level the scores (P, classes), box codes (P, 4), priors and, or None, the factors of the scores."""
         outputs = head(maps)
         priors = head.prior_generator.grid_priors(
@@ -102,11 +99,12 @@ class DetectorNetwork(nn.Module):
         priors, codes, scores, levels = (torch.cat(part) for part in zip(*parts))
         return self._decode(head, priors, codes), scores, levels
 
-    def _decode(self, head: nn.Module, priors: Tensor, codes: Tensor) -> Tensor:
-        return head.bbox_coder.decode(priors, codes, max_shape=self.size)
+    def _decode(self, head: Any, priors: Tensor, codes: Tensor) -> Tensor:
+        boxes: Tensor = head.bbox_coder.decode(priors, codes, max_shape=self.size)
+        return boxes
 
     def _keep(self, boxes: Tensor, scores: Tensor, labels: Tensor, config: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Greedy non-maximum suppression within each label; ``max_per_img`` places, those left empty of score 0."""
+        """Greedy non-maximum suppression within each label: ``max_per_img`` places, the empty ones with the score 0."""
         smallest = config.get("min_bbox_size", -1)
         if smallest >= 0:
             large = (boxes[:, 2] - boxes[:, 0] > smallest) & (boxes[:, 3] - boxes[:, 1] > smallest)
@@ -128,7 +126,7 @@ class DetectorNetwork(nn.Module):
         boxes = self._decode(box_head, proposals.repeat_interleave(each, 0), codes.reshape(count * each, -1))
         boxes = boxes.reshape(count, each, 4).expand(count, classes, 4).reshape(-1, 4)
         scores = torch.where(valid[:, None] & (scores > config.score_thr), scores, _DROPPED).flatten()
-        # Of probabilities that sum to 1 no more than so many are above the threshold.
+        # The probabilities of a box sum to 1, so no more than this many are above the threshold.
         most = count * int(1 / config.score_thr) if config.score_thr > 0 else -1
         scores, places = scores.topk(_count(most, len(scores)))
         found = self._keep(boxes[places], scores, places % classes, config)
@@ -139,10 +137,10 @@ class DetectorNetwork(nn.Module):
         return *found, masks[torch.arange(len(masks), device=masks.device), own]
 
     def difference(self, got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-        """The largest distance of a box to the nearest of its label on the other side: in sides of the image, in score.
+        """The largest distance from a box to the nearest one of its label in the other result.
 
-        Boxes within a hundredth of the lowest score that had a place are left out: which of them has one is a matter of
-        round-off.
+        Distances are those of corners, in sides of the image, of scores and of masks. Boxes whose score is within a
+        hundredth of the lowest are left out: round-off decides which of them have a place.
         """
         worst = 0.0
         for own, other in ((got, expected), (expected, got)):
@@ -153,12 +151,13 @@ class DetectorNetwork(nn.Module):
                 if len(own) > 3:
                     apart = torch.maximum(apart, (other[3] - own[3][number]).abs().flatten(1).amax(1))
                 apart = torch.where(other[2] == own[2][number], apart, torch.inf)
+                apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf)  # max() would lose a NaN
                 worst = max(worst, apart.min().item())
         return worst
 
 
-def _pool(extractor: nn.Module, maps: Sequence[Tensor], boxes: Tensor) -> Tensor:
-    """RoIAlign of every box on the level of its size ``(N, C, s, s)``."""
+def _pool(extractor: Any, maps: Sequence[Tensor], boxes: Tensor) -> Tensor:
+    """RoIAlign ``(N, C, s, s)`` of every box, on the map that its size belongs to."""
     maps = maps[: extractor.num_inputs]
     rois = torch.cat([boxes.new_zeros(len(boxes), 1), boxes], 1)
     levels, pooled = extractor.map_roi_levels(rois, len(maps)), []

@@ -1,13 +1,14 @@
-"""Models with their trained weights: :func:`load`, for records of the zoo and for files of trainings."""
+"""Models with their trained weights: :func:`load`, for records of the zoo and for checkpoints of trainings."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import timm
 import torch
 from torch import Tensor, nn
 
@@ -17,11 +18,28 @@ from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import find, resolve
 from hypvision.checkpoints.timm_models import create_model
-from hypvision.errors import HypvisionError, did_you_mean, require
+from hypvision.errors import HypvisionError, did_you_mean, one_line, require
 from hypvision.plugins import PLUGINS, plugin
 from hypvision.shipped import is_config
 
-__all__ = ["load", "load_trained", "parse_arguments"]
+
+class TimmModel(nn.Module):
+    """A type for checkers: what timm's models have beside what every module has.
+
+    Attributes:
+        pretrained_cfg: normalisation, input size, class names (``label_names``) and more of the weights.
+        num_classes: outputs of the head.
+        reset_classifier: replaces the head by one of so many classes; 0: none.
+    """
+
+    pretrained_cfg: dict[str, Any]
+    num_classes: int
+    reset_classifier: Callable[[int], None]
+
+
+def timm_model(name: str, **arguments: Any) -> TimmModel:
+    """:func:`hypvision.checkpoints.timm_models.create_model`, with the type of what it gives."""
+    return cast(TimmModel, create_model(name, **arguments))
 
 
 def load(
@@ -41,15 +59,14 @@ def load(
         dtype: cast it to this type; default float32.
         model: the model whose weights ``name``, a file, holds: timm's name of a classifier (see
             :func:`load_trained`), the name of a CLIP model (see :func:`hypvision.clip.models.create_clip`), or the
-            config of a training, of which all models of the engine can be had.
+            config of a training of any task.
         **overrides: for a classifier, arguments of :func:`timm.create_model` that differ from the trained model's, such
             as ``num_classes=5`` (a new head), ``features_only=True`` or ``drop_path_rate=0.1``.
 
     Returns:
-        A timm model, with ``pretrained_cfg`` (its normalisation, input size, class names; those of a checkpoint file as
-        far as its training wrote them there); for segmentation and
-        detection the mmseg or mmdet model, with ``dataset_meta``; for zero-shot an open_clip model with its
-        ``tokenizer``.
+        For classification a timm model, with ``pretrained_cfg`` (its normalisation, input size and class names; of a
+        checkpoint file as much of that as its training wrote there); for segmentation and detection the mmseg or mmdet
+        model, with ``dataset_meta``; for zero-shot an open_clip model with its ``tokenizer``.
 
     Raises:
         HypvisionError: no such weights, they cannot be fetched, or an override does not fit.
@@ -64,16 +81,13 @@ def load(
         )
     index, record = find(str(name))
     if f"model of {record.task}" in PLUGINS:
-        network = plugin(f"model of {record.task}")(record, resolve(record, index), overrides)
+        network: nn.Module = plugin(f"model of {record.task}")(record, resolve(record, index), overrides)
     else:
         network = classifier(index, record, overrides)
     return network.to(device=device, dtype=dtype).eval()
 
 
 def _from_file(path: str | Path, model: str, arguments: Mapping[str, Any]) -> nn.Module:
-    import timm
-
-    import hypvision.models  # noqa: F401 - registers them in timm
     from hypvision.clip.models import is_clip, with_tokenizer
 
     if not timm.is_model(str(model).partition(".")[0]):
@@ -81,39 +95,50 @@ def _from_file(path: str | Path, model: str, arguments: Mapping[str, Any]) -> nn
             if arguments:
                 raise HypvisionError(f"The config '{model}' says what its model is given: leave out {dict(arguments)}.")
             require("mmengine", "mm")
-            return plugin("model of a config")(model, path)
+            network: nn.Module = plugin("model of a config")(model, path)
+            return network
         if is_clip(model):
             return with_tokenizer(model, path, arguments)
     return load_trained(path, model, arguments)
 
 
-def classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> nn.Module:
+def classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> TimmModel:
     """The timm model of a record with its weights; see :func:`load`."""
-    import timm
-
-    import hypvision.models  # noqa: F401 - registers them in timm
-
     if not timm.is_model(record.model):
         raise HypvisionError(
             f"'{record.name}' needs the model '{record.model}', which this hypvision and timm do not have. Update them."
         )
     overlay = {**record_overlay(record, resolve(record, index)), **overrides.get("pretrained_cfg_overlay", {})}
-    arguments = {"num_classes": len(record.classes), **_native(record.arguments), **overrides}
+    arguments = {"num_classes": len(record.classes), **as_tuples(record.arguments), **overrides}
+    arguments["pretrained_cfg_overlay"] = overlay
     try:
-        return create_model(record.model, pretrained=True, **{**arguments, "pretrained_cfg_overlay": overlay})
+        return timm_model(record.model, pretrained=True, **arguments)
     except (TypeError, ValueError) as error:
         raise HypvisionError(f"'{record.name}' does not accept {dict(overrides)}: {error}.") from error
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:400]
+        reason = one_line(error, 400)
         raise HypvisionError(f"The weights '{record.name}' do not fit {dict(overrides)}: {reason}.") from error
 
 
-def _native(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists of YAML as the tuples that constructors take."""
+def as_tuples(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with the lists of YAML as the tuples that constructors take."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
 
 
-def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
+def known_model(name: str) -> None:
+    """Refuse a model that timm does not know.
+
+    Raises:
+        HypvisionError: with the names that are like it.
+    """
+    if not timm.is_model(name):
+        hint = did_you_mean(name, timm.list_models())
+        raise HypvisionError(
+            f"There is no model '{name}'.{hint} timm.list_models() lists all (after import hypvision)."
+        )
+
+
+def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | None = None) -> TimmModel:
     """A timm model with the weights in a checkpoint.
 
     Args:
@@ -126,20 +151,14 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
     Raises:
         HypvisionError: the file cannot be read, there is no such model, or the weights are of another one.
     """
-    import timm
-
-    import hypvision.models  # noqa: F401 - registers them in timm
-
     arguments = dict(arguments or {})
-    if not timm.is_model(model):
-        hint = did_you_mean(model, timm.list_models())
-        raise HypvisionError(f"There is no model '{model}'.{hint} timm.list_models() lists all.")
+    known_model(model)
     checkpoint = read(path)
     weights = network_weights(checkpoint)
     if "num_classes" not in arguments and (classes := _count_classes(model, weights, arguments)) is not None:
         arguments["num_classes"] = classes
     try:
-        network = create_model(model, **arguments)
+        network = timm_model(model, **arguments)
     except (TypeError, ValueError) as error:
         raise HypvisionError(f"The model '{model}' does not accept {arguments}: {error}.") from error
     load_into(
@@ -151,8 +170,8 @@ def load_trained(path: str | Path, model: str, arguments: Mapping[str, Any] | No
 
 
 def _training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
-    """What timm's pretrained cfg says of weights, as far as the checkpoint of their training tells it: the number of
-    classes and their names, the size and normalisation of the images."""
+    """What the checkpoint of a training says for timm's ``pretrained_cfg``: the number of classes and their names, the
+    size and normalisation of the images."""
     meta = checkpoint.get("meta")
     about, given = ((meta.get(key) if isinstance(meta, Mapping) else None) for key in ("dataset_meta", "input"))
     names = about.get("classes") if isinstance(about, Mapping) else None
@@ -161,14 +180,12 @@ def _training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]
         config["label_names"] = tuple(names)
     if isinstance(given, Mapping):
         keys = dict(size="input_size", mean="mean", std="std", crop_pct="crop_pct", interpolation="interpolation")
-        config.update(_native({own: given[key] for key, own in keys.items() if key in given}))
+        config.update(as_tuples({own: given[key] for key, own in keys.items() if key in given}))
     return config
 
 
 def _count_classes(model: str, weights: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> int | None:
-    """How many classes the head in a checkpoint has; None if it has none that is known."""
-    import timm
-
+    """How many classes the head in a checkpoint has; None if it has no head that is known."""
     named = arguments.get("backbone", model)  # the head of a Hi-Mapper is that of its backbone
     config = timm.get_pretrained_cfg(named) if isinstance(named, str) else None
     head = getattr(config, "classifier", None) or "head"

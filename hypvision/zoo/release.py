@@ -1,9 +1,9 @@
-"""Giving weights away: a release folder that any web server can serve, or a repository on the Hugging Face hub.
+"""Publishing weights: a release folder that any web server can serve, or a repository on the Hugging Face hub.
 
 A release holds ``index.yml``, the weight files under the names that caches and mirrors use, a card for each record, and
 ``SHA256SUMS``. Copy it to a server and others load from it: ``hypvision.load("https://HOST/FOLDER#NAME")``, or for all
-names at once ``HYPVISION_WEIGHTS=https://HOST/FOLDER``. One of a single classifier is also a folder that timm reads, by
-its ``config.json``: ``timm.create_model("local-dir:FOLDER", pretrained=True)``.
+names at once ``HYPVISION_WEIGHTS=https://HOST/FOLDER``. By its ``config.json`` timm, too, reads the release of a single
+classifier: ``timm.create_model("local-dir:FOLDER", pretrained=True)``.
 
 A hub repository holds one record as timm writes it (``config.json``, ``model.safetensors``), so that, after ``import
 hypvision``, ``timm.create_model("hf-hub:USER/REPO", pretrained=True)`` works as well.
@@ -22,18 +22,10 @@ from hypvision.checkpoints.index import write_index
 from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import offline, resolve
-from hypvision.errors import HypvisionError
+from hypvision.errors import HypvisionError, one_line
 from hypvision.files import check_new_folder, replacing_folder, write_json, write_text
 from hypvision.zoo.cards import model_card
 from hypvision.zoo.loading import classifier
-
-__all__ = ["push_to_folder", "push_to_hub", "write_release"]
-
-
-def _closed(index: Index, records: Sequence[Record]) -> list[Record]:
-    """The records; a parent that is not among them is left out of the copy, which must stand alone."""
-    names = {record.name for record in records}
-    return [record if record.parent in names else replace(record, parent=None) for record in records]
 
 
 def _write_config(index: Index, record: Record, folder: Path) -> None:
@@ -55,11 +47,14 @@ def write_release(index: Index, records: Sequence[Record], folder: Path) -> None
     """Write a release into an empty folder.
 
     Raises:
-        HypvisionError: a file cannot be had or written.
+        HypvisionError: a file cannot be fetched or written.
     """
     released, sums = {}, []
-    for record in _closed(index, records):
-        source = resolve(index.records[record.name], index)
+    names = {record.name for record in records}
+    for record in records:
+        source = resolve(record, index)
+        if record.parent not in names:  # a release refers to nothing outside of it
+            record = replace(record, parent=None)
         try:
             copy_verified(source, folder / record.filename, record.file.sha256, record.file.bytes)
         except SourceError as error:
@@ -79,10 +74,10 @@ def push_to_folder(index: Index, records: Sequence[Record], folder: str | Path) 
     Args:
         index: where the records are from.
         records: which to release.
-        folder: its place; must not exist, or be empty.
+        folder: a new or an empty one.
 
     Raises:
-        HypvisionError: the place is taken or cannot be written, or a file cannot be had.
+        HypvisionError: the folder is not empty or cannot be written, or a file cannot be fetched.
     """
     folder = check_new_folder(Path(folder).expanduser().absolute())
     with replacing_folder(folder) as stage:
@@ -105,7 +100,7 @@ def hub_folder(index: Index, record: Record, folder: Path) -> None:
 
 
 def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) -> str:
-    """Upload one record to a repository on the Hugging Face hub, made if need be, in one commit.
+    """Upload one record to a repository on the Hugging Face hub, in one commit; a missing repository is made.
 
     Args:
         index: where the record is from.
@@ -133,9 +128,8 @@ def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) 
             api.create_repo(repo, private=private, exist_ok=True)
             api.upload_folder(repo_id=repo, folder_path=place, commit_message=f"{record.name} from hypvision")
         except Exception as error:  # the hub's client raises its own errors and those of its HTTP stack
-            reason = str(error).strip().split("\n")[0] or type(error).__name__
             raise HypvisionError(
-                f"'{record.name}' cannot be pushed to the hub repository '{repo}': {reason}. Log in with a token that "
-                "may write (hf auth login), check the name, or push to a folder with --to DIR."
+                f"'{record.name}' cannot be pushed to the hub repository '{repo}': {one_line(error)}. Log in with a "
+                "token that may write (hf auth login), check the name, or push to a folder with --to DIR."
             ) from error
     return f"hf-hub:{repo}"

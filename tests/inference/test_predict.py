@@ -54,8 +54,9 @@ def read(folder):
 
 
 def test_a_detector_finds_the_boxes_of_the_scenes(scenes):
-    for scene, found in zip(scenes, hypvision.predict([scene.image for scene in scenes], DETECTOR, score=0.8)):
-        assert isinstance(found.result, Boxes) and found.size == (96, 96)
+    predictions = hypvision.predict([scene.image for scene in scenes], DETECTOR, score=0.8, expect=Boxes)
+    for scene, found in zip(scenes, predictions, strict=True):
+        assert found.size == (96, 96)
         assert len(found.result.boxes) and (np.diff(found.result.scores) <= 0).all()
         truth = np.array(scene.boxes, dtype=float)
         for box, mask in zip(found.result.boxes, found.result.masks):
@@ -88,6 +89,11 @@ def test_a_classifier_gives_its_own_probabilities(scenes):
     assert found[0].result.names == tuple(model.pretrained_cfg["label_names"])
 
 
+def test_another_kind_of_result_than_expected_is_refused(scenes):
+    with pytest.raises(HypvisionError, match=r"gives Classes \(classification\), not Boxes.*expect=Classes"):
+        hypvision.predict(scenes[0].image, CLASSIFIER, expect=Boxes)
+
+
 def test_words_for_a_clip(scenes):
     [found] = hypvision.predict(scenes[0].image, "shapes-s8.captions", classes=["disk", "ring", "cross"])
     assert found.result.names == ("disk", "ring", "cross") and found.result.scores.sum() == pytest.approx(1, abs=1e-5)
@@ -99,7 +105,7 @@ def test_words_for_a_clip(scenes):
 
 def test_a_head_that_has_learned_nothing_is_refused(scenes):
     for name in (CLASSIFIER, f"zoo:{CLASSIFIER}"):
-        with pytest.raises(HypvisionError, match=r"num_classes=5.*new head.*tell 16 classes"):
+        with pytest.raises(HypvisionError, match=r"num_classes=5.*new head.*know 16 classes"):
             hypvision.predict(scenes[0].image, name, num_classes=5)
 
 
@@ -233,7 +239,9 @@ def test_a_panoptic_map_counts_its_segments():
     items = found.annotations()
     assert [item["area"] for item in items] == [3, 2, 1] and items[0]["bbox"] == [0, 1, 2, 2]
     numbers = np.array(found.label_image()).astype(int) @ [1, 256, 65536]
-    assert np.array_equal(numbers, found.segments) and found.draw(Image.new("RGB", (3, 3))).size == (3, 3)
+    assert np.array_equal(numbers, found.segments)
+    image = Image.new("RGB", (3, 3))
+    assert found.draw(image, legend=False).size == (3, 3) and found.draw(image).height > 3
 
 
 @pytest.mark.parametrize(
@@ -335,7 +343,7 @@ def test_lists_folders_patterns_and_images_in_memory(tmp_path, folder):
     (tmp_path / "empty.txt").write_text("\n")
     for wrong, match in (
         (tmp_path / "empty.txt", "names no images"),
-        (tmp_path / "none.txt", "cannot be read"),
+        (tmp_path / "none.txt", "There is no '.*none.txt', the list of images"),
         ([], "No image is given"),
         (tmp_path / "none.png", "There is no image"),
     ):

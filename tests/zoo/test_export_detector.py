@@ -82,6 +82,8 @@ def test_a_difference_is_seen():
     assert network.difference((boxes + 9.6, scores, labels), expected) == pytest.approx(0.1)
     assert network.difference((boxes, scores, torch.tensor([2, 2, 2])), expected) == float("inf")
     assert network.difference((boxes, torch.tensor([0.9, 0.0, 0.0]), labels), expected) == pytest.approx(0.5)
+    for broken in ((boxes * torch.nan, scores, labels), (boxes, scores * torch.nan, labels)):
+        assert network.difference(broken, expected) == float("inf")
 
 
 def test_other_ways_to_find_boxes_are_refused():
