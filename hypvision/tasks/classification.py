@@ -400,7 +400,7 @@ class GroupAccuracy(Metric):
             self.results += zip((sample["label"] for sample in data_samples), scores.argmax(1).tolist())
 
     def compute_metrics(self, results: list[tuple[int | None, int]]) -> dict[str, float]:
-        """Of ``(label, best class)`` of all images; ``mistake_distance`` is NaN if no image is wrong."""
+        """Of ``(label, best class)`` of all images; ``mistake_distance`` is 0 if none is wrong."""
         known = [pair for pair in results if pair[0] is not None]
         if len(known) < len(results):
             self.without_truth = [f"{len(results) - len(known)} of {len(results)} images"]
@@ -420,7 +420,7 @@ class GroupAccuracy(Metric):
             level: 100.0 * float((heights <= len(self.levels) - place).double().mean())
             for place, level in enumerate(self.levels)
         }
-        return metrics | {"mistake_distance": 2 * float(wrong.mean())}
+        return metrics | {"mistake_distance": 2 * float(wrong.mean()) if len(wrong) else 0.0}
 
 
 @HOOKS.register_module()
