@@ -18,6 +18,7 @@ __all__ = ["Claim", "Exponent", "claims_of", "claims_of_language_models", "clean
 
 Row = dict[str, Any]
 ABOUT_ONE = (0.75, 1.25)
+"""The bounds of an exponent that is about 1."""
 
 
 class Claim(NamedTuple):
@@ -62,7 +63,7 @@ class Exponent(NamedTuple):
     @property
     def estimate(self) -> Estimate:
         """The mean, with the error that says less at its degrees of freedom."""
-        errors = [Estimate(self.mean, self.error_fit, self.fits[0].points - 2)]
+        errors = [Estimate(self.mean, self.error_fit, min(fit.points for fit in self.fits) - 2)]
         if self.error_seeds is not None:
             errors.append(Estimate(self.mean, self.error_seeds, len(self.fits) - 1))
         return max(errors, key=Estimate.margin)

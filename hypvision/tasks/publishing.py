@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import subprocess
 import sys
@@ -272,6 +273,10 @@ def publish(
         before = _measure(config, str(checkpoint), {}, stage / "before", options)
         if unknown := [metric for metric in names if metric not in before]:
             raise HypvisionError(f"The test gives no metric '{unknown[0]}' but {', '.join(before)}.")
+        if unmeasured := [metric for metric in names if math.isnan(before[metric])]:
+            raise HypvisionError(
+                f"The test data have no truth for '{unmeasured[0]}', so it is NaN. Give other --metrics."
+            )
         environment = {
             "HYPVISION_INDEX": str(stage / "index.yml"),
             "HYPVISION_HOME": str(stage / "home"),
