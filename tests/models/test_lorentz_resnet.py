@@ -1,5 +1,6 @@
 """Lorentz ResNets: equal to the published form, converted checkpoints, switches, timm's contract beyond its tests."""
 
+import copy
 import math
 import runpy
 import sys
@@ -258,6 +259,78 @@ def test_variants_train(name):
     out.square().sum().backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), key
+
+
+def logits_and_gradients(model, x):
+    out = model(x)
+    F.cross_entropy(out, torch.arange(len(x)) % out.shape[1]).backward()
+    return out.detach(), {key: p.grad for key, p in model.named_parameters()}
+
+
+def move_curvatures(model, bound):
+    """Learned curvatures to their lower or upper bounds."""
+    for module in model.modules():
+        if isinstance(module, Lorentz) and module.learnable:
+            module.log_c.data.fill_(module.log_bounds[bound])
+
+
+@pytest.mark.parametrize("bound", [None, 0, 1], ids=["start", "lowest", "highest"])
+@pytest.mark.parametrize("c", [1e-6, 4e-4, 5e-3, 1.0, 1e3])
+@pytest.mark.parametrize("name", ["hecnn_resnet18", "hcnn_resnet18"])
+def test_networks_work_at_every_curvature(name, c, bound):
+    """With rescaling, and where a learned curvature may go: images differ, and everything has a gradient."""
+    torch.manual_seed(0)
+    model = timm.create_model(name, plus=True, layers=(1, 1, 1, 1), curvature=c, **MICRO)
+    if bound is not None:
+        move_curvatures(model, bound)
+    out, gradients = logits_and_gradients(model, torch.randn(4, 3, 32, 32))
+    assert out.isfinite().all()
+    assert out.std(0).mean() > 1e-4
+    for key, gradient in gradients.items():
+        assert gradient.isfinite().all(), key
+
+
+@pytest.mark.parametrize("name", ["hcnn18", "hecnn18"])
+def test_a_backward_inside_autocast(name):
+    """As PyTorch advises against, and people do; products of PyTorch's own lose digits there."""
+    found = []
+    for inside in (False, True):
+        torch.manual_seed(0)
+        model = build(name)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(model(torch.randn(4, 3, 32, 32)), torch.arange(4))
+        with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+            loss.backward()
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert (found[0] - found[1]).norm() < 0.05 * found[0].norm()
+
+
+@pytest.mark.parametrize("c", [0.1, 1.0, 10.0])
+def test_gradients_are_those_of_float64(c, monkeypatch):
+    """With the same side of every kink: a ReLU whose argument is round-off has another slope in another precision.
+
+    The gradient of a single angle or gain is the difference of the gradients of all pixels: it is compared with the
+    size of the largest of them.
+    """
+    torch.manual_seed(0)
+    model = timm.create_model("hecnn_resnet18", curvature=c, **MICRO)
+    exact = copy.deepcopy(model).double()
+    sides, x = [], torch.randn(8, 3, 32, 32)
+
+    def relu(self, x):
+        sides.append(x.detach() > 0)
+        return x * sides[-1]
+
+    monkeypatch.setattr(nn.ReLU, "forward", relu)
+    logits, found = logits_and_gradients(model, x)
+    recorded = iter(list(sides))
+    monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: x * next(recorded))
+    expected_logits, expected = logits_and_gradients(exact, x.double())
+    assert (logits - expected_logits).norm() < 2e-6 * expected_logits.norm()
+    largest = max(g.norm() for g in expected.values() if g.numel() == 1)
+    for key, gradient in expected.items():
+        error, size = (found[key] - gradient).norm(), gradient.norm()
+        assert error < (1e-5 * largest if gradient.numel() == 1 else 2e-5 * size), (key, error / size)
 
 
 @pytest.mark.slow
