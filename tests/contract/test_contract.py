@@ -192,6 +192,7 @@ WAITS = {
     "openmmlab/open_vocabulary/segmentation.py: OpenVocabIoUMetric.compute_metrics": "a metric",
     "openmmlab/ops.py: _attend": "the sizes of the maps, twice a layer with deformable attention: mmcv's function asks",
     "openmmlab/predicting.py": "of predictions",
+    "optim/adam.py: RiemannianAdam._foreign": "a counter that lies on the CPU, unless capturable",
     "optim/adam.py: RiemannianAdam._points": "a counter that lies on the CPU, unless capturable",
     "optim/base.py: check_number": "on a CPU",
     "optim/base.py: RiemannianOptimizer._sort": "a counter that lies on the CPU",
