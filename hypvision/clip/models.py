@@ -68,16 +68,10 @@ _PRECISIONS = ("fp32", "fp16", "bf16", "pure_fp16", "pure_bf16")
 _OF_ARCHITECTURE = (
     "force_quick_gelu", "force_patch_dropout", "force_image_size", "force_preprocess_cfg", "force_context_length",
 )  # fmt: skip
-# Of its options those that are decided here, or would have no effect here: what is downloaded, and how it is read
+# Its options that are decided here, and jit: a scripted model takes neither weights nor anything of this package
 _NOT_OURS = (
-    "model_name",
-    "pretrained",
-    "load_weights",
-    "require_pretrained",
-    "weights_only",
-    "cache_dir",
-    "cast_dtype",
-)
+    "model_name", "pretrained", "load_weights", "require_pretrained", "weights_only", "cache_dir", "cast_dtype", "jit",
+)  # fmt: skip
 _OF_TOWERS = ("pretrained_image", "pretrained_text", "pretrained_hf", "pretrained_image_path", "pretrained_text_path")
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {

@@ -142,7 +142,7 @@ def test_options_go_before_the_tag(recorded):
 
 @pytest.mark.parametrize("name", ["shapes-s8", "ViT-B-32", "ViT-B-16-SigLIP", "coca_ViT-B-32"])
 def test_options_that_do_not_apply_are_refused(recorded, name):
-    for wrong in (dict(nonsense=3), dict(weights_only=False), dict(require_pretrained=True), dict(cache_dir="x")):
+    for wrong in (dict(nonsense=3), dict(weights_only=False), dict(require_pretrained=True), dict(jit=True)):
         with pytest.raises(
             HypvisionError, match=f"takes no option '{next(iter(wrong))}'.* It takes: .*force_image_size"
         ):
