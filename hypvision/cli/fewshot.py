@@ -143,7 +143,7 @@ def settings_of(args: Namespace):
 
 
 def _clip(name: str, pretrained: str | None) -> dict[str, Any]:
-    from hypvision.clip.models import is_repository
+    from hypvision.clip.places import is_repository
 
     if is_repository(name):
         return dict(name=name, load_weights=False) if pretrained == "none" else dict(name=name, pretrained=pretrained)

@@ -30,11 +30,18 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.records import Record
-from hypvision.checkpoints.sources import fetch, fetch_from_hub, find, hub_switch, is_address, offline, resolve
+from hypvision.checkpoints.sources import hub_switch
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
 from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
+from hypvision.clip.places import (
+    config_folder,
+    fetch_weights,
+    is_repository,
+    repository_config,
+    repository_weights,
+    weights_file,
+)
 from hypvision.errors import HypvisionError, did_you_mean, require
-from hypvision.files import read_json
 
 __all__ = [
     "ARCHITECTURES",
@@ -47,8 +54,6 @@ __all__ = [
     "expand_tokens",
     "image_size",
     "is_clip",
-    "is_repository",
-    "parse_name",
     "pretrained_tags",
     "trim_tokens",
     "with_tokenizer",
@@ -58,18 +63,16 @@ MEAN = (122.7709383, 116.7460125, 104.09373615)
 """Of RGB from 0 to 255, as OpenAI's CLIP was trained."""
 STD = (68.5005327, 66.6321579, 70.3231630)
 
-_CONFIG = "open_clip_config.json"
-_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")  # of a repository, the first that is there
-_FOLDER_WEIGHTS = (
-    *_WEIGHTS, "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.pth", "model.safetensors",
-    "pytorch_model.bin", "pytorch_model.pth", "model.pth",
-)  # fmt: skip
 _PRECISIONS = ("fp32", "fp16", "bf16", "pure_fp16", "pure_bf16")
 # Options of open_clip.create_model that change the architecture alone, and so are for this project's models, too
 _OF_ARCHITECTURE = (
     "force_quick_gelu", "force_patch_dropout", "force_image_size", "force_preprocess_cfg", "force_context_length",
 )  # fmt: skip
-_NOT_OURS = ("model_name", "pretrained", "load_weights", "require_pretrained", "weights_only")  # decided here
+# Its options that are decided here, and jit: a scripted model takes neither weights nor anything of this package
+_NOT_OURS = (
+    "model_name", "pretrained", "load_weights", "require_pretrained", "weights_only", "cache_dir", "cast_dtype", "jit",
+)  # fmt: skip
+_OF_TOWERS = ("pretrained_image", "pretrained_text", "pretrained_hf", "pretrained_image_path", "pretrained_text_path")
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     # For the embedded shapes: 8.4 M parameters, three quarters of them in the table of words.
@@ -131,17 +134,19 @@ def create_clip(
     from open_clip.model import set_model_preprocess_cfg
     from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 
-    folder = _config_folder(name) if is_repository(name) else None
+    folder = config_folder(name) if is_repository(name) else None
     asked = {option for option, value in options.items() if value is not None}
-    tag = str(pretrained) if folder is None and pretrained in pretrained_tags(name) else None
-    path = None if tag or pretrained is None else _file(name, pretrained, load_weights)
+    tags = pretrained_tags(name) if folder is None else []
+    tag = str(pretrained) if pretrained in tags else None
+    path = None if tag or pretrained is None else weights_file(name, pretrained, load_weights, tags)
     options = _with_needs(name, tag, path, options)
     config = _architecture(name, folder, options)
-    _check_options(name, config, options)
+    whole = tag is not None or folder is not None or path is not None or not load_weights
+    _check_options(name, config, options, towers=not whole)
     if load_weights and tag is not None:
-        path = _fetch_weights(open_clip.get_pretrained_cfg(name, tag)["hf_hub"], f"{name}:{tag}")
+        path = fetch_weights(open_clip.get_pretrained_cfg(name, tag)["hf_hub"], f"{name}:{tag}")
     elif load_weights and folder is not None and path is None:
-        path = _repository_weights(name, folder)
+        path = repository_weights(name, folder)
     path = path if load_weights else None
     # timm's towers are resized when their weights are in them, as open_clip does it.
     is_timm = path is not None and "timm_model_name" in config["vision_cfg"]
@@ -152,8 +157,8 @@ def create_clip(
         set_model_preprocess_cfg(model, merge_preprocess_dict(about, options.get("force_preprocess_cfg") or {}))
         tokenizer = open_clip.SimpleTokenizer(context_length=_text_length(config))
     else:
-        if path is not None or not load_weights:
-            options = {"pretrained_text": False, **options}  # no weights for the text tower alone
+        if whole:
+            options["pretrained_text"] = False  # no weights for the text tower alone
         with _told(name), _quiet(), hub_switch():
             where = name if folder is None else f"local-dir:{folder.absolute()}"
             model = open_clip.create_model(where, None, load_weights=False, **options)
@@ -170,24 +175,10 @@ def create_clip(
 # What is asked for
 
 
-def is_repository(name: str) -> bool:
-    """Whether the name of a CLIP model says where it lies, with its config and its weights."""
-    return name.startswith(("hf-hub:", "local-dir:"))
-
-
-def parse_name(text: str) -> tuple[str, str | None]:
-    """``NAME[:WEIGHTS]`` of a command line as the name of a model and what to load into it."""
-    if text.startswith("local-dir:") and Path(text.removeprefix("local-dir:")).expanduser().is_dir():
-        return text, None  # whatever is in its path
-    scheme = next((scheme for scheme in ("hf-hub:", "local-dir:") if text.startswith(scheme)), "")
-    name, _, weights = text.removeprefix(scheme).partition(":")
-    return scheme + name, weights or None
-
-
 def image_size(name: str, **options: Any) -> int | tuple[int, int]:
     """Side, or height and width, of the images that a CLIP model takes; it is not made. Arguments as of
     :func:`create_clip`, of which only the name and ``force_image_size`` count."""
-    folder = _config_folder(name) if is_repository(name) else None
+    folder = config_folder(name) if is_repository(name) else None
     size = _architecture(name, folder, options)["vision_cfg"]["image_size"]
     return size if isinstance(size, int) else tuple(size)
 
@@ -195,7 +186,7 @@ def image_size(name: str, **options: Any) -> int | tuple[int, int]:
 def _architecture(name: str, folder: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of the classes of :mod:`open_clip.model`, with the options in them."""
     if folder is not None:
-        config = _repository_config(folder)["model_cfg"]
+        config = repository_config(folder)["model_cfg"]
     elif name in ARCHITECTURES:
         config = deepcopy(ARCHITECTURES[name])
     else:
@@ -226,20 +217,21 @@ def _arguments(function: Callable[..., Any]) -> list[str]:
     return [
         name
         for name, about in inspect.signature(function).parameters.items()
-        if about.kind is not about.VAR_KEYWORD and name not in ("cast_dtype", *_NOT_OURS)
+        if about.kind is not about.VAR_KEYWORD and name not in _NOT_OURS
     ]
 
 
-def _check_options(name: str, config: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Refuse options that would change nothing."""
-    known = [*_OF_ARCHITECTURE, *_arguments(_model_class(config))]
+def _check_options(name: str, config: Mapping[str, Any], options: Mapping[str, Any], towers: bool) -> None:
+    """Refuse options that would change nothing; ``towers``: whether one tower alone may get weights of its own."""
+    known = {*_OF_ARCHITECTURE, *_arguments(_model_class(config))}
     if name not in ARCHITECTURES:
-        known += [*_arguments(require("open_clip", "clip").create_model), "pretrained_hf"]
+        known |= {*_arguments(require("open_clip", "clip").create_model), "pretrained_hf"}
+    if not towers:
+        known -= {*_OF_TOWERS}
     if wrong := [option for option in options if option not in known]:
-        known = sorted(set(known))
         raise HypvisionError(
-            f"The CLIP model '{name}' takes no option '{wrong[0]}'.{did_you_mean(wrong[0], known)} It takes: "
-            f"{', '.join(known)}."
+            f"The CLIP model '{name}' takes no option '{wrong[0]}'.{did_you_mean(wrong[0], known, cutoff=0.8)} "
+            f"It takes: {', '.join(sorted(known))}."
         )
     if (precision := options.get("precision", "fp32")) not in _PRECISIONS:
         raise HypvisionError(f"precision={precision!r} is none of {', '.join(_PRECISIONS)}.")
@@ -265,99 +257,6 @@ def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[
     elif path is not None and is_torchscript(path):  # as OpenAI published them: they say it
         found.setdefault("force_quick_gelu", any(each.endswith(".QuickGELU") for each in class_names(path)))
     return found
-
-
-# Where it lies
-
-
-def _file(name: str, pretrained: str | Path, needed: bool) -> Path:
-    """The file of weights that are no tag; it may be missing if it is not needed."""
-    text = str(pretrained)
-    if is_address(text):
-        return _from_zoo(name, text) if needed else Path(text)
-    if text.startswith(("http://", "https://")):
-        return fetch(text) if needed else Path(text)
-    path = Path(text).expanduser()
-    if not path.is_absolute() and not path.exists():
-        shipped = Path(__file__).parents[2] / path  # what ships with the repository, from any working directory
-        path = shipped if shipped.is_file() else path
-    if path.is_file():
-        return path
-    if path.suffix not in (".pt", ".pth", ".safetensors", ".bin") and not path.exists():
-        tags = "its own" if is_repository(name) else ", ".join(pretrained_tags(name)) or "none"
-        raise HypvisionError(f"'{name}' has no weights '{pretrained}'. It has {tags}; or give the path of a file.")
-    if needed:
-        raise HypvisionError(
-            f"There are no CLIP weights '{pretrained}'. Give the path of a file, or a tag of open_clip."
-        )
-    return path
-
-
-def _config_folder(name: str) -> Path:
-    """The folder on this machine that has the config of a repository or folder of open_clip's form."""
-    scheme, _, place = name.partition(":")
-    if scheme == "local-dir":
-        folder = Path(place).expanduser()
-        if not (folder / _CONFIG).is_file():
-            what = f"has no {_CONFIG}" if folder.is_dir() else "is no folder"
-            raise HypvisionError(
-                f"The CLIP model '{name}' cannot be read: '{folder}' {what}. Give a folder with {_CONFIG} and weights."
-            )
-        return folder
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
-        raise HypvisionError(f"'{name}' is not hf-hub:USER/REPO.")
-    if (found := fetch_from_hub(place, _CONFIG)) is None:
-        raise HypvisionError(_not_there(name, place, [_CONFIG]))
-    return found.parent
-
-
-def _repository_config(folder: Path) -> dict[str, Any]:
-    path = folder / _CONFIG
-    try:
-        found = read_json(path)
-        parts = [found["model_cfg"], *(found["model_cfg"][key] for key in ("vision_cfg", "text_cfg"))]
-        whole = all(isinstance(part, dict) for part in parts)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise HypvisionError(f"'{path}' describes no model of open_clip ({error!r}).") from error
-    if not whole or "trust_remote_code" in str(found):  # which would run code of the repository
-        raise HypvisionError(f"'{path}' was refused: a config of open_clip has dicts of plain settings.")
-    return found
-
-
-def _repository_weights(name: str, folder: Path) -> Path:
-    scheme, _, place = name.partition(":")
-    if scheme == "hf-hub":
-        return _fetch_weights(f"{place}/", name)
-    there = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".pth", ".pt"))
-    known = [folder / file for file in _FOLDER_WEIGHTS if folder / file in there]
-    if not known and len(there) != 1:
-        raise HypvisionError(
-            f"'{folder}' has {len(there)} files of weights, none of them named {_WEIGHTS[0]}. Name the one to take so, "
-            "or give it as the weights."
-        )
-    return (known or there)[0]
-
-
-def _fetch_weights(place: str, name: str) -> Path:
-    """A file ``USER/REPO/FILE`` by our own downloader, which has a deadline; without FILE that of open_clip's form."""
-    repository, _, file = place.rpartition("/")
-    files = [f"{file.rpartition('.')[0]}.safetensors", file] if file else [*_WEIGHTS]
-    found = next((path for each in files if (path := fetch_from_hub(repository, each)) is not None), None)
-    if found is None:
-        raise HypvisionError(_not_there(name, repository, files))
-    return found
-
-
-def _not_there(name: str, repository: str, files: list[str]) -> str:
-    listed = " or ".join(files)
-    if offline():
-        return (
-            f"The CLIP model '{name}' cannot be fetched: {listed} of '{repository}' is not on this machine, and "
-            f"HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. With a network it is downloaded once and kept. Without one, "
-            f"bring the repository here (hf download {repository} --local-dir DIR) and give local-dir:DIR or the path "
-            "of a file, or use 'shapes-s8', which ships."
-        )
-    return f"The CLIP model '{name}' cannot be fetched: the repository '{repository}' has no {listed}."
 
 
 @contextmanager
@@ -414,25 +313,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         root.setLevel(before)
-
-
-def _from_zoo(name: str, address: str) -> Path:
-    """The verified file of the zoo's weights for this model."""
-    try:
-        index, record = find(address)
-    except HypvisionError as error:
-        if not address.startswith("hf-hub:"):
-            raise
-        raise HypvisionError(
-            f"{error} If it is a repository of open_clip's, it is the name of the model: '{address}' in place of "
-            f"'{name}'."
-        ) from error
-    if record.task != "zero-shot" or record.model != name:
-        raise HypvisionError(
-            f"'{address}' are weights of '{record.model}' ({record.task}), not of the CLIP model '{name}'. "
-            "hypvision zoo list --task zero-shot lists those of CLIP models."
-        )
-    return resolve(record, index)
 
 
 def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:

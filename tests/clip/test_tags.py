@@ -142,13 +142,20 @@ def test_options_go_before_the_tag(recorded):
 
 @pytest.mark.parametrize("name", ["shapes-s8", "ViT-B-32", "ViT-B-16-SigLIP", "coca_ViT-B-32"])
 def test_options_that_do_not_apply_are_refused(recorded, name):
-    for wrong in (dict(nonsense=3), dict(weights_only=False), dict(require_pretrained=True), dict(cast_dtype=None)):
+    for wrong in (dict(nonsense=3), dict(weights_only=False), dict(require_pretrained=True), dict(jit=True)):
         with pytest.raises(
             HypvisionError, match=f"takes no option '{next(iter(wrong))}'.* It takes: .*force_image_size"
         ):
             create_clip(name, **wrong)
     with pytest.raises(HypvisionError, match="Did you mean force_quick_gelu"):
         create_clip(name, force_quickgelu=True)
+
+
+def test_weights_of_one_tower_are_for_models_without_weights(recorded):
+    assert create_clip("ViT-B-32", pretrained_image=False).model is not None
+    for option in ("pretrained_image", "pretrained_text", "pretrained_hf", "pretrained_image_path"):
+        with pytest.raises(HypvisionError, match=f"takes no option '{option}'"):
+            create_clip("ViT-B-32", "openai", False, **{option: "x"})
 
 
 def test_options_of_this_project_s_models():

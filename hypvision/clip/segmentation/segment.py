@@ -19,7 +19,8 @@ from PIL import Image
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.clip.classes import CLASS_LISTS, load_classes
-from hypvision.clip.models import create_clip, is_repository, parse_name, pretrained_tags
+from hypvision.clip.models import create_clip, pretrained_tags
+from hypvision.clip.places import is_repository, parse_name
 from hypvision.clip.segmentation.official import segmenter_names, segmenter_variant
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.clip.towers import patch_size

@@ -1,0 +1,178 @@
+"""Where the config and the weights of a CLIP model lie: in a file, a folder, the zoo, a repository on the hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypvision.checkpoints.sources import fetch, fetch_from_hub, find, is_address, offline, resolve
+from hypvision.errors import HypvisionError
+from hypvision.files import read_json
+
+__all__ = [
+    "config_folder",
+    "fetch_weights",
+    "is_repository",
+    "parse_name",
+    "repository_config",
+    "repository_weights",
+    "weights_file",
+]
+
+_CONFIG = "open_clip_config.json"
+_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")  # of a repository, the first that is there
+_FOLDER_WEIGHTS = (
+    *_WEIGHTS, "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.pth", "model.safetensors",
+    "pytorch_model.bin", "pytorch_model.pth", "model.pth",
+)  # fmt: skip
+
+
+def is_repository(name: str) -> bool:
+    """Whether the name of a CLIP model says where it lies, with its config and its weights."""
+    return name.startswith(("hf-hub:", "local-dir:"))
+
+
+def parse_name(text: str) -> tuple[str, str | None]:
+    """``NAME[:WEIGHTS]`` of a command line as the name of a model and what to load into it."""
+    if text.startswith("local-dir:") and Path(text.removeprefix("local-dir:")).expanduser().is_dir():
+        return text, None  # whatever is in its path
+    scheme = next((scheme for scheme in ("hf-hub:", "local-dir:") if text.startswith(scheme)), "")
+    name, _, weights = text.removeprefix(scheme).partition(":")
+    return scheme + name, weights or None
+
+
+def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence[str]) -> Path:
+    """The file of weights that are none of open_clip's tags; it may be missing if it is not needed.
+
+    Raises:
+        HypvisionError: there is no such file, or it cannot be fetched.
+    """
+    text = str(pretrained)
+    if is_address(text):
+        return _from_zoo(name, text) if needed else Path(text)
+    if text.startswith(("http://", "https://")):
+        return fetch(text) if needed else Path(text)
+    path = Path(text).expanduser()
+    if not path.is_absolute() and not path.exists():
+        shipped = Path(__file__).parents[2] / path  # what ships with the repository, from any working directory
+        path = shipped if shipped.is_file() else path
+    if path.is_file():
+        return path
+    if path.suffix not in (".pt", ".pth", ".safetensors", ".bin") and not path.exists():
+        known = "its own" if is_repository(name) else ", ".join(tags) or "none"
+        raise HypvisionError(f"'{name}' has no weights '{pretrained}'. It has {known}; or give the path of a file.")
+    if needed:
+        raise HypvisionError(
+            f"There are no CLIP weights '{pretrained}'. Give the path of a file, or a tag of open_clip."
+        )
+    return path
+
+
+def config_folder(name: str) -> Path:
+    """The folder on this machine that has the config of ``hf-hub:USER/REPO`` or ``local-dir:PATH``.
+
+    Raises:
+        HypvisionError: there is none, or it cannot be fetched.
+    """
+    scheme, _, place = name.partition(":")
+    if scheme == "local-dir":
+        folder = Path(place).expanduser()
+        if not (folder / _CONFIG).is_file():
+            what = f"has no {_CONFIG}" if folder.is_dir() else "is no folder"
+            raise HypvisionError(
+                f"The CLIP model '{name}' cannot be read: '{folder}' {what}. Give a folder with {_CONFIG} and weights."
+            )
+        return folder
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
+        raise HypvisionError(f"'{name}' is not hf-hub:USER/REPO.")
+    if (found := fetch_from_hub(place, _CONFIG)) is None:
+        raise HypvisionError(_not_there(name, place, [_CONFIG]))
+    return found.parent
+
+
+def repository_config(folder: Path) -> dict[str, Any]:
+    """``model_cfg`` and ``preprocess_cfg`` of a model.
+
+    Raises:
+        HypvisionError: they are not those of a model of open_clip, or would run code.
+    """
+    path = folder / _CONFIG
+    try:
+        found = read_json(path)
+        parts = [found["model_cfg"], *(found["model_cfg"][key] for key in ("vision_cfg", "text_cfg"))]
+        whole = all(isinstance(part, dict) for part in parts)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise HypvisionError(f"'{path}' describes no model of open_clip ({error!r}).") from error
+    if not whole or "trust_remote_code" in str(found):  # which would run code of the repository
+        raise HypvisionError(f"'{path}' was refused: a config of open_clip has dicts of plain settings.")
+    return found
+
+
+def repository_weights(name: str, folder: Path) -> Path:
+    """The weights of ``hf-hub:USER/REPO`` or ``local-dir:PATH``, whose config is in the folder.
+
+    Raises:
+        HypvisionError: there are none, it cannot be told which, or they cannot be fetched.
+    """
+    scheme, _, place = name.partition(":")
+    if scheme == "hf-hub":
+        return fetch_weights(f"{place}/", name)
+    there = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".pth", ".pt"))
+    known = [folder / file for file in _FOLDER_WEIGHTS if folder / file in there]
+    if not known and len(there) != 1:
+        raise HypvisionError(
+            f"'{folder}' has {len(there)} files of weights, none of them named {_WEIGHTS[0]}. Name the one to take so, "
+            "or give it as the weights."
+        )
+    return (known or there)[0]
+
+
+def fetch_weights(place: str, name: str) -> Path:
+    """A file ``USER/REPO/FILE`` by our own downloader, which has a deadline; without FILE that of open_clip's form.
+
+    Args:
+        place: of the file.
+        name: of the model, for the message.
+
+    Raises:
+        HypvisionError: there is no such file, or it cannot be fetched.
+    """
+    repository, _, file = place.rpartition("/")
+    files = [f"{file.rpartition('.')[0]}.safetensors", file] if file else [*_WEIGHTS]
+    found = next((path for each in files if (path := fetch_from_hub(repository, each)) is not None), None)
+    if found is None:
+        raise HypvisionError(_not_there(name, repository, files))
+    return found
+
+
+def _not_there(name: str, repository: str, files: list[str]) -> str:
+    listed = " or ".join(files)
+    if offline():
+        return (
+            f"The CLIP model '{name}' cannot be fetched: {listed} of '{repository}' is not on this machine, and "
+            f"HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. With a network it is downloaded once and kept. Without one, "
+            f"bring the repository here (hf download {repository} --local-dir DIR) and give local-dir:DIR or the path "
+            "of a file, or use 'shapes-s8', which ships."
+        )
+    return f"The CLIP model '{name}' cannot be fetched: the repository '{repository}' has no {listed}."
+
+
+def _from_zoo(name: str, address: str) -> Path:
+    """The verified file of the zoo's weights for this model."""
+    try:
+        index, record = find(address)
+    except HypvisionError as error:
+        if not address.startswith("hf-hub:"):
+            raise
+        raise HypvisionError(
+            f"{error} If it is a repository of open_clip's, it is the name of the model: '{address}' in place of "
+            f"'{name}'."
+        ) from error
+    if record.task != "zero-shot" or record.model != name:
+        raise HypvisionError(
+            f"'{address}' are weights of '{record.model}' ({record.task}), not of the CLIP model '{name}'. "
+            "hypvision models --task zero-shot lists those of CLIP models."
+        )
+    return resolve(record, index)
