@@ -38,7 +38,8 @@ for part in $parts; do
       run heads "${noto[@]}" --batch 16 --method zeroshot --seeds 1
       prompts prompts "${noto[@]}" --method promptsrc promptsrc+lath maple maple+lath
       promptkd "${noto[@]}"
-      run heads "${noto[@]}" --batch 16 --method coop clip-adapter
+      run heads "${noto[@]}" --batch 16 --method clip-adapter
+      run random "${noto[@]}" --batch 16 --method coop --host tokens=16 words=
       run words "${noto[@]}" --batch 16 --method coop --host tokens=4 words="a picture of a"
       run cocoop "${noto[@]}" --batch 4 --method cocoop --host words="a picture of a"
       ;;

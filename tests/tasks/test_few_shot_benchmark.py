@@ -29,7 +29,7 @@ from hypvision.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
 from hypvision.tasks.few_shot_benchmark import Settings, cell_config, check_settings, is_finished, plan
 from hypvision.tasks.few_shot_figures import load_cell_model, places
-from hypvision.tasks.few_shot_recipes import METHODS
+from hypvision.tasks.few_shot_recipes import METHODS, check_options
 from hypvision.tasks.few_shot_tables import draw_shots, harmonic, read_results, tables
 
 SMALL = ["--clip", "tiny", "--pretrained", "none", "--size", "64", "--steps", "2"]
@@ -293,7 +293,9 @@ def test_commands_of_the_page_share_folders_of_results(tmp_path):
     runs = [args for args in commands("docs/fewshot.md", "fewshot") if args.what not in ("table", "explain")]
     assert len(runs) == 6
     for args in runs:
-        check_settings(tmp_path / args.out, settings_of(args))
+        settings = settings_of(args)
+        check_settings(tmp_path / args.out, settings)
+        check_options(args.method, settings.host, settings.adapter)
     teacher = runs[-1].teacher.format(dataset="dtd", shots=16, seed=1)
     (cell,) = plan(runs[-2].what, runs[-2].method, runs[-2].datasets, seeds=[1])
     assert teacher == f"{runs[-2].out}/{cell.key}/epoch_20.pth"
@@ -327,6 +329,7 @@ def test_the_script_on_emoji_asks_for_cells_that_exist(tmp_path):
         args = parser_of(what).parse_args(words)
         settings = settings_of(args)
         check_settings(args.out, settings)
+        check_options(args.method, settings.host, settings.adapter)
         specs = plan(args.what, args.method, args.datasets, args.seeds, args.shots, args.source)
         cells += len(specs)
         for spec in specs:
