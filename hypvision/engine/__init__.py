@@ -8,8 +8,15 @@ from hypvision.engine.mmengine_import import require_mmengine
 
 require_mmengine()
 
-from hypvision.engine import checkpoint, hooks, loops, optim_wrappers, param_groups  # noqa: E402 - after the check
+from hypvision.engine import (  # noqa: E402 - after the check
+    accumulation,
+    checkpoint,
+    hooks,
+    loops,
+    optim_wrappers,
+    param_groups,
+)
 
 checkpoint.install()
 
-__all__ = ["checkpoint", "hooks", "loops", "optim_wrappers", "param_groups"]
+__all__ = ["accumulation", "checkpoint", "hooks", "loops", "optim_wrappers", "param_groups"]

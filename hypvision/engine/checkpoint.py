@@ -268,6 +268,13 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
         return "its message_hub is not a dict of dicts"
     if not all(isinstance(value, bool) for value in hub.get("resumed_keys", {}).values()):
         return "its message_hub does not say which of its values are resumed"
+    accumulated = checkpoint.get("accumulated", [])
+    if not dicts(accumulated) or not all(
+        isinstance(one.get("gradients"), dict) and isinstance(one.get("whole"), dict) for one in accumulated
+    ):
+        return "what it says of an accumulation of gradients is no list of dicts"
+    if diverged := [n for one in accumulated for n in nonfinite_names({**one["gradients"], **one["whole"]})]:
+        return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
     if diverged := diverged_weights(checkpoint):
         return f"its weight '{diverged[0]}' is not finite"
     for one in _single_states(optimizer):

@@ -63,6 +63,7 @@ RUN_HOOKS = [
     "StopOnNaNHook",
     "CheckClassesHook",
     "InterruptHook",
+    "AccumulationHook",
     "EngineNamesHook",
 ]
 """Hooks that every run gets."""

@@ -42,11 +42,17 @@ __all__ = [
     "last_checkpoint",
     "seed_everything",
     "seed_worker",
+    "unwrapped",
 ]
 
 
 class TrainingInterrupted(KeyboardInterrupt):
     """SIGINT or SIGTERM was received and the state is on disk; the message says how to go on."""
+
+
+def unwrapped(runner: Runner) -> torch.nn.Module:
+    """The model of a run, out of what trains it on several processes."""
+    return runner.model.module if is_model_wrapper(runner.model) else runner.model
 
 
 def last_checkpoint(work_dir: str | Path) -> Path | None:
@@ -134,10 +140,13 @@ class UnusedParametersHook(Hook):
         model, optimizer = runner.model, getattr(runner.optim_wrapper, "optimizer", None)
         strict = get_world_size() > 1 and not getattr(model, "find_unused_parameters", True)
         if strict and isinstance(optimizer, torch.optim.Optimizer):
-            self._handle = optimizer.register_step_pre_hook(lambda *_: self._check(model))
+            self._first = True
+            optimizer.register_step_pre_hook(lambda *_: self._check(model))
 
     def _check(self, model: torch.nn.Module) -> None:
-        self._handle.remove()
+        if not self._first:  # a hook that took itself away here would disturb those that follow it
+            return
+        self._first = False
         unused = [name for name, p in model.module.named_parameters() if p.requires_grad and p.grad is None]
         if unused:
             names = ", ".join(unused[:5]) + (", ..." if len(unused) > 5 else "")
@@ -321,7 +330,7 @@ class CurvatureHook(Hook):
     """Logs the learned curvatures ``c`` after every epoch, as ``curvature/NAME``."""
 
     def after_train_epoch(self, runner: Runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = unwrapped(runner)
         curvatures = {
             name.removesuffix(".log_c"): parameter.detach().exp().item()
             for name, parameter in model.named_parameters()

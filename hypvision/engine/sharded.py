@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from hypvision.optim import unsharded_parameters
 
-__all__ = ["ShardedRunner", "whole_tensor"]
+__all__ = ["ShardedRunner", "cut", "whole_tensor"]
 
 
 def whole_tensor(value: Any) -> Any:
@@ -31,7 +31,7 @@ def whole_tensor(value: Any) -> Any:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def _cut(value: Tensor, like: DTensor) -> DTensor:
+def cut(value: Tensor, like: DTensor) -> DTensor:
     """What every process has in whole, cut as the parameter ``like``."""
     value = value.to(like.device)
     return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
@@ -69,7 +69,7 @@ class _CutHook(Hook):
         own, given = runner.model.state_dict(), checkpoint.get("state_dict", checkpoint)
         for name, value in own.items():
             if isinstance(value, DTensor) and name in given:
-                given[name] = _cut(given[name], value)
+                given[name] = cut(given[name], value)
         if not runner._resume or "optimizer" not in checkpoint:  # the weights alone are wanted
             return
         optimizer = runner.optim_wrapper.optimizer
@@ -77,8 +77,8 @@ class _CutHook(Hook):
             p for group in optimizer.param_groups for p in group["params"] if getattr(p, "manifold", None) is not None
         }
         for parameter, entry, name, value in _states(optimizer, checkpoint["optimizer"]["state"]):
-            cut = _cut(value, parameter)
-            entry[name] = cut.to_local() if parameter in points else cut
+            part = cut(value, parameter)
+            entry[name] = part.to_local() if parameter in points else part
 
 
 @contextmanager

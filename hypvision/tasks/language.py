@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from mmengine.dist import all_reduce
 from mmengine.hooks import Hook
-from mmengine.model import BaseDataPreprocessor, BaseModel, is_model_wrapper
+from mmengine.model import BaseDataPreprocessor, BaseModel
 from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import placed
 from hypvision.data.language import PackedText
 from hypvision.engine.extensions import PREDICTORS
+from hypvision.engine.hooks import unwrapped
 from hypvision.engine.metrics import Metric
 from hypvision.engine.param_groups import ParamGroups
 from hypvision.engine.sharded import whole_tensor
@@ -79,7 +80,7 @@ class LanguageModel(BaseModel):
         self.decoder = Helm(config)
         self.decoder.embed.requires_grad_(not freeze_embedding)
         self.decoder.gradient_checkpointing = checkpointing
-        self.loads: list[Tensor] = []
+        self.accumulated: list[Tensor] = []  # tokens of the experts, layer by layer, since the last step
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights by this model's names, from those of a decoder alone too, the published code's among them."""
@@ -116,7 +117,7 @@ class LanguageModel(BaseModel):
         if found.routing:
             losses["loss_balance"] = found.loss - found.cross_entropy
             counts = [way.counts.detach() for way in found.routing]
-            self.loads = [a + b for a, b in zip(self.loads, counts)] if self.loads else counts
+            self.accumulated = [a + b for a, b in zip(self.accumulated, counts)] if self.accumulated else counts
         return losses
 
 
@@ -135,12 +136,12 @@ class ExpertLoadHook(Hook):
         self._loads: Tensor | None = None
 
     def before_train(self, runner: Runner) -> None:
-        runner.optim_wrapper.optimizer.register_step_pre_hook(lambda *_: self._before_step(_unwrapped(runner)))
+        runner.optim_wrapper.optimizer.register_step_pre_hook(lambda *_: self._before_step(unwrapped(runner)))
 
     def _before_step(self, model: nn.Module) -> None:
-        if not model.loads:
+        if not model.accumulated:
             return
-        self._loads, model.loads = torch.stack(model.loads).float(), []
+        self._loads, model.accumulated = torch.stack(model.accumulated).float(), []
         all_reduce(self._loads)
         for layer, load in zip(_mixtures(model), self._loads.tolist()):
             for expert, count in zip(layer.experts, load):
@@ -153,7 +154,7 @@ class ExpertLoadHook(Hook):
         if self._loads is None:
             return
         numbers = {}
-        for i, (layer, load) in enumerate(zip(_mixtures(_unwrapped(runner)), self._loads)):
+        for i, (layer, load) in enumerate(zip(_mixtures(unwrapped(runner)), self._loads)):
             layer.gate.follow(load)
             numbers[f"expert_share/{i}"] = load.max() / load.sum()
             for j, expert in enumerate(layer.experts):
@@ -162,10 +163,6 @@ class ExpertLoadHook(Hook):
         self._loads = None
         for name, number in zip(numbers, torch.stack(list(numbers.values())).tolist()):  # one wait, not one each
             runner.message_hub.update_scalar(f"train/{name}", number)
-
-
-def _unwrapped(runner: Runner) -> nn.Module:
-    return runner.model.module if is_model_wrapper(runner.model) else runner.model
 
 
 def _mixtures(model: nn.Module) -> list[MixtureOfCurvatures]:

@@ -1,0 +1,85 @@
+"""Checkpoints between two steps of the optimiser, when gradients are being accumulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from mmengine.dist import gather_object, get_rank, get_world_size
+from mmengine.hooks import Hook
+from mmengine.optim import OptimWrapperDict
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from hypvision.engine.hooks import unwrapped
+from hypvision.engine.sharded import cut, whole_tensor
+
+__all__ = ["AccumulationHook"]
+
+
+@HOOKS.register_module()
+class AccumulationHook(Hook):
+    """Keeps what ``accumulative_counts`` iterations have summed so far in the checkpoints that fall between them, so
+    that a resumed run repeats the uninterrupted one at any interval.
+
+    These are the gradients, and the tensors of a list ``accumulated`` that a model may have: numbers that it sums over
+    the iterations of a step and over all processes. A checkpoint has them under ``"accumulated"``, process by process;
+    in another number of processes a run goes on with their mean, or sum.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[dict[str, Any]] = []
+
+    def before_train(self, runner: Runner) -> None:
+        save = runner.save_checkpoint
+
+        def save_all(*args: Any, **options: Any) -> None:
+            """All processes come here, of which one writes."""
+            self._kept = [] if _between_steps(runner) else gather_object(_summed(unwrapped(runner))) or []
+            save(*args, **options)
+
+        runner.save_checkpoint = save_all
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        if self._kept and "optimizer" in checkpoint:
+            checkpoint["accumulated"] = self._kept
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        kept = checkpoint.get("accumulated")
+        if not kept or not runner._resume:
+            return
+        model, own = unwrapped(runner), kept[get_rank()] if len(kept) == get_world_size() else None
+        for name, parameter in model.named_parameters():
+            grad, parts = kept[0]["whole"].get(name), [one["gradients"].get(name) for one in kept]
+            is_cut = isinstance(parameter, DTensor)
+            if grad is None and own is not None and not is_cut:
+                grad = own["gradients"].get(name)
+            elif grad is None and any(part is not None for part in parts):
+                grad = sum(part for part in parts if part is not None) / len(kept)
+            if grad is not None:
+                parameter.grad = cut(grad, parameter) if is_cut else grad
+        sums = own["sums"] if own is not None else [sum(values) for values in zip(*(one["sums"] for one in kept))]
+        if sums:  # of all processes one has them, if there are now more or fewer
+            model.accumulated = sums if own is not None or get_rank() == 0 else [torch.zeros_like(x) for x in sums]
+
+
+def _between_steps(runner: Runner) -> bool:
+    wrapper = runner.optim_wrapper
+    return all(
+        one.should_update() for one in (wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper])
+    )
+
+
+def _summed(model: nn.Module) -> dict[str, Any]:
+    """What this process has summed; whole gradients of parameters that are cut among all processes, in the first."""
+    gradients: dict[str, Tensor] = {}
+    whole: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        grad = whole_tensor(parameter.grad)  # all processes ask
+        if grad is not None and not isinstance(parameter, DTensor):
+            gradients[name] = grad.cpu()
+        elif grad is not None and get_rank() == 0:
+            whole[name] = grad.cpu()
+    return dict(gradients=gradients, whole=whole, sums=[value.cpu() for value in getattr(model, "accumulated", [])])
