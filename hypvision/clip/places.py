@@ -173,6 +173,6 @@ def _from_zoo(name: str, address: str) -> Path:
     if record.task != "zero-shot" or record.model != name:
         raise HypvisionError(
             f"'{address}' are weights of '{record.model}' ({record.task}), not of the CLIP model '{name}'. "
-            "hypvision models --task zero-shot lists those of CLIP models."
+            "hypvision zoo list --task zero-shot lists those of CLIP models."
         )
     return resolve(record, index)
