@@ -186,7 +186,7 @@ READERS = {
     scenes: ("ClassName.txt", ("two labels",)),
     flowers: ("cat_to_name.json|oxford_flowers|imagelabels.mat", ("two names", "two labels", "half")),
     pickled: ("shot_1-seed_1.pkl", ("two names", "two labels", "half")),
-    coco: ("a.json", ("two names", "two labels")),
+    coco: ("a.json", ("two names",)),
 }
 
 

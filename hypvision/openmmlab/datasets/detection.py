@@ -77,7 +77,7 @@ class CheckedCOCO(COCO):
                 if lacking:
                     raise HypvisionError(f"In '{path}', {kind}[{number}] has no '{lacking[0]}'. {advice}")
         named = ((item["id"], item["name"]) for item in content["categories"])
-        check_classes(named, f"The annotation file '{path}'", "Correct its categories.")
+        check_classes(named, f"The annotation file '{path}'", "Correct its categories.", twins=True)
         images, categories = ({item["id"] for item in content[kind]} for kind in ("images", "categories"))
         seen = set()
         for number, item in enumerate(content["annotations"]):
