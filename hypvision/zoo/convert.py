@@ -30,7 +30,15 @@ from hypvision.clip.segmentation.official import (
 )
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output, protecting, replacing
-from hypvision.helm.checkpoint import helm_from_official, helm_to_official, helm_variant, is_official_helm
+from hypvision.helm.checkpoint import (
+    helm_arguments,
+    helm_from_official,
+    helm_to_official,
+    helm_variant,
+    is_official_helm,
+    untold,
+)
+from hypvision.helm.config import preset
 from hypvision.models.hcformer_checkpoint import (
     hcformer_arguments,
     hcformer_from_official,
@@ -82,7 +90,14 @@ CONVERTERS = {
         hcformer_arguments,
         back_options=("curvature",),
     ),
-    "helm": Converter("HELM language model", is_official_helm, helm_from_official, helm_to_official, helm_variant),
+    "helm": Converter(
+        "HELM language model",
+        is_official_helm,
+        helm_from_official,
+        helm_to_official,
+        helm_variant,
+        helm_arguments,
+    ),
     "himapper": Converter(
         "Hi-Mapper",
         is_official_himapper,
@@ -132,7 +147,8 @@ class Conversion(NamedTuple):
         if self.model.startswith(("hyperclip-", "catseg-")):
             return f"hypvision test configs/hyperclip/{self.model}_4xb1-80k_coco-stuff164k.py {self.path}"
         if self.model.startswith("helm_"):
-            return f'hypvision.helm.huggingface.HelmForCausalLM.from_official("{self.path}")'
+            context = f", max_seq_len={self.arguments['max_seq_len']}" if "max_seq_len" in self.arguments else ""
+            return f'hypvision.helm.huggingface.HelmForCausalLM.from_official("{self.path}"{context})'
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
         if self.model in few_shot.FEW_SHOT:
             return f'load_learned(build_host(create_clip(...), "{self.model}"{arguments}), "{self.path}")'
@@ -142,10 +158,12 @@ class Conversion(NamedTuple):
 
     def note(self) -> str:
         """What the user has to know beside that, because no checkpoint says it; empty where there is nothing."""
-        if self.model.startswith("helm_mice"):
+        if self.model.startswith("helm_"):
+            options = untold(preset(self.model, **self.arguments))
+            given = ", ".join(f"{name}={value!r}" for name, value in options.items() if name not in self.arguments)
             return (
-                "How many experts a token uses is not in the checkpoint. As published it is 2; give "
-                "n_activated_experts otherwise. save_pretrained() then writes a folder for all of transformers."
+                f"Not in the checkpoint, and taken as published: {given}. If the model was trained otherwise, give "
+                "from_official() what differs. save_pretrained() then writes a folder for all of transformers."
             )
         if not self.model.startswith("hecnn_"):
             return ""
@@ -167,9 +185,9 @@ def convert_file(
 
     Args:
         family: a key of :data:`CONVERTERS`.
-        source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it, or another name of a checkpoint
-            (:func:`hypvision.checkpoints.sources.fetch`); the weights may be inside ``state_dict`` or ``model``, beside
-            the rest that a training saves. Nothing in it is run.
+        source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it, a folder that transformers has
+            written, or another name of a checkpoint (:func:`hypvision.checkpoints.sources.fetch`); the weights may be
+            inside ``state_dict`` or ``model``, beside the rest that a training saves. Nothing in it is run.
         target: ``.safetensors``, ``.pth`` or ``.pt``. It is written under another name and moved into place, so that
             an interruption leaves no half of a file.
         to_official: convert from hypvision's names to the official ones.
@@ -192,7 +210,7 @@ def convert_file(
             raise HypvisionError(f"--{name} has no use here: {_USES[name]}.")
     if target.suffix not in (".safetensors", ".pth", ".pt"):
         raise HypvisionError(f"The output '{target}' must end in .safetensors or .pth.")
-    path = fetch(source)
+    path = _weights_file(fetch(source))
     with protecting(path):
         check_output(target)
     checkpoint = read_file(path)
@@ -232,6 +250,17 @@ _USES = {
     "curvature": "it is for HCFormers and Lorentz ResNets that get official names (--to-official)",
     "backbone": "it is for official Hi-Mappers (--from himapper)",
 }
+
+
+def _weights_file(path: Path) -> Path:
+    """The file itself, or that of a folder which ``save_pretrained()`` or ``hypvision lm-save`` has written."""
+    if not path.is_dir():
+        return path
+    if not (path / "model.safetensors").is_file():
+        raise HypvisionError(
+            f"The folder '{path}' has no model.safetensors, as transformers writes it. Give a file of weights."
+        )
+    return path / "model.safetensors"
 
 
 def _write(weights: dict[str, Any], path: Path) -> None:
