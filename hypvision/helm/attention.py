@@ -35,6 +35,8 @@ class Context(NamedTuple):
         lengths: of the documents, one after the other over all rows; None for one a row.
         cache: with ``update(keys, values, layer)``, or None.
         documents: numbers ``(B, L)`` of the documents that ``lengths`` are of, -1 for padding; or None.
+        broken: ``(B, L)``, True for tokens whose embeddings are not finite; the rows are those of other points. None
+            where nobody has looked.
     """
 
     start: int = 0
@@ -42,6 +44,30 @@ class Context(NamedTuple):
     lengths: Sequence[int] | None = None
     cache: object | None = None
     documents: Tensor | None = None
+    broken: Tensor | None = None
+
+    def sees_broken(self) -> Tensor:
+        """Which tokens ``(B, L)`` see one of those that are broken, themselves included."""
+        if self.mask is not None:
+            return (self.mask[:, 0, :, self.start :] & self.broken[:, None]).any(-1)
+        count = self.broken.long().cumsum(1)
+        if self.documents is not None:
+            begins = F.pad(self.documents[:, 1:] != self.documents[:, :-1], (min(1, count.shape[1]), 0))
+            place = torch.arange(count.shape[1], device=count.device)
+            begin = torch.where(begins, place, 0).cummax(1).values
+            count = count - (count - self.broken.long()).gather(1, begin)
+        return count > 0
+
+    def marked(self, keys: Tensor) -> Tensor:
+        """What only logits are made of, for a cache: NaN of broken tokens ``(B, ..., L, d)``, which all find that see
+        them."""
+        if self.broken is None:
+            return keys
+        return keys.masked_fill(self.broken.view(len(keys), *[1] * (keys.dim() - 3), keys.shape[-2], 1), float("nan"))
+
+    def weighed(self, values: Tensor) -> Tensor:
+        """What means are of, out of a cache: the weights of 0 that a mask makes must not meet NaN."""
+        return values if self.mask is None else values.masked_fill(values.isnan(), 0.0)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> Tensor:
@@ -242,7 +268,7 @@ class FullAttention(_Attention):
             return self.core(q, k, v, context, scale, self.head - 1)
         space = self.head - 1 if self.lorentz else self.head
         keys, values = (part[..., :space].transpose(1, 2) for part in (k, v))
-        keys, values = context.cache.update(keys.contiguous(), values.contiguous(), self.layer)
+        keys, values = context.cache.update(context.marked(keys).contiguous(), values.contiguous(), self.layer)
         if context.start == 0:
             return self.core(q, k, v, context, scale, self.head - 1)
         with torch.autocast(q.device.type, enabled=False):  # which would sum in half precision
@@ -251,7 +277,7 @@ class FullAttention(_Attention):
 
     def _decode(self, q: Tensor, keys: Tensor, values: Tensor, context: Context, scale: float, space: int) -> Tensor:
         """New queries ``(B, H, L, d)`` and all space parts ``(B, H, all, d - 1)`` to means ``(B, L, H, d)``."""
-        logits = q[..., :space] @ keys.mT
+        logits, values = q[..., :space] @ keys.mT, context.weighed(values)
         if self.lorentz:
             key_time, value_time = (torch.sqrt(_square(part) + 1) for part in (keys, values))
             logits = logits + q[..., space:] * key_time.unsqueeze(-2)
@@ -394,7 +420,7 @@ class LatentAttention(_Attention):
         """Queries, keys and values ``(B, L, H, head)``, rotated and with times."""
         pair = rows.upcast(apply_linear(self.up, latent))
         if self._by_hand(pair):
-            query = query.contiguous()
+            query = query.clone(memory_format=torch.contiguous_format)  # which becomes the heads
             return _LatentHeads.apply(query, pair, k_pe, f, cos, sin, self.heads, self.nope, self.value, self.timed)
         n = self.nope + self.d
         q = self._rotated(query, cos, sin)
@@ -418,9 +444,9 @@ class LatentAttention(_Attention):
     def _remember(self, latent: Tensor, k_pe: Tensor, k: Tensor, v: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Latent space parts ``(B, 1, all, rank)``; rotated keys with the heads' times ``(B, 1, all, d + 2 H)``."""
         times = [k[..., self.nope + self.d], v[..., self.value - 1]] if self.timed else []
-        return context.cache.update(
-            latent[:, None, :, : self.latent.size].contiguous(), torch.cat([k_pe, *times], -1)[:, None], self.layer
-        )
+        second = torch.cat([context.marked(k_pe), *times], -1)[:, None]
+        first = latent[:, None, :, : self.latent.size].contiguous()
+        return context.cache.update(first, second, self.layer)
 
     def _weights_up(self) -> tuple[Tensor, Tensor | None]:
         """The map from the latent row to keys and values ``(2, H, head, width)``, and its bias ``(2, H, head)``."""
@@ -455,6 +481,7 @@ class LatentAttention(_Attention):
             k, v = (F.pad(part, (0, 1)) for part in (key_space, v[..., :size]))
             k, v = rows._with_time(k, n), rows._with_time(v, size)
         keys, values = (rows.upcast(x[:, 0]) for x in self._remember(latent, rotated, k, v, context))
+        keys, times = context.weighed(keys), context.weighed(values[..., self.d :])
         q = q.transpose(1, 2)
         q = q if factor is None else q * factor
         to_latent = torch.einsum("bhln,hnr->bhlr", q[..., : self.nope], weight[0, :, : self.nope])
@@ -465,7 +492,7 @@ class LatentAttention(_Attention):
             logits = logits + to_latent[..., rank : rank + 1] * time[:, None, None]
             q_time = torch.sqrt(_square(q[..., :n] if factor is None else q[..., :n] / factor) + 1)
             q_time = q_time if factor is None else q_time * factor
-            key_time = values[..., self.d : self.d + self.heads].mT  # (B, H, all)
+            key_time = times[..., : self.heads].mT  # (B, H, all)
             logits = logits - q_time[..., None] * key_time[:, :, None]
         p = self.weights(logits * scale, context)
         b, h, length, total = p.shape
@@ -476,13 +503,13 @@ class LatentAttention(_Attention):
             out = out + bias[1, :, None, :size]
         if self.timed:
             out = out + (p @ time[:, None, :, None]) * up[..., rank][:, None]
-            value_time = values[..., self.d + self.heads :].mT
+            value_time = times[..., self.heads :].mT
             out = torch.cat([out, p @ value_time[..., None]], -1)
         return out.transpose(1, 2)
 
     def _rebuilt(self, q: Tensor, keys: Tensor, values: Tensor, scale: float, context: Context) -> Tensor:
         """Attention of new queries over keys and values built from all that the cache holds."""
-        k_pe = values[..., : self.d]
+        k_pe, keys = values[..., : self.d], context.weighed(keys)
         latent = F.pad(keys, (0, self.latent.width - keys.shape[-1]))
         latent = rows.lift(latent, self.latent.n, 1.0, fused=False)
         pair = rows.upcast(apply_linear(self.up, latent))
@@ -491,7 +518,7 @@ class LatentAttention(_Attention):
         k = torch.cat([both[:, :, 0, :, : self.nope], k_pe[:, :, None].expand(-1, -1, self.heads, -1)], -1)
         v = both[:, :, 1, :, :size]
         if self.timed:
-            times = values[..., self.d :].unflatten(-1, (2, self.heads))
+            times = context.weighed(values[..., self.d :]).unflatten(-1, (2, self.heads))
             k, v = torch.cat([k, times[:, :, 0, :, None]], -1), torch.cat([v, times[:, :, 1, :, None]], -1)
         with torch.autocast(q.device.type, enabled=False):  # which would sum in half precision
             p = self.weights(q[..., : n + self.timed].transpose(1, 2) @ k.permute(0, 2, 3, 1) * scale, context)
@@ -502,4 +529,4 @@ class LatentAttention(_Attention):
 def _shared(q: Tensor, keys: Tensor) -> Tensor:
     """Products of queries ``(B, H, L, d)`` with keys ``(B, all, d)`` that all heads share."""
     b, h, length, d = q.shape
-    return (q.reshape(b, h * length, d) @ keys.mT).view(b, h, length, -1)
+    return (q.reshape(b, h * length, d) @ keys.mT).view(b, h, length, keys.shape[1])

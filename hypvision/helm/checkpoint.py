@@ -20,11 +20,47 @@ from .config import PRESETS, Architecture, preset
 from .layers import RowLinear, RowNorm, pack, unpack
 from .model import Helm
 
-__all__ = ["helm_from_official", "helm_to_official", "helm_variant", "is_official_helm", "official_architecture"]
+__all__ = [
+    "decoder_weights",
+    "helm_arguments",
+    "helm_from_official",
+    "helm_to_official",
+    "helm_variant",
+    "is_official_helm",
+    "official_architecture",
+    "untold",
+]
 
 _ALIAS = re.compile(r"(?:^|\.)(?:c|k)$")
 _EXPERT = re.compile(r"(layers\.\d+\.ffn\.(?:shared_)?experts\.\d+)\.(expert_manifold\.|w\d\.(?:manifold\.)?[ck]$)?")
 _BUFFERS = ("attn_mask", "freqs_complex", "freqs_cis")
+_DECODER = re.compile(r"(?:decoder|model)\.(.+)")  # as a training and save_pretrained() name it
+
+
+def decoder_weights(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of :class:`Helm`, out of those of a training or of transformers' model."""
+    inside = {match[1]: value for name, value in state_dict.items() if (match := _DECODER.fullmatch(name))}
+    return inside or dict(state_dict)
+
+
+def untold(config: Architecture) -> dict[str, Any]:
+    """The options that say what a model computes and that no weights show, with their values.
+
+    Those that only say how it is trained or stored are not among them.
+    """
+    names = ["max_seq_len", "rope_theta", "residual_scale", "rms_eps", "safe_clamp"]
+    if config.mixed:
+        names += ["n_activated_experts", "score_func", "route_scale", "router", "renorm_topk", "n_expert_groups"]
+        names += ["n_limited_groups", "original_seq_len", "rope_factor", "beta_fast", "beta_slow", "mscale"]
+        if not config.n_shared_experts:
+            names.append("moe_combine")
+    return {name: getattr(config, name) for name in names}
+
+
+def helm_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What an official state dict tells beside its weights: the context, by its mask."""
+    mask = next((v for name, v in state_dict.items() if name.endswith("attn_mask")), None)
+    return {} if mask is None else {"max_seq_len": mask.shape[-1]}
 
 
 class _Entry(NamedTuple):
@@ -148,9 +184,7 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
     Raises:
         HypvisionError: weights of another model.
     """
-    mask = next((v for name, v in state_dict.items() if name.endswith("attn_mask")), None)
-    context = {} if mask is None else {"max_seq_len": mask.shape[-1]}
-    weights = _clean(state_dict)
+    context, weights = helm_arguments(state_dict), _clean(state_dict)
 
     def rows_of(name: str) -> int:
         if name not in weights:
@@ -243,11 +277,13 @@ def _packed(name: str, module: nn.Module | None, part: str | None, value: Tensor
 
 
 def helm_to_official(state_dict: Mapping[str, Tensor], config: Architecture | None = None) -> dict[str, Tensor]:
-    """The inverse of :func:`helm_from_official`; the published code loads it with ``strict=False``.
+    """The inverse of :func:`helm_from_official`, of a training's weights and of transformers' too; the published code
+    loads it with ``strict=False``.
 
     Raises:
         HypvisionError: missing entries.
     """
+    state_dict = decoder_weights(state_dict)
     config = helm_architecture(state_dict) if config is None else config
     modules, official = _skeleton(config), {}
     for entry in _entries(config):
@@ -288,9 +324,9 @@ def _parts(config: Architecture, entry: _Entry, rows: int) -> list[int]:
     return [rows // len(entry.official)] * len(entry.official)
 
 
-def _live(weight: Tensor, dim: int) -> int:
-    """Rows (0) or columns (1) that are not zero."""
-    return int((weight != 0).any(1 - dim).sum())
+def _live(weight: Tensor) -> int:
+    """Rows that are not zero. Columns are not looked at: LoRA fills those that nothing comes into."""
+    return int((weight != 0).flatten(1).any(1).sum()) if weight.dim() > 1 else int((weight != 0).sum())
 
 
 def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
@@ -301,7 +337,7 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
     """
     try:
         weights = dict(state_dict)
-        dim = _live(weights["final_proj.weight"], 0) + 1
+        dim = _live(weights["final_proj.weight"]) + 1
         layers = 1 + max(int(m[1]) for m in (re.match(r"layers\.(\d+)\.", name) for name in weights) if m)
         found: dict[str, Any] = dict(
             dim=dim, n_layers=layers, vocab_size=weights["head.weight"].shape[0],
@@ -309,29 +345,34 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
         )  # fmt: skip
         attn = "layers.0.attn."
         if f"{attn}qkv.weight" in weights:
-            found["n_heads"] = dim - _live(weights[f"{attn}qkv.weight"], 0) // 3
+            found["n_heads"] = dim - _live(weights[f"{attn}qkv.weight"]) // 3
         else:
             up = (weights[f"{attn}up.weight"] != 0).any(1).tolist()
             nope = up.index(False)
             r = up.index(True, nope) - nope - 1
-            rank = _live(weights[f"{attn}up.weight"], 1) - 1
+            rank = _live(weights[f"{attn}kv_norm.weight"])
             latent = f"{attn}q_up.weight" in weights
-            queries = _live(weights[f"{attn}q_up.weight" if latent else f"{attn}down.weight"], 0)
+            queries = _live(weights[f"{attn}q_up.weight" if latent else f"{attn}down.weight"])
             heads = (queries if latent else queries - rank - r) // (nope + r)
             found |= dict(
                 attention="latent", kv_lora_rank=rank, qk_nope_head_dim=nope, qk_rope_head_dim=r + 1, n_heads=heads,
-                v_head_dim=_live(weights[f"{attn}out.weight"], 1) // heads,
-                q_lora_rank=_live(weights[f"{attn}q_up.weight"], 1) - 1 if latent else 0,
+                v_head_dim=sum(up) // heads - nope + 1,
+                q_lora_rank=_live(weights[f"{attn}q_norm.weight"]) if latent else 0,
             )  # fmt: skip
+
+        def inner(name: str) -> int:
+            """Width of a feed-forward layer."""
+            return _live(weights[f"{name}gate_up.weight"]) // 2 + 1
+
         if "layers.0.ffn.down.weight" in weights:
-            found["inter_dim"] = _live(weights["layers.0.ffn.down.weight"], 1)
+            found["inter_dim"] = inner("layers.0.ffn.")
         mixed = [i for i in range(layers) if f"layers.{i}.ffn.gate.weight" in weights]
         if mixed:
             ffn = f"layers.{mixed[0]}.ffn."
-            inter, shared = _live(weights[f"{ffn}experts.0.down.weight"], 1), weights.get(f"{ffn}shared.down.weight")
+            own = inner(f"{ffn}experts.0.")
             found |= dict(
-                n_dense_layers=mixed[0], n_routed_experts=weights[f"{ffn}gate.weight"].shape[0], mice_inter_dim=inter,
-                n_shared_experts=0 if shared is None else _live(shared, 1) // inter,
+                n_dense_layers=mixed[0], n_routed_experts=weights[f"{ffn}gate.weight"].shape[0], mice_inter_dim=own,
+                n_shared_experts=inner(f"{ffn}shared.") // own if f"{ffn}shared.gate_up.weight" in weights else 0,
             )  # fmt: skip
             if several := sum(f"{ffn}shared.{i}.c" in weights for i in range(len(weights))):
                 found |= dict(n_shared_experts=several, moe_combine="centroid")

@@ -135,7 +135,7 @@ class MixtureOfCurvatures(nn.Module):
         out = self._combine(shared, routed, weights).view_as(x)
         share = scores / scores.sum(-1, keepdim=True)
         load = counts * (config.n_routed_experts / (k * max(count, 1)))
-        return out, Routing(counts, (load * share.mean(0)).sum())
+        return out, Routing(counts, (load * share.sum(0)).sum() / max(count, 1))
 
     def _in_one_graph(self, x: Tensor, counts: Tensor, own: Tensor) -> Tensor:
         """The experts' rows ``(N, width)`` of gathered points, of the experts ``own``; no number of rows is asked."""

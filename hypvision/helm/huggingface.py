@@ -13,7 +13,6 @@ rotated keys and two times a head.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from hypvision.errors import HypvisionError, require
 from hypvision.geometry import named_manifold_parameters
 from hypvision.geometry.parameters import mark
 
-from .checkpoint import helm_architecture, helm_from_official, is_official_helm, official_architecture
+from .checkpoint import decoder_weights, helm_architecture, helm_from_official, is_official_helm, official_architecture
 from .config import ALIASES, Architecture, architecture, preset
 from .model import Helm
 
@@ -44,7 +43,6 @@ from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
 
 __all__ = ["HelmConfig", "HelmForCausalLM"]
 
-_DECODER = re.compile(r"(?:decoder|model)\.(.+)")  # as a training and save_pretrained() name it
 # What the library calls a model's cache, in what it passes and in what it takes: "past_key_values" before 5.24.
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 _FIELDS = {field.name: field.default for field in dataclasses.fields(Architecture)}
@@ -220,7 +218,7 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         Raises:
             HypvisionError: an unreadable file, or weights of another model.
         """
-        weights = source if isinstance(source, Mapping) else network_weights(read(source), _DECODER)
+        weights = decoder_weights(source if isinstance(source, Mapping) else network_weights(read(source), None))
         if is_official_helm(weights):
             config = official_architecture(weights, **options)
             weights = helm_from_official(weights, config)

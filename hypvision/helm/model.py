@@ -147,8 +147,14 @@ class Helm(nn.Module):
         return rows.lift(F.pad(e, (0, layout.width - layout.size)), layout.n, fused=False)
 
     def hidden(self, input_ids: Tensor, context: Context) -> tuple[Tensor, tuple[Routing, ...]]:
-        """The points that the head reads, ``(B, L, width)``, and where tokens went."""
+        """The points that the head reads, ``(B, L, width)``, and where tokens went.
+
+        An embedding that is not finite would reach all tokens through attention, whose weight of 0 times NaN is NaN. It
+        is computed with zeros, and those that see its token become NaN at the end.
+        """
         x = self.points(input_ids)
+        broken = ~x.isfinite().all(-1)
+        x, context = x.masked_fill(broken[..., None], 0.0), context._replace(broken=broken)
         h = self.first_norm(x)
         routing = []
         for block in self.layers:
@@ -161,7 +167,7 @@ class Helm(nn.Module):
                 routing.append(way)
         if self.final_proj is not None:
             x = apply_linear(self.final_proj, x)
-        return self.norm(x), tuple(routing)
+        return self.norm(x).masked_fill(context.sees_broken()[..., None], float("nan")), tuple(routing)
 
     def _checkpointed(self, block: Block, *args):
         if self._gradient_checkpointing_func is not None:
@@ -319,6 +325,8 @@ def _documents(
         raise HypvisionError(
             f"position_ids must be (batch, tokens) = ({b}, {length}) or (1, {length}), got {tuple(position_ids.shape)}."
         )
+    if not input_ids.numel():
+        return sequence_id
     offset = (position_ids - torch.arange(start, start + length, device=position_ids.device)).expand(b, -1)
     there = None if attention_mask is None else attention_mask.bool()
     if sequence_id is not None:

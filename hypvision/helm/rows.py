@@ -52,6 +52,11 @@ def _timeless(rows: Tensor, n: int) -> Tensor:
     return rows.masked_fill(slot, 0.0)
 
 
+def _product(x: Tensor, y: Tensor, n: int) -> Tensor:
+    """The Minkowski product, kept."""
+    return (_timeless(x, n) * y).sum(-1, keepdim=True) - x[..., n : n + 1] * y[..., n : n + 1]
+
+
 def floor_of(weight: Tensor, safe: bool) -> Tensor | float:
     r"""What :math:`-\langle x + w y, x + w y\rangle` is cut at: 1 for points and ``w >= 0``, else the published."""
     return torch.where(weight >= 0, 1.0, 1e-4) if safe else 1e-4
@@ -105,7 +110,8 @@ class _Residual(Function):
 
     With :math:`a = x + w y, q = |a_s|^2, m = a_t^2 - q, \alpha = S / \sqrt m` and
     :math:`\rho = \alpha / \sqrt{\alpha^2 q / n + \epsilon}` the results are
-    :math:`x' = [\alpha a_s, \sqrt{\alpha^2 q + 1}]` and :math:`h = [\rho g a_s, \cdot]`.
+    :math:`x' = [\alpha a_s, \sqrt{\alpha^2 q + 1}]` and :math:`h = [\rho g a_s, \cdot]`. Of a far ``x`` the difference
+    of squares would leave no digit of ``m``, which is :math:`1 + w^2 - 2 w \langle x, y\rangle`.
     """
 
     @staticmethod
@@ -116,7 +122,8 @@ class _Residual(Function):
         a_time = torch.addcmul(x[..., slot], y_time, w)
         a[..., n] = 0
         length = _length(a)
-        m = (a_time - length).mul_(a_time + length)
+        inner = (x[..., slot] * y_time).sub_((x * u).sum(-1, keepdim=True))  # the slot of u is 0
+        m = torch.addcmul(1 + w * w, w, inner, value=2)
         sign = torch.where(w >= 0, torch.ones_like(m), m.sign())
         m = m.mul_(sign).clamp_(min=floor_of(w, safe))
         alpha = m.rsqrt().mul_(scale)
@@ -227,10 +234,11 @@ def residual_norm(
     weight = weight.to(u.dtype)
     if by_hand(fused, x):
         return _Residual.apply(x, u, weight, gain, n, scale, eps, safe)
-    a = x + weight * _with_time(u, n)
-    time, space = a[..., n : n + 1], _timeless(a, n)
-    length = torch.sqrt(space.square().sum(-1, keepdim=True))
-    m = (time - length) * (time + length)
+    y = _with_time(u, n)
+    # of value 0: the gradient is that of the difference of squares in all coordinates, the time's too
+    off = -_product(x, x, n)
+    m = 1 + off - off.detach() + weight * weight - 2 * weight * _product(x, y, n)
+    space = _timeless(x + weight * y, n)
     m = torch.where(weight >= 0, m, m.abs()).clamp(min=floor_of(weight, safe))
     out = _with_time(space * (scale * torch.rsqrt(m)), n)
     return out, None if gain is None else norm(out, gain, n, size, eps)

@@ -30,7 +30,15 @@ from hypvision.clip.segmentation.official import (
 )
 from hypvision.errors import HypvisionError
 from hypvision.files import check_output, protecting, replacing
-from hypvision.helm.checkpoint import helm_from_official, helm_to_official, helm_variant, is_official_helm
+from hypvision.helm.checkpoint import (
+    helm_arguments,
+    helm_from_official,
+    helm_to_official,
+    helm_variant,
+    is_official_helm,
+    untold,
+)
+from hypvision.helm.config import preset
 from hypvision.models.hcformer_checkpoint import (
     hcformer_arguments,
     hcformer_from_official,
@@ -87,7 +95,14 @@ CONVERTERS = {
         "HCFormer", is_official_hcformer, hcformer_from_official, hcformer_to_official, hcformer_variant,
         hcformer_arguments, back_options=("curvature",),
     ),
-    "helm": Converter("HELM language model", is_official_helm, helm_from_official, helm_to_official, helm_variant),
+    "helm": Converter(
+        "HELM language model",
+        is_official_helm,
+        helm_from_official,
+        helm_to_official,
+        helm_variant,
+        helm_arguments,
+    ),
     "himapper": Converter(
         "Hi-Mapper", is_official_himapper, himapper_from_official, himapper_to_official, himapper_variant,
         options=("backbone",),
@@ -142,7 +157,8 @@ class Conversion(NamedTuple):
         if self.model.startswith(("hyperclip-", "catseg-")):
             return f"hypvision test configs/hyperclip/{self.model}_4xb1-80k_coco-stuff164k.py {self.path}"
         if self.model.startswith("helm_"):
-            return f'hypvision.helm.huggingface.HelmForCausalLM.from_official("{self.path}")'
+            context = f", max_seq_len={self.arguments['max_seq_len']}" if "max_seq_len" in self.arguments else ""
+            return f'hypvision.helm.huggingface.HelmForCausalLM.from_official("{self.path}"{context})'
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
         if self.model in few_shot.FEW_SHOT:
             return f'load_learned(build_host(create_clip(...), "{self.model}"{arguments}), "{self.path}")'
@@ -157,10 +173,12 @@ class Conversion(NamedTuple):
             return told.format(**self.arguments) if {"alpha", "beta"} <= self.arguments.keys() else ""
         if self.model in _UNSAID:
             return _UNSAID[self.model]
-        if self.model.startswith("helm_mice"):
+        if self.model.startswith("helm_"):
+            options = untold(preset(self.model, **self.arguments))
+            given = ", ".join(f"{name}={value!r}" for name, value in options.items() if name not in self.arguments)
             return (
-                "How many experts a token uses is not in the checkpoint. As published it is 2; give "
-                "n_activated_experts otherwise. save_pretrained() then writes a folder for all of transformers."
+                f"Not in the checkpoint, and taken as published: {given}. If the model was trained otherwise, give "
+                "from_official() what differs. save_pretrained() then writes a folder for all of transformers."
             )
         if not self.model.startswith("hecnn_"):
             return ""
@@ -182,9 +200,9 @@ def convert_file(
 
     Args:
         family: a key of :data:`CONVERTERS`.
-        source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it, or another name of a checkpoint
-            (:func:`hypvision.checkpoints.sources.fetch`). The weights may be the file or its ``state_dict`` or
-            ``model``. No code in it is run.
+        source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it, a folder that transformers
+            wrote, or another name of a checkpoint (:func:`hypvision.checkpoints.sources.fetch`). The weights may be the
+            file or its ``state_dict`` or ``model``. No code in it is run.
         target: ``.safetensors``, ``.pth`` or ``.pt``; it appears complete or not at all.
         to_official: convert from hypvision's names to the official ones.
         curvature: of an HCFormer or Lorentz ResNet that gets official names, if it is neither 1 nor learned.
@@ -206,7 +224,7 @@ def convert_file(
             raise HypvisionError(f"--{name} has no use here: {_USES[name]}.")
     if target.suffix not in (".safetensors", ".pth", ".pt"):
         raise HypvisionError(f"The output '{target}' must end in .safetensors or .pth.")
-    path = fetch(source)
+    path = _weights_file(fetch(source))
     with protecting(path):
         check_output(target)
     checkpoint = converter.read(path)
@@ -240,11 +258,7 @@ def convert_file(
         meta = checkpoint.get("meta")
         epoch = meta.get("epoch") if isinstance(meta, Mapping) else None
         written = converter.as_saved(written, epoch if isinstance(epoch, int) else 0)
-    if target.suffix == ".safetensors":
-        write_tensors(written, target)
-    else:
-        with replacing(target) as temporary:
-            torch.save(written, temporary)
+    _write(written, target)
     return Conversion(target, model, arguments)
 
 
@@ -252,6 +266,17 @@ _USES = {
     "curvature": "it is for HCFormers and Lorentz ResNets that get official names (--to-official)",
     "backbone": "it is for official Hi-Mappers (--from himapper)",
 }
+
+
+def _weights_file(path: Path) -> Path:
+    """The file itself, or that of a folder which ``save_pretrained()`` or ``hypvision lm save`` has written."""
+    if not path.is_dir():
+        return path
+    if not (path / "model.safetensors").is_file():
+        raise HypvisionError(
+            f"The folder '{path}' has no model.safetensors, as transformers writes it. Give a file of weights."
+        )
+    return path / "model.safetensors"
 
 
 def _write(weights: Any, path: Path) -> None:

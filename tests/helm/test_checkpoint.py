@@ -1,12 +1,15 @@
 """Official state dicts and ours, both ways."""
 
+import dataclasses
+
 import pytest
 import torch
-from helpers.helm import pair, tokens
+from helpers.helm import pair, published_logits, tokens
 from references.helm import official_state
 
+from hypvision.cli import main
 from hypvision.errors import HypvisionError
-from hypvision.helm import Helm, preset
+from hypvision.helm import Architecture, Helm, preset
 from hypvision.helm.checkpoint import (
     helm_architecture,
     helm_from_official,
@@ -14,6 +17,7 @@ from hypvision.helm.checkpoint import (
     helm_variant,
     is_official_helm,
     official_architecture,
+    untold,
 )
 from hypvision.zoo.convert import convert_file
 
@@ -96,3 +100,77 @@ def test_files(tmp_path):
     convert_file("helm", tmp_path / "ours.safetensors", tmp_path / "back.pth", to_official=True)
     back = torch.load(tmp_path / "back.pth", weights_only=True)
     assert torch.equal(back["mapping.weight"], official.mapping.weight)
+
+
+# How a model is trained or stored; and the beginning of curvatures, which are weights.
+TRAINING = {"pad", "fused", "geometry", "train_curv", "expert_c_init", "bias_rule", "bias_rate", "aux_alpha"}
+
+
+def test_every_option_is_told_by_weights_or_named():
+    """What official_architecture() finds out of weights is not what the note names, and together they are all."""
+    dense = dict(n_layers=1, dim=42, n_heads=2, inter_dim=50, vocab_size=30)
+    latent = dict(kv_lora_rank=9, qk_nope_head_dim=6, qk_rope_head_dim=5, v_head_dim=7, attention="latent")
+    mixture = dict(
+        n_layers=3, n_dense_layers=2, n_routed_experts=3, mice_inter_dim=20, q_lora_rank=5, project_emb=True,
+        n_shared_experts=2, moe_combine="centroid",
+    )  # fmt: skip
+    told = set()
+    for options in (dense, dense | latent | mixture):
+        _, ours = pair("helm_d_tiny", **options)
+        found = helm_architecture(ours.state_dict())
+        for name, value in options.items():
+            assert getattr(found, name) == value, name
+        told |= options.keys()
+        assert not told & untold(found).keys()
+    named = untold(preset("helm_mice_tiny")).keys()
+    assert told | named | TRAINING == {field.name for field in dataclasses.fields(Architecture)}
+    assert "moe_combine" in untold(preset("helm_mice_tiny", n_shared_experts=0))
+
+
+def test_the_note_names_what_weights_do_not_tell(tmp_path, capsys):
+    for name in ("helm_d_tiny", "helm_mice_tiny"):
+        official, _ = pair(name)
+        torch.save(official_state(official), tmp_path / "Step1.pt")
+        assert (
+            main(["zoo", "convert", "--from", "helm", str(tmp_path / "Step1.pt"), str(tmp_path / f"{name}.pth")]) == 0
+        )
+        said = capsys.readouterr().out
+        assert "max_seq_len=256)" in said  # the mask told it, and weights of our names do not have it
+        for option in untold(preset(name)).keys() - {"max_seq_len"}:
+            assert f"{option}=" in said.partition("Note:")[2], option
+
+
+FOLDERS = [("helm_d_tiny", {}, ["qkv", "out", "gate_up", "down", "head"]),
+           ("helm_mice_tiny", dict(q_lora_rank=24), ["down", "up", "q_up", "out", "gate_up"])]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, options, targets", FOLDERS, ids=["D", "MiCE"])
+def test_folders_and_merged_adapters_get_official_names(name, options, targets, tmp_path):
+    pytest.importorskip("transformers")
+    peft = pytest.importorskip("peft")
+    from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
+
+    official, _ = pair(name, **options)
+    model, ids = HelmForCausalLM(HelmConfig.of(preset(name, **options))), tokens(2, 9)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=targets, task_type="CAUSAL_LM"))
+    optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=1e-2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        adapted(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+    merged = adapted.merge_and_unload().eval()
+    weight = merged.model.layers[0].ffn.gate_up
+    free = sorted(set(range(weight.in_features)) - set(weight.live_in))
+    assert weight.weight[:, free].any()  # LoRA fills them
+    merged.save_pretrained(tmp_path / "folder")
+    torch.save({f"decoder.{n}": w for n, w in merged.model.state_dict().items()}, tmp_path / "training.pth")
+    torch.save(merged.model.state_dict(), tmp_path / "bare.pth")
+    for source in ("folder", "folder/model.safetensors", "training.pth", "bare.pth"):
+        convert_file("helm", tmp_path / source, tmp_path / "official.pth", to_official=True)
+        official.load_state_dict(torch.load(tmp_path / "official.pth"), strict=False)
+        with torch.no_grad():
+            expected, found = merged(ids).logits, published_logits(official, ids)
+        assert (found - expected).abs().max() < 2e-5 * expected.abs().max().clamp(min=1), source
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(HypvisionError, match="has no model.safetensors"):
+        convert_file("helm", tmp_path / "empty", tmp_path / "official.pth", to_official=True)

@@ -319,6 +319,110 @@ def test_a_square_mask_is_one_of_tokens():
         assert (found[row, row // 2 :] - alone[0]).abs().max() < 1e-4
 
 
+FAR = MODELS | {
+    "LLaMA-like": ("helm_d_tiny", dict(geometry="euclidean")),
+    "DeepSeek-like": ("helm_mice_tiny", dict(geometry="euclidean", q_lora_rank=24)),
+    "D, deep": ("helm_d_tiny", dict(n_layers=6)),
+}
+
+
+def of_length(model, length):
+    """The model with embeddings of this length, in float64."""
+    table = model.double().embed.weight
+    with torch.no_grad():
+        space = table[:, 1:] if isinstance(model.embed, PointEmbedding) else table
+        space.copy_(F.normalize(space, dim=-1) * length)
+        if isinstance(model.embed, PointEmbedding):
+            table[:, 0] = torch.sqrt(1 + space.square().sum(-1))
+    return model
+
+
+@pytest.mark.parametrize("name", FAR)
+@pytest.mark.parametrize("fused", [True, False], ids=["by hand", "plain"])
+def test_far_embeddings(name, fused):
+    """The loss is that of float64, and so are the gradients of the layers."""
+    kind, options = FAR[name]
+    ids = tokens(2, 12)
+    for length in (1e6, 1e9, 1e12):
+        torch.manual_seed(0)
+        model, found = of_length(Helm(preset(kind, fused=fused, **options)), length), []
+        for dtype in (torch.float64, torch.float32):
+            model = model.to(dtype)
+            model.zero_grad()
+            loss = model(ids, labels=ids).cross_entropy
+            loss.backward()
+            grads = {n: p.grad.double() for n, p in model.named_parameters() if p.grad is not None}
+            assert all(grad.isfinite().all() for grad in grads.values())
+            found.append((loss.item(), grads))
+        (exact, wanted), (loss, grads) = found
+        assert loss == pytest.approx(exact, rel=1e-2)
+        for key in ("head.weight", "norm.weight"):
+            assert (grads[key] - wanted[key]).norm() < 0.05 * wanted[key].norm(), (key, length)
+
+
+@pytest.mark.parametrize("name", FAR)
+@pytest.mark.parametrize("fused", [True, False], ids=["by hand", "plain"])
+@torch.no_grad()
+def test_a_broken_embedding_reaches_none_that_does_not_see_it(name, fused):
+    kind, options = FAR[name]
+    model, place = Helm(preset(kind, fused=fused, **options)).eval(), torch.arange(12)
+    ids = tokens(3, 12, 258)
+    ids[0, 5], ids[1, 1] = 258, 258
+    numbers, mask = (place // 4).expand(3, 12), (place >= 2).long().expand(3, 12)
+    later = torch.stack([place >= 5, place >= 1, place < 0])
+    cases = {
+        "whole": ({}, later),
+        "documents": (dict(sequence_id=numbers), later & torch.stack([place < 8, place < 4, place < 0])),
+        "padding": (dict(attention_mask=mask), later & torch.stack([place >= 5, place == 1, place < 0])),
+    }
+    clean = {case: model(ids, **given).logits for case, (given, _) in cases.items()}
+    model.embed.weight[258] = float("nan")
+    for case, (given, seen) in cases.items():
+        found = model(ids, **given).logits
+        assert torch.equal(found.isnan().all(-1), seen) and torch.equal(found.isnan().any(-1), seen), case
+        torch.testing.assert_close(found[~seen], clean[case][~seen], rtol=1e-4, atol=1e-4)
+        if case == "documents":
+            continue
+        for ends in ((0, 3, 4, 9, 12), (0, 6, 7, 8, 12)):  # with a cache, in parts
+            cache, parts = LatentCache(), []
+            for i, j in zip(ends, ends[1:]):
+                part = {key: value[:, :j] for key, value in given.items()}
+                parts.append(model(ids[:, i:j], cache=cache, **part).logits)
+            parts = torch.cat(parts, 1)
+            assert torch.equal(parts.isnan().any(-1), seen), (case, ends)
+            torch.testing.assert_close(parts[~seen], clean[case][~seen], rtol=1e-4, atol=1e-4)
+    model.embed.weight[258] = float("inf")
+    assert torch.equal(model(ids).logits.isnan().any(-1), later)
+
+
+@pytest.mark.parametrize("name", FAR)
+@pytest.mark.parametrize("fused", [True, False], ids=["by hand", "plain"])
+def test_no_tokens(name, fused):
+    kind, options = FAR[name]
+    model = Helm(preset(kind, fused=fused, **options))
+    for batch, length in ((0, 8), (2, 0), (0, 0)):
+        ids = torch.zeros(batch, length, dtype=torch.long)
+        some = torch.zeros(batch, 1, dtype=torch.long)
+        for given in (
+            {},
+            dict(attention_mask=torch.ones_like(ids)),
+            dict(sequence_id=torch.zeros_like(ids)),
+            dict(position_ids=ids),
+            dict(position_ids=ids, attention_mask=torch.ones_like(ids)),
+            dict(position_ids=ids, sequence_id=ids),
+        ):
+            model.zero_grad()
+            assert model(ids, **given).logits.shape == (batch, length, 259)
+            out = model(ids, labels=ids, **given)
+            out.loss.backward()
+            assert out.loss == 0 and all(p.grad is None or not p.grad.any() for p in model.parameters())
+        cache = LatentCache()
+        with torch.no_grad():
+            assert model(ids, cache=cache).logits.shape == (batch, length, 259)
+            assert model(some, cache=cache).logits.shape == (batch, 1, 259)
+            assert cache.get_seq_length() == length + 1
+
+
 LARGE = {
     "helm_d_115m": {},
     "helm_mice_120m": {},
