@@ -26,7 +26,7 @@ optim_wrapper = dict(
     type="OptimWrapper",
     constructor="TimmParamGroups",
     paramwise_cfg=dict(lr_mult={"backbone.classifier": 10.0}),
-    optimizer=dict(type="AdamW", lr=3e-4, weight_decay=0.05),
+    optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.05),
     clip_grad=dict(max_norm=5.0),
 )
 param_scheduler = [

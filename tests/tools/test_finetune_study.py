@@ -82,6 +82,16 @@ def test_the_best_trial_gives_the_settings(tool):
     assert tool["settings"]("omniglot", "", {}) == {}
 
 
+def test_the_numbers_in_the_readme_are_those_of_the_results(tool):
+    folder = tool["CONFIGS"] / "himapper"
+    rows = tool["table"](json.loads((folder / "curves/grocery.json").read_text()), "himapper").splitlines()
+    said = {line.strip() for line in (folder / "README.md").read_text().splitlines()}
+    rows = [
+        row for row in rows if row.startswith("| ") and row.count("|") > 2 and not row.startswith(("| |", "| trial"))
+    ]
+    assert rows and set(rows) <= said
+
+
 def test_runs_are_kept_and_not_repeated(tool, monkeypatch, tmp_path, capsys):
     data = export(tmp_path / "data", "imagefolder", 16, 16, 64, level="shape")
     shutil.copytree(data / "val", data / "test")
