@@ -36,7 +36,7 @@ class Context(NamedTuple):
         cache: with ``update(keys, values, layer)``, or None.
         documents: numbers ``(B, L)`` of the documents that ``lengths`` are of, -1 for padding; or None.
         broken: ``(B, L)``, True for tokens whose embeddings are not finite; the rows are those of other points. None
-            where nobody has looked.
+            if there are none.
     """
 
     start: int = 0

@@ -153,8 +153,10 @@ class Helm(nn.Module):
         is computed with zeros, and those that see its token become NaN at the end.
         """
         x = self.points(input_ids)
-        broken = ~x.isfinite().all(-1)
-        x, context = x.masked_fill(broken[..., None], 0.0), context._replace(broken=broken)
+        broken = ~x.detach().sum(-1).isfinite()
+        # without waiting for a GPU, where nobody knows whether there are any
+        if x.device.type != "cpu" or torch.compiler.is_compiling() or bool(broken.any()):
+            x, context = x.masked_fill(broken[..., None], 0.0), context._replace(broken=broken)
         h = self.first_norm(x)
         routing = []
         for block in self.layers:
@@ -167,7 +169,10 @@ class Helm(nn.Module):
                 routing.append(way)
         if self.final_proj is not None:
             x = apply_linear(self.final_proj, x)
-        return self.norm(x).masked_fill(context.sees_broken()[..., None], float("nan")), tuple(routing)
+        x = self.norm(x)
+        if context.broken is not None:
+            x = x.masked_fill(context.sees_broken()[..., None], float("nan"))
+        return x, tuple(routing)
 
     def _checkpointed(self, block: Block, *args):
         if self._gradient_checkpointing_func is not None:

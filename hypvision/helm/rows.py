@@ -122,7 +122,7 @@ class _Residual(Function):
         a_time = torch.addcmul(x[..., slot], y_time, w)
         a[..., n] = 0
         length = _length(a)
-        inner = (x[..., slot] * y_time).sub_((x * u).sum(-1, keepdim=True))  # the slot of u is 0
+        inner = (x[..., slot] * y_time).sub_(torch.linalg.vecdot(x, u)[..., None])  # the slot of u is 0
         m = torch.addcmul(1 + w * w, w, inner, value=2)
         sign = torch.where(w >= 0, torch.ones_like(m), m.sign())
         m = m.mul_(sign).clamp_(min=floor_of(w, safe))

@@ -311,7 +311,7 @@ def test_every_argument_is_honoured_or_refused():
         expected = plain.loss if found.dim() == 0 and found.is_floating_point() else plain.logits
         expected = expected if found.dim() or found.is_floating_point() else torch.tensor(len(plain.keys()) - 1)
         assert found.shape != expected.shape or not torch.allclose(found.to(expected.dtype), expected), name
-    for misspelt in ("labelz", "attention_masks", "position_id"):
+    for misspelt in ("label", "attention_masks", "position_id"):
         with pytest.raises(TypeError, match=misspelt):
             model(ids, **{misspelt: ids})
         with pytest.raises((TypeError, ValueError), match=misspelt):
