@@ -60,7 +60,7 @@ status, text = call("zoo")
 assert status == 0 and "zoo get" in text and "train" not in text.replace("trained", ""), text
 status, text = call("zoo", "lisst")
 assert status == 2 and "no command 'lisst'. Did you mean list?" in text, text
-status, text = call("clip", "segment", "a.png")
+status, text = call(*["segment", "a.png"])
 assert status == 2 and "no command 'segment'. Did you mean clip segment?" in text, text
 status, text = call()
 assert status == 2, text

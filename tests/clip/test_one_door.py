@@ -176,7 +176,7 @@ def test_few_shot_data_show_them_so(odd, tmp_path):
     train = data(part="train", shots=1, size=(48, 48))
     by_hook(train)
     assert train.view == View(48, "bilinear", "squash") and train[0]["inputs"].shape == (3, 48, 48)
-    assert "bilinear" in str(train.transform) and train.other_part("test").view == train.view
+    assert "bilinear" in str(train.transform) and train.whole_part("test").view == train.view
 
 
 def test_chains_with_images_show_them_so(odd, tmp_path, photo):

@@ -122,6 +122,8 @@ CASES = {
     ),
 }  # fmt: skip
 CASES["CalibrationError"] = CASES["TopKAccuracy"]
+GROUPS = dict(ancestors=dict(ant=["bug"], bee=["bug"], cow=["beast"], doe=["beast"]), levels=["kind"])
+CASES["GroupAccuracy"] = CASES["TopKAccuracy"] | dict(variants=(GROUPS,))
 CASES["OpenVocabIoUMetric"] = CASES["IoUMetric"] | dict(
     variants=(dict(), dict(absent_classes="zero"), dict(groups=dict(novel=["bee"])))
 )

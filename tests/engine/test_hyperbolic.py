@@ -120,8 +120,8 @@ def test_calibration_error_is_that_of_a_count_by_hand():
     metric = CalibrationError(bins=2)
     scores = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.55, 0.45]]  # all in the upper bin
     samples = [dict(scores=torch.tensor(s), label=label) for s, label in zip(scores, (0, 0, 0, 1))]
-    samples += [dict(scores=torch.tensor([0.4, 0.3, 0.3]), label=1)]  # alone in the lower
     metric.process(None, samples)
+    metric.process(None, [dict(scores=torch.tensor([0.4, 0.3, 0.3]), label=1)])  # alone in the lower
     expected = 100 * (4 / 5 * abs(2 / 4 - (0.9 + 0.8 + 0.6 + 0.55) / 4) + 1 / 5 * 0.4)
     assert metric.compute_metrics(metric.results)["ece"] == pytest.approx(expected, rel=1e-5)
     assert CalibrationError().compute_metrics([(1.0, True), (1.0, True)])["ece"] == 0
