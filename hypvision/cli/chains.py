@@ -11,7 +11,7 @@ __all__ = ["add_clip_chains_arguments", "add_clip_make_chains_arguments", "run_c
 
 
 def add_clip_chains_arguments(parser: Parser) -> None:
-    """The arguments of ``chains``."""
+    """The arguments of ``clip chains``."""
     parser.add_argument("chains", metavar="CHAINS", help="csv or csv.gz of chains (HierarCaps' form), see make-chains")
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--clip", default="ViT-B-32:openai", metavar="NAME[:TAG]", help="the CLIP before tuning")
@@ -37,7 +37,7 @@ def add_clip_chains_arguments(parser: Parser) -> None:
 
 
 def run_clip_chains(args: Namespace) -> None:
-    """``chains`` from parsed arguments: prints a table, writes it and images."""
+    """``clip chains`` from parsed arguments: prints a table, writes it and images."""
     from hypvision.clip.radial.measure import find_image_files, measure_chains, read_embeddings
     from hypvision.data.chains import read_chains
     from hypvision.errors import HypvisionError
@@ -171,7 +171,7 @@ def _show(args: Namespace, walks: dict) -> None:
 
 
 def add_clip_make_chains_arguments(parser: Parser) -> None:
-    """The arguments of ``make-chains``."""
+    """The arguments of ``clip make-chains``."""
     parser.add_argument("source", choices=["shapes", "emoji", "captions"], metavar="SOURCE",
                         help="shapes (drawn scenes), emoji (a folder of them) or captions (your own)")  # fmt: skip
     parser.add_output("out", metavar="OUT", help="csv or csv.gz")
@@ -185,7 +185,7 @@ def add_clip_make_chains_arguments(parser: Parser) -> None:
 
 
 def run_clip_make_chains(args: Namespace) -> None:
-    """``make-chains`` from parsed arguments."""
+    """``clip make-chains`` from parsed arguments."""
     from hypvision.data.broader import build_chains, read_captions, read_terms
     from hypvision.data.chains import emoji_chains, shape_chains, write_chains
     from hypvision.errors import HypvisionError

@@ -16,7 +16,7 @@ FAMILIES = (
 
 
 def add_zoo_convert_arguments(parser: Parser) -> None:
-    """The arguments of ``convert``."""
+    """The arguments of ``zoo convert``."""
     parser.add_argument(
         "--from", dest="family", required=True, choices=FAMILIES, metavar="FAMILY",
         help=f"the official code: {', '.join(FAMILIES)}",
@@ -33,7 +33,7 @@ def add_zoo_convert_arguments(parser: Parser) -> None:
 
 
 def run_zoo_convert(args: Namespace) -> None:
-    """``convert`` from parsed arguments."""
+    """``zoo convert`` from parsed arguments."""
     from hypvision.zoo.convert import convert_file
 
     written = convert_file(args.family, args.source, args.target, args.to_official, args.curvature, args.backbone)

@@ -17,14 +17,14 @@ LEVELS = ("kind", "shape", "instance")
 
 
 def add_data_prepare_arguments(parser: Parser) -> None:
-    """The arguments of ``prepare``."""
+    """The arguments of ``data prepare``."""
     parser.add_argument("name", choices=PREPARED, metavar="NAME", help=f"the test set: {', '.join(PREPARED)}")
     parser.add_argument("source", metavar="SOURCE", help="folder of the published data")
     parser.add_output("out", what="folder", metavar="OUT", help="folder to write to, e.g. data/ade847")
 
 
 def run_data_prepare(args: Namespace) -> None:
-    """``prepare`` from parsed arguments."""
+    """``data prepare`` from parsed arguments."""
     from hypvision.data.prepare import prepare
 
     print(f"{args.name}: {prepare(args.name, args.source, args.out)} images in {args.out}")
@@ -41,7 +41,7 @@ def _size(text: str) -> int | tuple[int, int]:
 
 
 def add_data_make_arguments(parser: Parser) -> None:
-    """The arguments of ``make-data``."""
+    """The arguments of ``data make``."""
     text = "folder; each layout gets its own folder in it with --layout all"
     parser.add_output("out", what="folder", metavar="OUT", help=text)
     parser.add_argument("--layout", choices=[*LAYOUTS, "all"], default="all", help="default: all")
@@ -54,7 +54,7 @@ def add_data_make_arguments(parser: Parser) -> None:
 
 
 def run_data_make(args: Namespace) -> None:
-    """``make-data`` from parsed arguments."""
+    """``data make`` from parsed arguments."""
     from hypvision.data.export import export
 
     for layout in LAYOUTS if args.layout == "all" else (args.layout,):

@@ -57,7 +57,7 @@ def _embedder(args: Namespace, device: str):
 
 
 def add_metric_embed_arguments(parser: Parser) -> None:
-    """The arguments of ``embed``."""
+    """The arguments of ``metric embed``."""
     add_sources_arguments(parser, "IMAGE")
     _add_model_arguments(parser)
     text = "NumPy archive to write (default: embeddings.npz)"
@@ -65,7 +65,7 @@ def add_metric_embed_arguments(parser: Parser) -> None:
 
 
 def run_metric_embed(args: Namespace) -> None:
-    """``embed`` from parsed arguments: a NumPy archive of ``embeddings``, ``paths``, ``frames`` (their numbers in a
+    """``metric embed`` from parsed arguments: a NumPy archive of ``embeddings``, ``paths``, ``frames`` (numbers in a
     video; -1 of images), ``space``, ``weights``."""
     import numpy as np
 
@@ -94,7 +94,7 @@ def run_metric_embed(args: Namespace) -> None:
 
 
 def add_metric_search_arguments(parser: Parser) -> None:
-    """The arguments of ``search``."""
+    """The arguments of ``metric search``."""
     add_sources_arguments(parser, "IMAGE")
     text = "where to search: a folder, with its sub-folders, or what IMAGE can be"
     parser.add_argument("--gallery", required=True, metavar="DIR", help=text)
@@ -108,7 +108,7 @@ def add_metric_search_arguments(parser: Parser) -> None:
 
 
 def run_metric_search(args: Namespace) -> None:
-    """``search`` from parsed arguments: prints the nearest images, draws and lists them."""
+    """``metric search`` from parsed arguments: prints the nearest images, draws and lists them."""
     import torch
 
     from hypvision.files import check_output, protecting, write_json, write_table
@@ -182,7 +182,7 @@ def _thumbnails(sources: Sources, numbers: Collection[int]) -> dict[int, Image.I
 
 
 def add_metric_hierarchy_arguments(parser: Parser) -> None:
-    """The arguments of ``hierarchy``."""
+    """The arguments of ``metric hierarchy``."""
     _add_model_arguments(parser, timm=False)
     parser.add_argument("--split", choices=["train", "test", "both"], default="both", help="which data (default: both)")
     text = "images of a class (default: 100)"
@@ -193,7 +193,7 @@ def add_metric_hierarchy_arguments(parser: Parser) -> None:
 
 
 def run_metric_hierarchy(args: Namespace) -> None:
-    """``hierarchy`` from parsed arguments; see :func:`hypvision.tasks.class_hierarchy.class_hierarchy`."""
+    """``metric hierarchy`` from parsed arguments; see :func:`hypvision.tasks.class_hierarchy.class_hierarchy`."""
     require("matplotlib", "viz")
     import hypvision.openmmlab  # noqa: F401 - as above
     from hypvision.tasks.class_hierarchy import class_hierarchy, embed_classes

@@ -18,7 +18,7 @@ STORAGES = ("float32", "float16", "bfloat16", "int8")
 
 
 def add_zoo_publish_arguments(parser: Parser) -> None:
-    """The arguments of ``publish``."""
+    """The arguments of ``zoo publish``."""
     parser.add_argument("config", metavar="CONFIG", help="the config that trained it")
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint of the training; it is only read")
     parser.add_argument("--name", required=True, metavar="MODEL.TAG", help="name in the zoo")
@@ -36,7 +36,7 @@ def add_zoo_publish_arguments(parser: Parser) -> None:
 
 
 def run_zoo_publish(args: Namespace) -> None:
-    """``publish`` from parsed arguments."""
+    """``zoo publish`` from parsed arguments."""
     from hypvision.tasks.publishing import publish, read_about
 
     about = read_about(args.about) if args.about else {}

@@ -12,7 +12,7 @@ __all__ = ["add_clip_radius_arguments", "run_clip_radius"]
 
 
 def add_clip_radius_arguments(parser: Parser) -> None:
-    """The arguments of ``radius``."""
+    """The arguments of ``clip radius``."""
     parser.add_argument("--clip", default="ViT-B-16:openai", metavar="NAME[:TAG]", help="the CLIP before tuning")
     parser.add_argument("--adapter", metavar="FILE", help="a saved HyperCLIP adapter: the CLIP after tuning")
     parser.add_argument(
@@ -26,7 +26,7 @@ def add_clip_radius_arguments(parser: Parser) -> None:
 
 
 def run_clip_radius(args: Namespace) -> None:
-    """``radius`` from parsed arguments: prints statistics, writes them and a drawing."""
+    """``clip radius`` from parsed arguments: prints statistics, writes them and a drawing."""
     from hypvision.clip import adapters
     from hypvision.clip.classes import load_classes
     from hypvision.clip.models import create_clip

@@ -21,7 +21,7 @@ CLASS_LISTS = (
 
 
 def add_clip_segment_arguments(parser: Parser) -> None:
-    """The arguments of ``segment``."""
+    """The arguments of ``clip segment``."""
     add_sources_arguments(parser, "IMAGE")
     known = ", ".join(CLASS_LISTS)
     parser.add_argument("--classes", required=True, help=f'"cat, dog, grass", a .txt or .json file, or one of {known}')
@@ -34,7 +34,7 @@ def add_clip_segment_arguments(parser: Parser) -> None:
 
 
 def run_clip_segment(args: Namespace) -> None:
-    """``segment`` from parsed arguments; prints the names of the files written."""
+    """``clip segment`` from parsed arguments; prints the names of the files written."""
     from hypvision.clip.classes import load_classes
     from hypvision.clip.segmentation.segment import load_segmenter, parse_classes, segment
     from hypvision.files import protecting

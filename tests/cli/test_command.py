@@ -211,7 +211,7 @@ def test_outputs_are_new_or_regular(tmp_path, monkeypatch, capsys, name, option,
 
 
 def test_inputs_in_folders_are_kept(tmp_path, monkeypatch, capsys):
-    """`segment` would write a_labels.png, which is one of the images."""
+    """`clip segment` would write a_labels.png, which is one of the images."""
     monkeypatch.chdir(tmp_path)
     for name in ("a.png", "a_overlay.png"):
         Image.new("RGB", (96, 96), "red").save(name)
