@@ -239,11 +239,10 @@ class World:
         power, noise = dict(so=(1.0, 0.01), noise=(0.0, 0.2)).get(self.kind, (0.4, 0.01))
         widths = [64, 128, 256, 512, 1024] * 4
         losses = [2 + 5 * (m / 64) ** -power + noise * self.draw.standard_normal() for m in widths]
-        if self.kind != "noise" or self.draw.uniform() < 0.2:  # noise takes all of its steps
-            try:
-                return joint_fit(widths, losses, [group for group in "abcd" for _ in range(5)])
-            except HypvisionError:  # no trend
-                assert self.kind == "noise"
+        try:
+            return joint_fit(widths, losses, [group for group in "abcd" for _ in range(5)])
+        except HypvisionError:  # no trend: what a fit would say that were not refused
+            assert self.kind == "noise"
         return JointFit(self.draw.normal(0.5, 0.5), 0.1, 1.0, {}, 0.0, 20, free_error=0.5)
 
     def quick(self):
