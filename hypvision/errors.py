@@ -27,6 +27,10 @@ class HypvisionError(Exception):
     """A mistake that the user can correct; the message says how."""
 
 
+class ArgumentError(HypvisionError, ValueError):
+    """A value that a function or a setting cannot take (see :mod:`hypvision.checks`)."""
+
+
 def did_you_mean(
     name: str,
     known: Iterable[str],
