@@ -32,6 +32,7 @@ from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import hub_switch
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
+from hypvision.checks import one_of
 from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
 from hypvision.clip.places import (
     config_folder,
@@ -233,8 +234,7 @@ def _check_options(name: str, config: Mapping[str, Any], options: Mapping[str, A
             f"The CLIP model '{name}' takes no option '{wrong[0]}'.{did_you_mean(wrong[0], known, cutoff=0.8)} "
             f"It takes: {', '.join(sorted(known))}."
         )
-    if (precision := options.get("precision", "fp32")) not in _PRECISIONS:
-        raise HypvisionError(f"precision={precision!r} is none of {', '.join(_PRECISIONS)}.")
+    one_of(_PRECISIONS, precision=options.get("precision", "fp32"))
 
 
 def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:

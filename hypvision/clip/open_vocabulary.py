@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import placed
+from hypvision.checks import one_of
 from hypvision.clip import adapters
 from hypvision.clip.classes import TEMPLATES, load_classes, prompts
 from hypvision.clip.memo import Memo
@@ -112,8 +113,7 @@ class OpenVocabularyCLIP(nn.Module):
             self.clip = clip
             if tokenizer is None or mean is None or std is None:
                 raise HypvisionError("With a ready CLIP model give its tokenizer, mean and std, too (see create_clip).")
-        if synonyms not in ("first", "mean"):
-            raise HypvisionError(f"synonyms is {synonyms!r}; use 'first' or 'mean'.")
+        one_of(("first", "mean"), synonyms=synonyms)
         self.tokenizer = tokenizer
         if adapter is not None or tune == "adapter":
             if tune != "adapter":

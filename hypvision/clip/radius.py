@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hypvision.checks import more_than, one_of
 from hypvision.clip.classes import TEMPLATES, prompts
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.towers import encode_dense, encode_text
@@ -42,12 +43,9 @@ def hyperbolic_radius(z: Tensor, c: float = 0.01, convention: str = "metric2", i
     Raises:
         HypvisionError: unknown convention or input, c not positive, or points outside of the ball.
     """
-    if convention not in ("metric2", "half") or input not in ("tangent", "ball"):
-        raise HypvisionError(
-            f"convention={convention!r}, input={input!r}: use 'metric2' or 'half', and 'tangent' or 'ball'."
-        )
-    if not c > 0:
-        raise HypvisionError(f"The curvature must be c > 0, got {c}.")
+    one_of(("metric2", "half"), convention=convention)
+    one_of(("tangent", "ball"), input=input)
+    more_than(0, c=c)
     factor = 2.0 if convention == "metric2" else 1.0
     length = torch.linalg.vector_norm(z.to(torch.promote_types(z.dtype, torch.float32)), dim=-1)
     if input == "tangent":

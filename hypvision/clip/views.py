@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import functional as F
 
-from hypvision.errors import HypvisionError
+from hypvision.checks import one_of
 
 __all__ = ["View", "show_to", "view_of"]
 
@@ -44,12 +44,8 @@ class View:
         object.__setattr__(self, "size", size * 2 if len(size) == 1 else size)
         if self.interpolation == "random":  # of a training; images are tested with this
             object.__setattr__(self, "interpolation", "bicubic")
-        for field, known in (
-            ("interpolation", ("bicubic", "bilinear")),
-            ("resize_mode", ("shortest", "longest", "squash")),
-        ):
-            if getattr(self, field) not in known:
-                raise HypvisionError(f"{field}={getattr(self, field)!r} is none of {', '.join(known)}.")
+        one_of(("bicubic", "bilinear"), interpolation=self.interpolation)
+        one_of(("shortest", "longest", "squash"), resize_mode=self.resize_mode)
 
     def __call__(self, image: Image.Image) -> Tensor:
         """uint8 (3, height, width) of an RGB image."""

@@ -23,6 +23,7 @@ from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from hypvision.checkpoints.sources import offline
+from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, require
 from hypvision.files import parse_json, read_json, replacing, write_json
 
@@ -236,8 +237,7 @@ class PackedText(Dataset):
         cache: str | Path = "work_dirs/tokens",
         limit: int | None = None,
     ):
-        if tail not in ("keep", "drop"):
-            raise HypvisionError(f"tail must be keep or drop, got {tail!r}.")
+        one_of(("keep", "drop"), tail=tail)
         if length < 2:
             raise HypvisionError(f"A row must have 2 tokens at least, got length={length}.")
         self.tokenizer, self.length = load_tokenizer(tokenizer), length

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from hypvision.checks import at_least, more_than, one_of
 from hypvision.errors import HypvisionError, did_you_mean
 
 __all__ = ["PRESETS", "Architecture", "preset"]
@@ -116,18 +117,13 @@ class Architecture:
             "moe_combine": ("released", "centroid"),
             "bias_rule": ("proportional", "sign"),
         }.items():
-            if getattr(self, name) not in known:
-                raise HypvisionError(
-                    f"{name} must be {' or '.join(known)}, got {getattr(self, name)!r}."
-                    f"{did_you_mean(str(getattr(self, name)), known, 1)}"
-                )
+            one_of(known, **{name: getattr(self, name)})
         least = dict(
             vocab_size=1, dim=3, n_layers=1, n_heads=1, inter_dim=2, max_seq_len=1, pad=1, n_routed_experts=0,
             n_shared_experts=0, n_dense_layers=0, q_lora_rank=0, kv_lora_rank=1, mice_inter_dim=2,
         )  # fmt: skip
         for name, value in least.items():
-            if getattr(self, name) < value:
-                raise HypvisionError(f"{name} must be at least {value}, got {getattr(self, name)}.")
+            at_least(value, integer=True, **{name: getattr(self, name)})
         self._check_heads()
         if self.mixed:
             self._check_experts()
@@ -139,11 +135,8 @@ class Architecture:
             name, size = "dim / n_heads", self.dim // self.n_heads
         else:
             name, size = "qk_rope_head_dim", self.qk_rope_head_dim
-            if self.v_head_dim < 2 or self.qk_nope_head_dim < 1:
-                raise HypvisionError(
-                    "v_head_dim must be at least 2 and qk_nope_head_dim at least 1, got "
-                    f"{self.v_head_dim} and {self.qk_nope_head_dim}."
-                )
+            at_least(2, integer=True, v_head_dim=self.v_head_dim)
+            at_least(1, integer=True, qk_nope_head_dim=self.qk_nope_head_dim)
             if self.v_head_dim > self.qk_nope_head_dim + self.qk_rope_head_dim - 1:
                 raise HypvisionError(
                     "Values lie in the rows of keys: v_head_dim must be at most qk_nope_head_dim + qk_rope_head_dim - 1"
@@ -168,8 +161,7 @@ class Architecture:
             raise HypvisionError(
                 f"{self.n_limited_groups} groups of {e // groups} experts are fewer than the {k} that a token uses."
             )
-        if not self.route_scale > 0:
-            raise HypvisionError(f"route_scale must be above 0, got {self.route_scale}.")
+        more_than(0, route_scale=self.route_scale)
         given = self.expert_c_init
         values = list(given) if isinstance(given, Sequence) else [given]
         if len(values) not in (1, e) or not all(isinstance(v, (int, float)) and v > 0 for v in values):

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hypvision.checks import at_least, more_than
 from hypvision.errors import require_finite
 
 __all__ = ["average_distortion", "complete_tree", "graph_map", "neighbour_loss", "tree_distances"]
@@ -30,8 +31,7 @@ def complete_tree(branching: int, depth: int) -> list[int]:
     Raises:
         ValueError: ``branching`` or ``depth`` is below 1.
     """
-    if branching < 1 or depth < 1:
-        raise ValueError(f"branching and depth must be at least 1, got {branching} and {depth}.")
+    at_least(1, integer=True, branching=branching, depth=depth)
     parents, level = [-1], [0]
     for _ in range(depth):
         start = len(parents)
@@ -146,8 +146,8 @@ def average_distortion(distances: Tensor, hops: Tensor, scale: float | None = No
         if weight[-1] == 0:
             return 1.0  # all points in one place
         scale = ratio[torch.searchsorted(weight, weight[-1] / 2).clamp(max=len(ratio) - 1)].item()
-    elif not scale > 0:
-        raise ValueError(f"scale must be positive, got {scale}.")
+    else:
+        more_than(0, scale=scale)
     return (ratio / scale - 1).abs().mean().item()
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from hypvision.checks import more_than, one_of
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.geometry.manifolds import whose
 from hypvision.geometry.numerics import Function, clip_norm, exact
@@ -316,10 +317,8 @@ def lca_triplet_loss(
         raise ValueError(
             f"dist must be (N, P) and triplets (T, 3), got {tuple(dist.shape)} and {tuple(triplets.shape)}."
         )
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}.")
-    if score not in ("distance", "exp"):
-        raise ValueError(f"score must be 'distance' or 'exp', got {score!r}.")
+    more_than(0, temperature=temperature)
+    one_of(("distance", "exp"), score=score)
     if gumbel is not None and gumbel.shape != (2, len(triplets), dist.shape[1]):
         raise ValueError(
             f"gumbel must be (2, T, P) = (2, {len(triplets)}, {dist.shape[1]}), got {tuple(gumbel.shape)}."

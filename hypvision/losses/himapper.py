@@ -13,6 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from hypvision.checks import more_than, one_of
 from hypvision.geometry import Euclidean, Lorentz
 from hypvision.geometry.lorentz import minkowski_inner
 from hypvision.geometry.numerics import exact
@@ -52,10 +53,8 @@ def tree_contrastive_loss(
         ValueError: unknown ``logit``, a temperature that is not positive, or levels of which one is not half of the one
             before.
     """
-    if logit not in LOGITS:
-        raise ValueError(f"logit must be one of {', '.join(LOGITS)}, got {logit!r}.")
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}.")
+    one_of(LOGITS, logit=logit)
+    more_than(0, temperature=temperature)
     total = points[0].new_zeros((), dtype=torch.promote_types(points[0].dtype, torch.float32))
     for children, parents in pairwise(points):
         if children.shape[-2] != 2 * parents.shape[-2]:

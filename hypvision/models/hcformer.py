@@ -36,6 +36,7 @@ from timm.models.resnet import BasicBlock
 from torch import Tensor, nn
 
 from hypvision.checkpoints.pretrained import pretrained_overlay
+from hypvision.checks import at_least, more_than, one_of
 from hypvision.geometry.numerics import Function
 from hypvision.nn import ClusterAssignment, ClusterMixer
 from hypvision.nn.linear import SharedLinear
@@ -456,8 +457,7 @@ def _stem(stem: str, in_chans: int, dim: int, patch_size: int, factory: dict[str
     """From the image ``(B, in_chans, H, W)`` to the first map, smaller by ``patch_size``."""
     if stem == "patch":
         return nn.Conv2d(in_chans, dim, patch_size, stride=patch_size, **factory)
-    if stem not in ("conv", "residual"):
-        raise ValueError(f"stem must be 'patch', 'conv' or 'residual', got {stem!r}.")
+    one_of(("patch", "conv", "residual"), stem=stem)
     halvings = patch_size.bit_length() - 1
     if patch_size != 2**halvings:
         raise ValueError(f"stem={stem!r} makes maps smaller by a patch_size that is a power of two, got {patch_size}.")
@@ -482,23 +482,15 @@ def _check_arguments(
     for name, values in per_stage.items():
         if not isinstance(values, (tuple, list)) or not values:
             raise ValueError(f"{name} must be a tuple with one entry a stage, got {values!r}.")
-        number = float if name == "mlp_ratios" else int
-        if name != "window_level" and not all(_is_positive(value, number) for value in values):
-            kind = "numbers > 0" if number is float else "positive integers"
-            raise ValueError(f"{name} must have {kind}, one for each stage, got {values!r}.")
-    sides = img_size if isinstance(img_size, (tuple, list)) else (img_size,)
-    for name, value in (*counts.items(), *(("img_size", side) for side in sides)):
-        if not _is_positive(value, int):
-            raise ValueError(f"{name} must be a positive integer, got {value!r}.")
-    if not _is_positive(curvature, float):
-        raise ValueError(
-            f"curvature must be a finite number > 0 (the sectional curvature is -curvature), got {curvature!r}."
-        )
-
-
-def _is_positive(value: Any, number_type: type) -> bool:
-    number = isinstance(value, (int, float) if number_type is float else int) and not isinstance(value, bool)
-    return number and 0 < value < float("inf")
+        for stage, value in enumerate(values):
+            if name == "mlp_ratios":
+                more_than(0, **{f"{name}[{stage}]": value})
+            elif name != "window_level":
+                at_least(1, integer=True, **{f"{name}[{stage}]": value})
+    at_least(1, integer=True, **counts)
+    for side in img_size if isinstance(img_size, (tuple, list)) else (img_size,):
+        at_least(1, integer=True, img_size=side)
+    more_than(0, **{"curvature, minus the sectional curvature,": curvature})
 
 
 def _cfg(url: str = "", **kwargs: Any) -> dict[str, Any]:

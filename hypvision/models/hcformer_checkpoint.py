@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import unknown_name
 from hypvision.checkpoints.read import network_weights
+from hypvision.checks import more_than
 from hypvision.errors import HypvisionError
 from hypvision.nn import ClusterMixer
 
@@ -140,8 +141,7 @@ def hcformer_to_official(state_dict: Mapping[str, Tensor], curvature: float = 1.
             f"The weights are of an HCFormer with {', '.join(own)}, which the official code does not have: there is no "
             "official form of them. hypvision loads them as they are."
         )
-    if not 0 < curvature < math.inf:
-        raise HypvisionError(f"The curvature must be positive, got {curvature:g}.")
+    more_than(0, curvature=curvature)
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
         name = name.removeprefix("model.")

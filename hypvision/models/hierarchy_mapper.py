@@ -16,7 +16,7 @@ The queries do not depend on the image: they are projected once, not once an ima
 layer together. Without noise the samples of a node are equal, so that one of them is enough.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from timm.models import register_notrace_module
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 
+from hypvision.checks import one_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Euclidean, Lorentz
 from hypvision.geometry.numerics import Function, exact
@@ -38,7 +39,6 @@ __all__ = [
     "Moments",
     "TreeEncoder",
     "TreeLift",
-    "check_option",
 ]
 
 # log-variances stay within these: a standard deviation of 1e-3 to 1e3
@@ -47,12 +47,6 @@ LOG_VARIANCE = (-13.8, 13.8)
 CROSS_SCALE = 1 / 0.07
 # queries of an image up to which attention projects the queries into the space of the keys, not the keys
 FEW = 4
-
-
-def check_option(name: str, value: Any, known: tuple) -> None:
-    """Raise HypvisionError unless ``value`` is one of ``known``."""
-    if value not in known:
-        raise HypvisionError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}.")
 
 
 # The tree
@@ -96,8 +90,8 @@ class GaussianTree(nn.Module):
         dtype=None,
     ):
         super().__init__()
-        check_option("tree", distribution, ("gaussian", "deterministic"))
-        check_option("mixture", mixture, ("moment", "components"))
+        one_of(("gaussian", "deterministic"), tree=distribution)
+        one_of(("moment", "components"), mixture=mixture)
         if levels < 1 or leaves < 1 or leaves % 2 ** (levels - 1):
             raise HypvisionError(
                 f"A tree of {levels} levels needs a number of leaves that 2^{max(levels - 1, 0)} divides, got "
@@ -458,8 +452,8 @@ class TreeLift(nn.Module):
         dtype=None,
     ):
         super().__init__()
-        check_option("lift", lift, ("exp0", "official"))
-        check_option("geometry", geometry, ("lorentz", "euclidean"))
+        one_of(("exp0", "official"), lift=lift)
+        one_of(("lorentz", "euclidean"), geometry=geometry)
         self.lift = lift
         self.weight = nn.Parameter(torch.empty(dim, dim_out, device=device, dtype=dtype))
         self.manifold = Lorentz(curvature, learnable=True) if geometry == "lorentz" else Euclidean()
@@ -605,7 +599,7 @@ class HierarchyMapper(nn.Module):
         dtype=None,
     ):
         super().__init__()
-        check_option("eval_noise", eval_noise, ("mean", "sample", "fixed"))
+        one_of(("mean", "sample", "fixed"), eval_noise=eval_noise)
         if width % heads:
             raise HypvisionError(f"width must be a multiple of heads, got {width} and {heads}.")
         factory = {"device": device, "dtype": dtype}

@@ -30,11 +30,12 @@ from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
 from hypvision.checkpoints.timm_models import create_model
+from hypvision.checks import more_than, one_of
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
 
 from .base import AnyCheckpoint, FeatureMaps, build_model, head_names
-from .hierarchy_mapper import HierarchyMapper, MapLayout, check_option
+from .hierarchy_mapper import HierarchyMapper, MapLayout
 from .himapper_checkpoint import checkpoint_filter_fn
 
 __all__ = ["BACKBONES", "PRESETS", "HiMapper"]
@@ -117,14 +118,13 @@ class HiMapper(AnyCheckpoint):
         **backbone_args: Any,
     ):
         super().__init__()
-        check_option("preset", preset, tuple(PRESETS))
+        one_of(PRESETS, preset=preset)
         given = dict(eval_noise=eval_noise, kv=kv, lift=lift, logit=logit)
         chosen = {**PRESETS[preset], **{name: value for name, value in given.items() if value is not None}}
-        check_option("kv", chosen["kv"], ("patch", "official", "all"))
-        check_option("logit", chosen["logit"], LOGITS)
-        check_option("dense", dense, (None, "init", "aux", "fuse"))
-        if not temperature > 0:
-            raise HypvisionError(f"temperature must be positive, got {temperature}.")
+        one_of(("patch", "official", "all"), kv=chosen["kv"])
+        one_of(LOGITS, logit=chosen["logit"])
+        one_of((None, "init", "aux", "fuse"), dense=dense)
+        more_than(0, temperature=temperature)
         self.preset, self.logit, self.temperature, self.dense = preset, chosen["logit"], temperature, dense
         self.contrastive_weight, self.kl_weight = contrastive_weight, kl_weight
         self._losses: dict[str, Tensor] | None = None
@@ -443,7 +443,7 @@ class HiMapper(AnyCheckpoint):
         Raises:
             HypvisionError: no such mode, or nothing to freeze or to train by these names in this backbone.
         """
-        check_option("freeze", mode, ("none", "patch_embed", "attention", "backbone"))
+        one_of(("none", "patch_embed", "attention", "backbone"), freeze=mode)
         heads = self.head_names()
         found = False
         for name, parameter in self.trunk.named_parameters():

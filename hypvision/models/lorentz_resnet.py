@@ -14,9 +14,7 @@ head_type="linear")``; with the Lorentz head alone, ``hyperbolic_stages=(), plus
 (EL-ResNet).
 """
 
-import math
 from collections.abc import Iterable
-from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -28,6 +26,7 @@ from timm.models._features import feature_take_indices
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 
+from hypvision.checks import at_least, more_than, one_of
 from hypvision.geometry import Lorentz
 from hypvision.nn import (
     ChangeManifold,
@@ -340,16 +339,12 @@ class LorentzResNet(StagedModel):
         conv = conv or ("efficient" if plus else "exact")
         learn_curvature = plus if learn_curvature is None else learn_curvature
         rescale = plus if rescale is None else rescale
-        for name, value, known in (
-            ("block", block, tuple(BLOCKS)),
-            ("stem", stem, ("cifar", "imagenet")),
-            ("conv", conv, ("exact", "efficient")),
-            ("head_type", head_type, ("lorentz", "linear")),
-            ("norm_match", norm_match, ("patch", "sum", "none")),
-            ("boost", boost, ("axis", "scale", "full", "none")),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}.")
+        one_of(BLOCKS, block=block)
+        one_of(("cifar", "imagenet"), stem=stem)
+        one_of(("exact", "efficient"), conv=conv)
+        one_of(("lorentz", "linear"), head_type=head_type)
+        one_of(("patch", "sum", "none"), norm_match=norm_match)
+        one_of(("axis", "scale", "full", "none"), boost=boost)
         if len(layers) != 4 or len(widths) != 4:
             raise ValueError(f"layers and widths must have one entry for each of 4 stages, got {layers} and {widths}.")
         if not isinstance(hyperbolic_stages, Iterable):
@@ -357,12 +352,8 @@ class LorentzResNet(StagedModel):
         hyperbolic_stages = tuple(hyperbolic_stages)
         if not set(hyperbolic_stages) <= {1, 2, 3, 4}:
             raise ValueError(f"hyperbolic_stages must be numbers from 1 to 4, got {hyperbolic_stages}.")
-        for name, value in (
-            ("slope", slope), ("limit", limit), ("clip", clip), ("curvature", curvature),
-            ("head_curvature", head_curvature),
-        ):  # fmt: skip
-            if value is not None and not (isinstance(value, Real) and 0 < value < math.inf):
-                raise ValueError(f"{name} must be positive and finite, got {value!r}.")
+        positive = dict(slope=slope, limit=limit, clip=clip, curvature=curvature, head_curvature=head_curvature)
+        more_than(0, **{name: value for name, value in positive.items() if value is not None})
         if clip is not None and rescale:
             raise ValueError(f"clip={clip} is for networks without rescaling: leave it out, or set rescale=False.")
         if limit is not None and not rescale:
@@ -445,8 +436,7 @@ class LorentzResNet(StagedModel):
             self.global_pool = SelectAdaptivePool2d(pool_type=pool_type, flatten=bool(pool_type))
 
     def _set_head(self, num_classes: int) -> None:
-        if isinstance(num_classes, bool) or not isinstance(num_classes, Integral) or num_classes < 0:
-            raise ValueError(f"num_classes must be an integer of at least 0 (no head), got {num_classes!r}.")
+        at_least(0, integer=True, num_classes=num_classes)  # 0: no head
         weight = self.stem.conv.weight
         factory = {"device": weight.device, "dtype": weight.dtype}
         self.num_classes = num_classes
@@ -498,8 +488,7 @@ class LorentzResNet(StagedModel):
             head_type: ``"lorentz"`` or ``"linear"``; as before if None.
         """
         if head_type is not None:
-            if head_type not in ("lorentz", "linear"):
-                raise ValueError(f"head_type must be 'lorentz' or 'linear', got {head_type!r}.")
+            one_of(("lorentz", "linear"), head_type=head_type)
             self.head_type = head_type
         frozen = not any(p.requires_grad for p in self.parameters())
         if global_pool is not None:

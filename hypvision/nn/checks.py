@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hypvision.checks import at_least
 from hypvision.geometry import Lorentz, Manifold, PoincareBall
 from hypvision.geometry.manifolds import whose
 
@@ -33,14 +34,8 @@ def check_manifold(layer: nn.Module, manifold: Any, manifold_class: type[Manifol
 
 
 def check_sizes(layer: nn.Module, **sizes: Any) -> None:
-    """Refuse sizes that are not integers of at least 1.
-
-    Raises:
-        ValueError: one is not.
-    """
-    for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise ValueError(f"{type(layer).__name__}: {name} must be an integer of at least 1, got {value!r}.")
+    """Refuse sizes of a layer that are not integers of at least 1, by ``ArgumentError``."""
+    at_least(1, integer=True, **{f"{type(layer).__name__}: {name}": value for name, value in sizes.items()})
 
 
 def check_number(layer: nn.Module, name: str, value: Any, least: float, strict: bool = False, below=math.inf) -> None:

@@ -20,9 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hypvision.checks import at_least, more_than, one_of
 from hypvision.geometry import lorentz
 from hypvision.geometry.numerics import clip_norm, safe_sqrt, sinhc
 
+from .checks import check_sizes
 from .linear import SharedLinear
 
 __all__ = ["ClusterAssignment", "ClusterMixer"]
@@ -123,22 +125,13 @@ class ClusterMixer(nn.Module):
         dtype=None,
     ):
         super().__init__()
-        for name, value in dict(
-            dim=dim, heads=heads, head_dim=head_dim, fold=fold, prop=prop, win=win, nominal_size=nominal_size
-        ).items():
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}.")
-        if not curvature > 0:
-            raise ValueError(f"curvature must be > 0 (the sectional curvature is -curvature), got {curvature!r}.")
-        for name, value in dict(alpha=alpha, window_alpha=window_alpha).items():
-            if not (isinstance(value, (int, float)) and 0 < value < float("inf")):
-                raise ValueError(f"{name} must be a finite number > 0, got {value!r}.")
-        if not (isinstance(locality, (int, float)) and 0 <= locality < float("inf")):
-            raise ValueError(f"locality must be a finite number >= 0, got {locality!r}.")
-        if pad not in ("always", "minimal"):
-            raise ValueError(f"pad must be 'always' or 'minimal', got {pad!r}.")
-        if lift not in ("ambient", "space"):
-            raise ValueError(f"lift must be 'ambient' or 'space', got {lift!r}.")
+        check_sizes(
+            self, dim=dim, heads=heads, head_dim=head_dim, fold=fold, prop=prop, win=win, nominal_size=nominal_size
+        )
+        more_than(0, **{"curvature, minus the sectional curvature,": curvature}, alpha=alpha, window_alpha=window_alpha)
+        at_least(0, locality=locality)
+        one_of(("always", "minimal"), pad=pad)
+        one_of(("ambient", "space"), lift=lift)
         if lift == "ambient" and head_dim < 2 and window_level:
             raise ValueError("lift='ambient' takes one feature as time and needs head_dim >= 2; use lift='space'.")
         factory = {"device": device, "dtype": dtype}

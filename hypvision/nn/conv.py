@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hypvision.checks import one_of
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import exact, safe_sqrt
 
@@ -214,10 +215,8 @@ class _Efficient(nn.Module):
     ):
         super().__init__()
         check_manifold(self, manifold, Lorentz)
-        if norm_match not in ("patch", "sum", "none"):
-            raise ValueError(f'norm_match must be "patch", "sum" or "none", got {norm_match!r}.')
-        if boost not in ("axis", "scale", "full", "none"):
-            raise ValueError(f'boost must be "axis", "scale", "full" or "none", got {boost!r}.')
+        one_of(("patch", "sum", "none"), norm_match=norm_match)
+        one_of(("axis", "scale", "full", "none"), boost=boost)
         if slope is not None:
             check_number(self, "slope", slope, 0, strict=True)
         if limit is not None:

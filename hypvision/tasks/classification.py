@@ -26,6 +26,7 @@ from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
 from hypvision.checkpoints.timm_models import create_model
+from hypvision.checks import at_least, between
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
 from hypvision.engine.metrics import Metric
@@ -182,8 +183,7 @@ class ImageClassifier(BaseModel):
         self.num_classes = self.backbone.num_classes
         if not self.num_classes:
             raise HypvisionError("A classifier needs classes: set model.backbone.num_classes in the config.")
-        if not 0 <= label_smoothing <= 1:
-            raise ValueError(f"label_smoothing must be from 0 to 1, got {label_smoothing}")
+        between(0, 1, label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
         self.test_flip = test_flip
         self.mixup = None
@@ -327,8 +327,7 @@ class CalibrationError(Metric):
 
     def __init__(self, bins: int = 15, **kwargs: Any):
         super().__init__(**kwargs)
-        if bins < 1:
-            raise ValueError(f"bins must be at least 1, got {bins}.")
+        at_least(1, integer=True, bins=bins)
         self.bins = bins
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:

@@ -27,6 +27,7 @@ from mmengine.runner import Runner
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
+from hypvision.checks import one_of
 from hypvision.clip import adapters
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
 from hypvision.clip.classes import load_classes
@@ -155,8 +156,7 @@ class FewShotCLIP(BaseModel):
             mode: ``"tensor"``: logits (B, C); ``"loss"``: a dict; ``"predict"``: for each image a dict with ``scores``
                 over the classes, ``label`` and ``index``.
         """
-        if mode not in ("tensor", "loss", "predict"):
-            raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got '{mode}'.")
+        one_of(("tensor", "loss", "predict"), mode=mode)
         out = self.host(inputs, label)
         if mode == "loss":
             return self._loss(out, label)

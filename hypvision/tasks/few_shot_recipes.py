@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from hypvision.checks import one_of
 from hypvision.clip.prompting import HOSTS
 from hypvision.errors import HypvisionError, did_you_mean
 
@@ -357,8 +358,7 @@ def few_shot_config(
 def _precision(amp: str | None) -> dict[str, Any]:
     if amp is None:
         return dict(type="OptimWrapper")
-    if amp not in ("bf16", "fp16"):
-        raise HypvisionError(f"Mixed precision is 'bf16' or 'fp16', not '{amp}'.")
+    one_of(("bf16", "fp16"), amp=amp)
     if amp == "bf16":
         return dict(type="BFloat16OptimWrapper")
     return dict(type="AmpOptimWrapper", dtype="float16", loss_scale="dynamic")

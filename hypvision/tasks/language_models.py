@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, require
 from hypvision.files import check_new_folder, replacing_folder
 
@@ -196,8 +197,7 @@ def evaluate(
         HypvisionError: the harness is not installed, there is no such task, its items cannot be read, or what
             :func:`load_folder` says.
     """
-    if prompt_style not in PROMPT_STYLES:
-        raise HypvisionError(f"prompt_style must be {' or '.join(PROMPT_STYLES)}, got {prompt_style!r}.")
+    one_of(PROMPT_STYLES, prompt_style=prompt_style)
     model, tokenizer = load_folder(folder, device)
     harness, tasks_of, backend = (require(f"lm_eval{part}", "eval") for part in ("", ".tasks", ".models.huggingface"))
     kind = _official_prompts(backend.HFLM) if prompt_style == "official" else backend.HFLM

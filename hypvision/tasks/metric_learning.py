@@ -19,6 +19,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hypvision.checks import one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.param_groups import ParamGroups
@@ -113,8 +114,7 @@ class EmbeddingNeck(nn.Module):
         limit: float | None = None,
     ):
         super().__init__()
-        if geometry not in GEOMETRIES:
-            raise HypvisionError(f"model.neck.geometry is one of {', '.join(GEOMETRIES)}, not '{geometry}'.")
+        one_of(GEOMETRIES, **{"model.neck.geometry": geometry})
         self.geometry, self.dim = geometry, dim
         self.clip_radius, self.slope, self.limit = clip_radius, slope, limit
         self.norm = nn.LayerNorm(in_features, elementwise_affine=False) if last_norm else nn.Identity()
@@ -263,8 +263,7 @@ class MetricLearner(BaseModel):
             ``"predict"``: for each image a dict with ``embedding`` (see :meth:`comparable`), ``space``, ``label`` and
             ``index``.
         """
-        if mode not in ("tensor", "loss", "predict"):
-            raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got '{mode}'.")
+        one_of(("tensor", "loss", "predict"), mode=mode)
         points = self.embed(inputs)
         if mode == "tensor":
             return points

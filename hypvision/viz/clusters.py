@@ -26,6 +26,7 @@ from PIL import Image, ImageDraw
 from timm.data import resolve_data_config
 from torch import Tensor, nn
 
+from hypvision.checks import at_least, between, one_of
 from hypvision.errors import HypvisionError
 from hypvision.images import to_rgb
 from hypvision.models.hcformer import StageAssignments
@@ -103,13 +104,11 @@ def confidence_map(
 
 def _weights(assignment: ClusterAssignment, head: int, level: str, index: int) -> Tensor:
     """The soft assignments of one head to its centres: ``(M, H, W)``, or ``(K, fold, fold)`` of the window level."""
-    if level not in LEVELS:
-        raise ValueError(f"level must be 'patch' or 'window', got {level!r}.")
+    one_of(LEVELS, level=level)
     weights = assignment.patch if level == "patch" else assignment.window
     if weights is None:
         raise ValueError("This block has no window level.")
-    if not 0 <= head < weights.shape[1]:
-        raise ValueError(f"head must be between 0 and {weights.shape[1] - 1}, got {head}.")
+    between(0, weights.shape[1] - 1, integer=True, head=head)
     return weights[index, head].detach()
 
 
@@ -227,8 +226,7 @@ def merge_clusters(
     Returns:
         Labels ``(H, W)`` of the finest assignment, by falling area: 0 is the largest region.
     """
-    if k < 1:
-        raise ValueError(f"k must be >= 1, got {k}.")
+    at_least(1, integer=True, k=k)
     last = {entry.stage: entry.assignment for entry in stage_assignments}
     chain = _follow([last[stage] for stage in sorted(last)], head, index)
     labels = next((found for found in reversed(chain) if found.max() + 1 >= k), chain[0])
@@ -332,8 +330,7 @@ def _rows(
     stage_assignments: Iterable[StageAssignments], stage: int | None, block: int | None, head: int | None, level: str
 ) -> list[_Row]:
     """The rows that :func:`draw_cluster_maps` draws."""
-    if level not in (*LEVELS, "both"):
-        raise ValueError(f"level must be 'patch', 'window' or 'both', got {level!r}.")
+    one_of((*LEVELS, "both"), level=level)
     blocks: dict[int, list[StageAssignments]] = {}
     for entry in stage_assignments:
         blocks.setdefault(entry.stage, []).append(entry)
@@ -505,8 +502,7 @@ def explain_image(
     Raises:
         HypvisionError: the model does not cluster, the image or its size does not fit, or nothing to draw.
     """
-    if regions < 0:
-        raise HypvisionError(f"The number of regions must be 0 (none) or more, got {regions}.")
+    at_least(0, integer=True, regions=regions)
     _, x = prepare_for(model, image, size, mean, std)
     assignments, features = _look(model, x)
     photo = to_rgb(image)

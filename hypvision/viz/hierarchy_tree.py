@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
+from hypvision.checks import one_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz
 from hypvision.images import to_rgb
@@ -58,8 +59,7 @@ def part_maps(model: nn.Module, x: Tensor, source: str = "attention") -> tuple[l
         HypvisionError: the model has no hierarchy.
     """
     himapper, mapper = _with_mapper(model)
-    if source not in ("attention", "cosine"):
-        raise ValueError(f"source must be 'attention' or 'cosine', got {source!r}.")
+    one_of(("attention", "cosine"), source=source)
     mode, mapper.eval_noise = mapper.eval_noise, "mean"
     try:
         with evaluating(model):

@@ -206,7 +206,7 @@ def test_official_shots(shuffled):
     first = [item.path for item in draw_shots(Split([i for i in items if i.label == 1], [], []), 2, 1).train]
     if not shuffled:  # a number of the generator itself: random.seed(1); random.sample(range(20), 2) is [4, 18]
         assert first == ["1/4.jpg", "1/18.jpg"]
-    with pytest.raises(HypvisionError, match="shots must be at least 1"):
+    with pytest.raises(HypvisionError, match="shots must be an integer of at least 1"):
         draw_shots(split, 0, 1)
 
 

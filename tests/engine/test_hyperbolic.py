@@ -100,7 +100,7 @@ def test_values_that_the_optimizer_refuses_are_mistakes_of_the_config(constructo
 
 @pytest.mark.parametrize("value", [-1.0, 0.0, math.nan])
 def test_values_that_the_network_refuses_are_mistakes_of_the_config(value):
-    with pytest.raises(HypvisionError, match="model.backbone of the config.*positive"):
+    with pytest.raises(HypvisionError, match="model.backbone of the config.*curvature must be .* above 0"):
         ImageClassifier(dict(MICRO, curvature=value))
 
 

@@ -448,8 +448,8 @@ def test_a_place_for_data_that_is_made_on_the_fly():
 def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
     arguments = ["train", classifier, "--work-dir", tmp_path / "run", "--cfg-options"]
     for model, option, message in (
-        ("hcformer_nano", "curvature=0", "curvature must be a finite number > 0"),
-        ("hcformer_nano", "patch_size=0", "patch_size must be a positive integer"),
+        ("hcformer_nano", "curvature=0", "curvature, minus the sectional curvature, must be a finite number above 0"),
+        ("hcformer_nano", "patch_size=0", "patch_size must be an integer of at least 1"),
     ):
         options = [f"model.backbone.model_name={model}", f"model.backbone.{option}"]
         assert f"'{model}' does not accept what model.backbone" in (said := fails(capsys, *arguments, *options))
@@ -471,7 +471,7 @@ def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
         ("model.backbone=3", "value of ImageClassifier that does not fit"),
         ("model.mixup=3", "value of ImageClassifier that does not fit"),
         ("model.data_preprocessor=3", "data_preprocessor should be a `dict`"),
-        ("model.label_smoothing=2", "label_smoothing must be from 0 to 1"),
+        ("model.label_smoothing=2", "label_smoothing must be a finite number from 0 to 1"),
         ("model.type=os.mkdir", "mkdir() missing required argument"),
         ("val_evaluator.topk=x", "value of TopKAccuracy that does not fit"),
         ("load_from=mmcls://nosuch", "no weights 'mmcls://nosuch'"),
@@ -507,7 +507,10 @@ def test_commands_without_mmengine(tmp_path, capsys, originals):
         (["data", "make", tmp_path / "notes.md", "--layout", "ade"], "notes.md' is no folder"),
         (["data", "make", tmp_path / "notes.md"], "notes.md' is no folder"),
         (["data", "make", "/proc/shapes"], "was not written"),
-        (["explain", image, "--model", "hcformer_nano", "--model-args", "patch_size=0"], "patch_size must be a posi"),
+        (
+            ["explain", image, "--model", "hcformer_nano", "--model-args", "patch_size=0"],
+            "patch_size must be an integer",
+        ),
     ):
         assert message in fails(capsys, *arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]

@@ -185,7 +185,7 @@ def test_options_by_their_other_names():
         preset("helm_mice_tiny", moe_inter_dim=70, mice_inter_dim=60)
     with pytest.raises(HypvisionError, match="expert_c_init must be 'ones', a positive number or 4"):
         preset("helm_mice_tiny", expert_c_init="twos")
-    with pytest.raises(HypvisionError, match="route_scale must be above 0, got -1"):
+    with pytest.raises(HypvisionError, match="route_scale must be a finite number above 0, got -1"):
         preset("helm_mice_tiny", route_scale=-1.0)
 
 

@@ -167,7 +167,7 @@ def test_absent_classes_do_not_count():
 def test_metric_mistakes_and_files(tmp_path):
     with pytest.raises(HypvisionError, match="has the label 7, but there are 4 classes"):
         measure([([[0]], [[7]])])
-    with pytest.raises(HypvisionError, match="use 'ignore' or 'zero'"):
+    with pytest.raises(HypvisionError, match="absent_classes must be one of 'ignore', 'zero'"):
         OpenVocabIoUMetric(absent_classes="nan")
     with pytest.raises(HypvisionError, match="group 'x' has 'z'"):
         measure([([[0]], [[0]])], groups=dict(x=["z"]))

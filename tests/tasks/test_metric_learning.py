@@ -195,7 +195,7 @@ def test_one_group_may_mix_manifolds():
 
 
 def test_mistakes_are_explained(monkeypatch):
-    with pytest.raises(HypvisionError, match="poincare, lorentz, euclidean, not 'flat'"):
+    with pytest.raises(HypvisionError, match="'poincare', 'lorentz', 'euclidean', got 'flat'"):
         learner("flat")
     with pytest.raises(HypvisionError, match="model.neck.*must be positive.*-1"):
         EmbeddingNeck(4, 4, "lorentz", c=-1)

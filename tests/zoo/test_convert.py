@@ -85,7 +85,7 @@ def test_there_and_back(tmp_path, official):
     assert all(torch.equal(back[name], value) for name, value in whole.items())
     with pytest.raises(HypvisionError, match="--curvature has no use here: it is for HCFormers and Lorentz ResNets"):
         convert_file("hcformer", source, tmp_path / "ours.safetensors", curvature=0.25)
-    with pytest.raises(HypvisionError, match="must be positive"):
+    with pytest.raises(HypvisionError, match="curvature must be .* above 0"):
         hcformer_to_official({}, -1.0)
 
 

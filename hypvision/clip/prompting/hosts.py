@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
+from hypvision.checks import at_least
 from hypvision.clip.adapters import ADAPTERS
 from hypvision.clip.classes import warn_of_equal_texts
 from hypvision.clip.memo import Memo
@@ -137,8 +138,8 @@ class Host(nn.Module):
 
     def __init__(self, clip: CLIPBundle, text_chunk: int | None = None):
         super().__init__()
-        if text_chunk is not None and text_chunk < 1:
-            raise HypvisionError(f"text_chunk must be at least 1, got {text_chunk}.")
+        if text_chunk is not None:
+            at_least(1, integer=True, text_chunk=text_chunk)
         self.clip, self.tokenizer, self.text_chunk = clip.model.requires_grad_(False), clip.tokenizer, text_chunk
         self.register_buffer("mean", torch.tensor(tuple(clip.mean))[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(tuple(clip.std))[:, None, None], persistent=False)

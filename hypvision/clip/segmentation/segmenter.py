@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hypvision.checks import at_least, one_of
 from hypvision.clip.open_vocabulary import TUNING, OpenVocabularyCLIP, set_tuning
 from hypvision.clip.segmentation.catseg import CATSegHead
 from hypvision.clip.segmentation.official import segmenter_names
@@ -108,13 +109,10 @@ class SegmenterBase(OpenVocabularyCLIP):
     ) -> None:
         """Make CLIP and the head; called once by the constructors."""
         self.build_clip(clip, adapter, tune, classes, templates, synonyms, tokenizer, mean, std)
-        if inference not in ("slide", "whole"):
-            raise HypvisionError(f"inference is {inference!r}; use 'slide' or 'whole'.")
+        one_of(("slide", "whole"), inference=inference)
         if not 0 <= overlap < 1:
             raise HypvisionError(f"overlap={overlap} is the share that windows have in common: from 0 to below 1.")
-        for option, pixels in dict(resolution=resolution, crop=crop, slide=slide).items():
-            if pixels < 1:
-                raise HypvisionError(f"{option}={pixels} is a number of pixels; give at least 1.")
+        at_least(1, integer=True, resolution=resolution, crop=crop, slide=slide)
         tower = vision_tower(self.clip)
         patch = patch_size(self.clip)
         if resolution % patch[0] or resolution % patch[1]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from hypvision.checks import at_least
 from hypvision.data.fewshot.splits import Item, Split
 from hypvision.errors import HypvisionError
 
@@ -31,8 +32,7 @@ def draw_shots(split: Split, shots: int, seed: int, val: bool = True, repeat: bo
     Raises:
         HypvisionError: no shots.
     """
-    if shots < 1:
-        raise HypvisionError(f"shots must be at least 1, got {shots}.")
+    at_least(1, integer=True, shots=shots)
     generator = random.Random(seed)
     train = _draw(split.train, shots, generator, repeat)
     return Split(train, _draw(split.val, min(shots, _MOST_VAL), generator) if val else split.val, split.test)

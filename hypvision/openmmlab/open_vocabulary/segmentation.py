@@ -23,6 +23,7 @@ from mmseg.utils import stack_batch
 from PIL import Image
 from torch import Tensor
 
+from hypvision.checks import one_of
 from hypvision.clip.classes import load_classes
 from hypvision.clip.segmentation.segmenter import SegmenterBase
 from hypvision.errors import HypvisionError
@@ -262,8 +263,7 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
     def __init__(
         self, absent_classes: str = "ignore", groups: dict[str, Sequence[str]] | str | None = None, **kwargs: Any
     ):
-        if absent_classes not in ("ignore", "zero"):
-            raise HypvisionError(f"absent_classes is {absent_classes!r}; use 'ignore' or 'zero'.")
+        one_of(("ignore", "zero"), absent_classes=absent_classes)
         kwargs.setdefault("iou_metrics", ["mIoU"])
         super().__init__(**kwargs)
         if isinstance(groups, str):

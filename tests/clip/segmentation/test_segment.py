@@ -255,7 +255,7 @@ def test_radius_is_twice_the_norm_whatever_the_curvature():
         assert torch.allclose(hyperbolic_radius(z, c, "half"), n[:, 0])
     with pytest.raises(HypvisionError, match="not inside the ball"):
         hyperbolic_radius(z * 10, 1.0, input="ball")
-    with pytest.raises(HypvisionError, match="use 'metric2' or 'half'"):
+    with pytest.raises(HypvisionError, match="convention must be one of 'metric2', 'half'"):
         hyperbolic_radius(z, convention="third")
     assert radius_statistics(torch.tensor([1.0, 2.0, 3.0]))["median"] == 2.0
 

@@ -312,14 +312,14 @@ def test_mistakes_are_explained(tmp_path):
     for inference in ("slide", "whole"):
         fails("10 x 70 pixels, less than one patch", build(inference=inference).predict, [random_image(10, 70)])
     for option, value in (("overlap", 1.0), ("crop", 0), ("slide", 0), ("resolution", 0)):
-        fails(f"{option}={value}", build, **{option: value})
+        fails(rf"{option}(={value}| must be .* of at least 1, got {value})", build, **{option: value})
     fails("give two numbers", build, hooks=(0,))
     fails("give two numbers", build, upsample=(0, 128))
-    fails("use 'first' or 'mean'", build, synonyms="last")
+    fails("synonyms must be one of 'first', 'mean'", build, synonyms="last")
     fails("no multiple of the patch of 16 x 16 pixels. Use 64", build, resolution=70)
     fails("no tuning 'lora'", build, adapter=None, tune="lora")
     fails("trains with tune='adapter'", build, tune="full")
-    fails("use 'slide' or 'whole'", build, inference="both")
+    fails("inference must be one of 'slide', 'whole'", build, inference="both")
     fails("no prompt templates 'nice'", build, templates="nice")
     for template in ("a cat", "a {} {", "{} and {}", "a {x} {}"):
         fails("needs one {}", build, templates=[template])
