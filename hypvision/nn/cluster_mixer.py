@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from hypvision.checks import at_least, more_than, one_of
 from hypvision.geometry import lorentz
-from hypvision.geometry.numerics import clip_norm, safe_sqrt, sinhc
+from hypvision.geometry.numerics import clip_norm, has_float64, safe_sqrt, sinhc
 
 from .checks import check_sizes
 from .linear import SharedLinear
@@ -322,7 +322,11 @@ class ClusterMixer(nn.Module):
 
     def _lifted_distance(self, centers: Tensor, points: Tensor) -> Tensor:
         dtype = points.dtype
-        if dtype == torch.float16 or dtype == torch.bfloat16:
+        # The lifted points lie within the unit ball, where a product in float64 is exact enough. In float32, cdist
+        # computes close pairs a second time: on a GPU, hundreds of kernels for a few numbers.
+        if has_float64(points) and not torch.compiler.is_compiling():
+            centers, points = centers.double(), points.double()
+        elif dtype in (torch.float16, torch.bfloat16):
             centers, points = centers.float(), points.float()
         c = torch.full([1], self.curvature, device=points.device, dtype=points.dtype)
         return lorentz.cdist(self._lift(centers, c), self._lift(points, c), c).to(dtype)
