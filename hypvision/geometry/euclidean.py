@@ -129,7 +129,7 @@ class Euclidean(Manifold):
             return x.mean(-2)
         one_each("centroid", "weights", weights, x.shape[-2])
         if self.check:
-            check_numbers({"weights": weights})
+            check_numbers(weights)
         weights, _ = _normalised(weights, -1)
         return (weights.unsqueeze(-1) * x).sum(-2)
 

@@ -13,14 +13,16 @@ layer's parameters.
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable
+from types import ModuleType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from . import lorentz, maps, poincare
+from ._typing import Curvature
 from .numerics import positive, widen
 
 __all__ = ["CurvatureParameter", "Lorentz", "Manifold", "PoincareBall"]
@@ -29,7 +31,9 @@ __all__ = ["CurvatureParameter", "Lorentz", "Manifold", "PoincareBall"]
 class CurvatureParameter(nn.Parameter):
     """The logarithm of a learned curvature, and its bounds: what optimisers update last and give no weight decay."""
 
-    def __new__(cls, data: Tensor, log_bounds: tuple[float, float], requires_grad: bool = True):
+    log_bounds: tuple[float, float]
+
+    def __new__(cls, data: Tensor, log_bounds: tuple[float, float], requires_grad: bool = True) -> CurvatureParameter:
         if not isinstance(data, Tensor) or not data.is_floating_point() or data.dim():
             raise TypeError(
                 "data, the logarithm of a curvature, must be a tensor of floating point without dimensions, got "
@@ -37,19 +41,20 @@ class CurvatureParameter(nn.Parameter):
             )
         if not log_bounds[0] <= log_bounds[1]:
             raise ValueError(f"log_bounds must be a lower and an upper bound of log c, got {log_bounds}.")
-        out = torch.Tensor._make_subclass(cls, data, requires_grad)
+        out: CurvatureParameter = torch.Tensor._make_subclass(cls, data, requires_grad)
         out.log_bounds = log_bounds
         return out
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]) -> CurvatureParameter:
         if id(self) not in memo:
             memo[id(self)] = type(self)(self.data.clone(), self.log_bounds, self.requires_grad)
-        return memo[id(self)]
+        copied: CurvatureParameter = memo[id(self)]
+        return copied
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         return CurvatureParameter, (self.data, self.log_bounds, self.requires_grad)
 
-    def __repr__(self, *, tensor_contents=None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"CurvatureParameter containing the log of a curvature:\n{self.data!r}"
 
 
@@ -62,15 +67,12 @@ def _adopted(module: nn.Module, name: str, child: nn.Module | None) -> None:
 # when the first curvature is learned, and not before: others should not pay for it
 _watch_modules = functools.cache(lambda: nn.modules.module.register_module_module_registration_hook(_adopted))
 
-_POINTS = {"x", "y", "mean", "p"}
 
-
-def check_numbers(arguments: dict) -> None:
-    """What functions do not look at, for the host would wait for the device: weights and standard deviations."""
-    weights, std = arguments.get("weights"), arguments.get("std")
+def check_numbers(weights: object = None, std: object = None) -> None:
+    """Check the values of weights and standard deviations; functions do not, for the host would wait for the device."""
     if isinstance(weights, Tensor) and weights.numel():
         if not bool((weights >= 0).all()):
-            raise ValueError("weights must not be negative, nor not a number.")
+            raise ValueError("weights must be numbers of at least 0.")
         if not bool((weights > 0).any(-1).all()):
             raise ValueError("weights must not all be 0: no point would count.")
     if isinstance(std, Tensor) and not bool((std > 0).all()):
@@ -84,31 +86,6 @@ def whose(value: object) -> str:
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     return kind.__name__ if package in ("builtins", "hypvision") else f"{kind.__name__} of {package}"
-
-
-def _bind(function: Callable, points: set[str] = _POINTS) -> Callable:
-    """A method that calls ``function`` with the manifold's curvature."""
-    signature = inspect.signature(function)
-    names = [name for name in signature.parameters if name != "c"]
-    checked = [name for name in names if name in points]
-
-    @functools.wraps(function)
-    def method(self, *args, **kwargs):
-        if len(args) > len(names):
-            raise TypeError(f"{function.__name__} takes at most {len(names)} arguments ({', '.join(names)}).")
-        kwargs.update(zip(names, args))
-        if self.check:
-            for name in checked:
-                value = kwargs.get(name)
-                if isinstance(value, Tensor) and value.is_floating_point():  # the function refuses others
-                    self.check_point(value, name)
-            check_numbers(kwargs)
-        return function(**kwargs, c=self.c)
-
-    parameters = [signature.parameters[name] for name in names]
-    me = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    method.__signature__ = signature.replace(parameters=[me, *parameters])
-    return method
 
 
 class Manifold(nn.Module):
@@ -128,8 +105,45 @@ class Manifold(nn.Module):
 
     # coordinates of a point beyond the dimension of the space
     extra = 0
+    # Methods of every manifold of this package. They are only declared here: a manifold of your own may lack some, and
+    # optimisers see by that what it can do.
+    dist: Callable[[Tensor, Tensor], Tensor]
+    dist0: Callable[[Tensor], Tensor]
+    cdist: Callable[[Tensor, Tensor], Tensor]
+    sqdist: Callable[[Tensor, Tensor], Tensor]
+    expmap: Callable[[Tensor, Tensor], Tensor]
+    logmap: Callable[[Tensor, Tensor], Tensor]
+    expmap0: Callable[[Tensor], Tensor]
+    logmap0: Callable[[Tensor], Tensor]
+    from_tangent0: Callable[[Tensor], Tensor]
+    to_tangent0: Callable[[Tensor], Tensor]
+    projx: Callable[[Tensor], Tensor]
+    proju: Callable[[Tensor, Tensor], Tensor]
+    egrad2rgrad: Callable[[Tensor, Tensor], Tensor]
+    inner: Callable[[Tensor, Tensor, Tensor], Tensor]
+    norm: Callable[[Tensor, Tensor], Tensor]
+    transp: Callable[[Tensor, Tensor, Tensor], Tensor]
+    transp0: Callable[[Tensor, Tensor], Tensor]
+    transp0back: Callable[[Tensor, Tensor], Tensor]
+    boost: Callable[[Tensor, Tensor], Tensor]
+    unboost: Callable[[Tensor, Tensor], Tensor]
+    mobius_add: Callable[[Tensor, Tensor], Tensor]
+    mobius_sub: Callable[[Tensor, Tensor], Tensor]
+    scalar_mul: Callable[[float | Tensor, Tensor], Tensor]
+    mobius_scalar_mul: Callable[[float | Tensor, Tensor], Tensor]
+    geodesic: Callable[[float | Tensor, Tensor, Tensor], Tensor]
+    geodesic_unit: Callable[[float | Tensor, Tensor, Tensor], Tensor]
+    centroid: Callable[..., Tensor]
+    midpoint: Callable[..., Tensor]
+    frechet_mean: Callable[..., Tensor]
+    weighted_centroids: Callable[[Tensor, Tensor], Tensor]
+    rescale: Callable[..., Tensor]
+    wrapped_normal: Callable[..., Tensor]
+    wrapped_normal_log_prob: Callable[[Tensor, Tensor, Tensor | float], Tensor]
+    origin: Callable[..., Tensor]
     # whether a module holds the manifold, so that state dicts have its learned curvature
     held = False
+    log_c: CurvatureParameter
 
     def __init__(
         self,
@@ -154,7 +168,7 @@ class Manifold(nn.Module):
             self.log_c = CurvatureParameter(torch.tensor(math.log(c), dtype=dtype), self.log_bounds)
 
     @property
-    def c(self) -> float | Tensor:
+    def c(self) -> Curvature:
         """The curvature: a number if it is fixed, else a tensor without dimensions that carries a gradient."""
         if not self.learnable:
             return self.initial_c
@@ -172,14 +186,15 @@ class Manifold(nn.Module):
         if self.learnable:
             self.log_c.clamp_(*self.log_bounds)
 
-    def _apply(self, fn, recurse: bool = True):
-        kept = self.log_c.detach() if self.learnable else None
-        super()._apply(fn, recurse)
-        if self.learnable:
-            self._restore(kept)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Manifold:
+        if not self.learnable:
+            return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
+        before = self.log_c.detach()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._restore(before)
         return self
 
-    def _load_from_state_dict(self, *args, **kwargs):
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
         if self.learnable:
             self._restore(self.log_c.detach())
@@ -187,7 +202,8 @@ class Manifold(nn.Module):
     def _restore(self, log_c: Tensor) -> None:
         """Undo what PyTorch may have done to the parameter: taken its class, or rounded it to half precision."""
         if type(self.log_c) is nn.Parameter:
-            self.log_c.__class__, self.log_c.log_bounds = CurvatureParameter, self.log_bounds
+            self.log_c.__class__ = CurvatureParameter
+            self.log_c.log_bounds = self.log_bounds
         if self.log_c.dtype in (torch.float16, torch.bfloat16):
             self.log_c.data = log_c.to(self.log_c.device, torch.float32)
             if self.log_c.grad is not None:
@@ -215,7 +231,14 @@ class Manifold(nn.Module):
         y = self.expmap(x, u)
         return (y, *(self.transp(x, y, v) for v in vectors))
 
-    def random(self, *size: int, std: float = 1.0, generator=None, dtype=None, device=None) -> Tensor:
+    def random(
+        self,
+        *size: int,
+        std: float = 1.0,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
         """Points from the wrapped normal distribution around the origin.
 
         ``size`` ends in the dimension of the space; ``std`` must not be negative.
@@ -225,54 +248,50 @@ class Manifold(nn.Module):
         return self.from_tangent0(u * std)
 
 
-class Lorentz(Manifold):
-    """The hyperboloid with points ``(..., n + 1)``, time first; tangent vectors at the origin are ``(..., n)``.
+class Common(Manifold):
+    """The methods that have the same arguments on the hyperboloid, in the ball and on products."""
 
-    The methods are the functions of :mod:`hypvision.geometry.lorentz` without their curvature. For the arguments see
-    :class:`Manifold`.
-    """
+    def _check(self, **points: object) -> None:
+        """With ``check=True``: refuse points that are not on the manifold; functions refuse what is no tensor."""
+        for name, value in points.items() if self.check else ():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                self.check_point(value, name)
 
-    name = "Lorentz"
-    extra = 1
+    def _call(self, name: str, **arguments: Any) -> Tensor:
+        """The function of this name for this curvature."""
+        raise NotImplementedError
 
-    for _name in (
-        "boost", "busemann", "cdist", "centroid", "concat", "dist", "dist0", "dist2plane", "egrad2rgrad",
-        "entailment_loss", "expmap", "expmap0", "exterior_angle", "frechet_mean", "from_space", "geodesic",
-        "geodesic_unit", "half_aperture", "horosphere_dist", "hyperplane_logits", "inner", "logmap", "logmap0",
-        "matvec",
-        "max_distance", "norm", "proju", "rescale", "rotate", "scalar_mul", "split", "sqdist", "time_from_space",
-        "transp", "transp0", "transp0back", "unboost", "weighted_centroids", "wrapped_normal",
-        "wrapped_normal_log_prob",
-    ):  # fmt: skip
-        locals()[_name] = _bind(getattr(lorentz, _name), _POINTS - {"p"})
-    del _name
+    def dist(self, x: Tensor, y: Tensor) -> Tensor:
+        """Geodesic distance ``(...)``."""
+        return self._call("dist", x=x, y=y)
 
-    # these may be given points that have left the manifold
-    projx = _bind(lorentz.projx, set())
-    # maps between the models
-    to_poincare, from_poincare = _bind(maps.lorentz_to_poincare), _bind(maps.poincare_to_lorentz, set())
-    to_klein, from_klein = _bind(maps.lorentz_to_klein), _bind(maps.klein_to_lorentz, set())
-    # the names that the ball has for the same
-    mobius_add, mobius_sub = boost, unboost  # noqa: F821
-    mobius_scalar_mul, mobius_matvec = scalar_mul, matvec  # noqa: F821
-    midpoint = centroid  # noqa: F821
+    def dist0(self, x: Tensor) -> Tensor:
+        """Distance ``(...)`` from the origin."""
+        return self._call("dist0", x=x)
 
-    def change_curvature(self, x: Tensor, c_new: float | Tensor) -> Tensor:
-        """Points of curvature ``c_new`` with the same tangent vector at the origin."""
-        if self.check:
-            self.check_point(x)
-        return lorentz.change_curvature(x, self.c, c_new)
+    def cdist(self, x: Tensor, y: Tensor) -> Tensor:
+        """Pairwise distances ``(..., N, M)``."""
+        return self._call("cdist", x=x, y=y)
 
-    def scale_curvature(self, x: Tensor, c_new: float | Tensor) -> Tensor:
-        """Points of curvature ``c_new`` whose distances are ``sqrt(c / c_new)`` times as large."""
-        if self.check:
-            self.check_point(x)
-        return lorentz.scale_curvature(x, self.c, c_new)
+    def sqdist(self, x: Tensor, y: Tensor) -> Tensor:
+        """Squared Lorentz distance ``(...)``: the squared chord on the hyperboloid."""
+        return self._call("sqdist", x=x, y=y)
 
-    def origin(self, n: int, dtype: torch.dtype | None = None, device=None) -> Tensor:
-        """The origin ``(n + 1,)``."""
-        out = torch.zeros(n + 1, dtype=dtype, device=device)
-        return lorentz.from_space(out[1:], self.c)
+    def expmap(self, x: Tensor, u: Tensor) -> Tensor:
+        """Exponential map at ``x``."""
+        return self._call("expmap", x=x, u=u)
+
+    def logmap(self, x: Tensor, y: Tensor) -> Tensor:
+        """Logarithm: the tangent vector at ``x`` whose geodesic reaches ``y`` after unit time."""
+        return self._call("logmap", x=x, y=y)
+
+    def expmap0(self, u: Tensor) -> Tensor:
+        """Exponential map at the origin; ``u`` ``(..., n)``."""
+        return self._call("expmap0", u=u)
+
+    def logmap0(self, x: Tensor) -> Tensor:
+        """Logarithm at the origin, ``(..., n)``."""
+        return self._call("logmap0", x=x)
 
     def from_tangent0(self, u: Tensor) -> Tensor:
         """Points at the distance ``|u|`` from the origin in the direction of ``u`` ``(..., n)``."""
@@ -281,6 +300,213 @@ class Lorentz(Manifold):
     def to_tangent0(self, x: Tensor) -> Tensor:
         """Inverse of :meth:`from_tangent0`."""
         return self.logmap0(x)
+
+    def proju(self, x: Tensor, v: Tensor) -> Tensor:
+        """Orthogonal projection of ``v`` to the tangent space at ``x``."""
+        return self._call("proju", x=x, v=v)
+
+    def egrad2rgrad(self, x: Tensor, v: Tensor) -> Tensor:
+        """Riemannian gradient from the Euclidean gradient ``v`` at ``x``."""
+        return self._call("egrad2rgrad", x=x, v=v)
+
+    def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """Inner product ``(...)`` of tangent vectors at ``x``."""
+        return self._call("inner", x=x, u=u, v=v)
+
+    def norm(self, x: Tensor, u: Tensor) -> Tensor:
+        """Length ``(...)`` of tangent vectors at ``x``."""
+        return self._call("norm", x=x, u=u)
+
+    def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        """Parallel transport of ``v`` from ``x`` to ``y``."""
+        return self._call("transp", x=x, y=y, v=v)
+
+    def transp0(self, x: Tensor, u: Tensor) -> Tensor:
+        """Parallel transport of ``u`` ``(..., n)`` from the origin to ``x``."""
+        return self._call("transp0", x=x, u=u)
+
+    def transp0back(self, x: Tensor, v: Tensor) -> Tensor:
+        """Parallel transport of ``v`` from ``x`` to the origin, ``(..., n)``."""
+        return self._call("transp0back", x=x, v=v)
+
+    def boost(self, x: Tensor, y: Tensor) -> Tensor:
+        """Moebius addition of ``x`` and ``y``: ``y`` moved as ``x`` moves the origin."""
+        return self._call("boost", x=x, y=y)
+
+    def unboost(self, x: Tensor, y: Tensor) -> Tensor:
+        """Inverse of :meth:`boost`: ``y`` as seen from ``x``."""
+        return self._call("unboost", x=x, y=y)
+
+    def scalar_mul(self, r: float | Tensor, x: Tensor) -> Tensor:
+        """Points on the same rays at ``r`` times the radius; ``r`` a number or ``(..., 1)``."""
+        return self._call("scalar_mul", r=r, x=x)
+
+    mobius_add, mobius_sub, mobius_scalar_mul = boost, unboost, scalar_mul
+
+    def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The point at the fraction ``t`` of the way from ``x`` to ``y``; ``t`` a number or ``(..., 1)``."""
+        return self._call("geodesic", t=t, x=x, y=y)
+
+    def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
+        """The point at the distance ``t`` from ``x`` in the direction of ``u``; ``t`` a number or ``(..., 1)``."""
+        return self._call("geodesic_unit", t=t, x=x, u=u)
+
+    def centroid(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Weighted Lorentz centroid of ``x`` ``(..., N, d)``; ``weights`` ``(..., N)``."""
+        return self._call("centroid", x=x, weights=weights)
+
+    midpoint = centroid
+
+    def frechet_mean(self, x: Tensor, weights: Tensor | None = None, steps: int = 30) -> Tensor:
+        """Weighted Frechet mean of ``x`` ``(..., N, d)``; ``weights`` ``(..., N)``."""
+        return self._call("frechet_mean", x=x, weights=weights, steps=steps)
+
+    def weighted_centroids(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Centroids ``(..., M, d)`` of ``x`` ``(..., N, d)`` by one matrix product; ``weights`` ``(..., M, N)``."""
+        return self._call("weighted_centroids", weights=weights, x=x)
+
+    def rescale(self, x: Tensor, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
+        """Maximum-distance rescaling of the radii."""
+        return self._call("rescale", x=x, limit=limit, slope=slope)
+
+    def wrapped_normal(
+        self,
+        mean: Tensor,
+        std: Tensor | float,
+        size: tuple[int, ...] = (),
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Samples ``(*size, ..., d)`` of the wrapped normal distribution; ``std`` a number or ``(..., n)``."""
+        return self._call("wrapped_normal", mean=mean, std=std, size=size, generator=generator)
+
+    def wrapped_normal_log_prob(self, x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
+        """Log density ``(...)`` of :meth:`wrapped_normal` at ``x``."""
+        return self._call("wrapped_normal_log_prob", x=x, mean=mean, std=std)
+
+
+class Hyperbolic(Common):
+    """A model of hyperbolic space: its methods are the functions of one module without their curvature.
+
+    A method's arguments and its details are those of the function of its name.
+    """
+
+    _functions: ClassVar[ModuleType]
+    # names of functions that differ from the method's
+    _names: ClassVar[dict[str, str]] = {}
+
+    def _call(self, name: str, **arguments: Any) -> Tensor:
+        if self.check:
+            self._check(**{point: arguments.get(point) for point in ("x", "y", "mean")})
+            check_numbers(arguments.get("weights"), arguments.get("std"))
+        out: Tensor = getattr(self._functions, self._names.get(name, name))(**arguments, c=self.c)
+        return out
+
+    def matvec(self, matrix: Tensor, x: Tensor) -> Tensor:
+        """Moebius matrix-vector product; ``matrix`` ``(m, n)``."""
+        return self._call("matvec", matrix=matrix, x=x)
+
+    mobius_matvec = matvec
+
+    def rotate(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """Points whose coordinates are multiplied by ``matrix`` ``(m, n)``, an isometry if that is a rotation."""
+        return self._call("rotate", x=x, matrix=matrix)
+
+    def busemann(self, x: Tensor, p: Tensor) -> Tensor:
+        """Busemann function ``(...)`` of the ideal points ``p``, unit vectors ``(..., n)``."""
+        return self._call("busemann", x=x, p=p)
+
+    def horosphere_dist(self, x: Tensor, p: Tensor, tau: float | Tensor) -> Tensor:
+        """Distance ``(...)`` from the horosphere around ``p`` on which :meth:`busemann` is ``tau``."""
+        return self._call("horosphere_dist", x=x, p=p, tau=tau)
+
+    def half_aperture(self, x: Tensor, min_radius: float = 0.1) -> Tensor:
+        """Half-aperture ``(...)`` of the entailment cone at ``x``, in radians."""
+        return self._call("half_aperture", x=x, min_radius=min_radius)
+
+    def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
+        """Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in radians."""
+        return self._call("exterior_angle", x=x, y=y)
+
+    def entailment_loss(self, x: Tensor, y: Tensor, min_radius: float = 0.1, aperture_scale: float = 1.0) -> Tensor:
+        """``max(0, exterior angle - aperture_scale * half-aperture)``, ``(...)``."""
+        return self._call("entailment_loss", x=x, y=y, min_radius=min_radius, aperture_scale=aperture_scale)
+
+    def max_distance(self, largest: float = 2000.0) -> Curvature:
+        """Default limit of :meth:`rescale` in float32."""
+        return lorentz.max_distance(self.c, largest)
+
+
+class Lorentz(Hyperbolic):
+    """The hyperboloid with points ``(..., n + 1)``, time first; tangent vectors at the origin are ``(..., n)``.
+
+    The methods are the functions of :mod:`hypvision.geometry.lorentz` without their curvature. For the arguments see
+    :class:`Manifold`.
+    """
+
+    name = "Lorentz"
+    extra = 1
+    _functions: ClassVar[ModuleType] = lorentz
+
+    def projx(self, x: Tensor) -> Tensor:
+        """Points with the space parts of ``x``, which may have left the hyperboloid."""
+        return lorentz.projx(x, self.c)
+
+    def from_space(self, space: Tensor) -> Tensor:
+        """Points with these space parts ``(..., n)``."""
+        return lorentz.from_space(space, self.c)
+
+    def time_from_space(self, space: Tensor) -> Tensor:
+        """Time coordinate ``(..., 1)`` of the points with these space parts ``(..., n)``."""
+        return lorentz.time_from_space(space, self.c)
+
+    def concat(self, points: list[Tensor]) -> Tensor:
+        """Points whose space parts are those of ``points`` side by side."""
+        return lorentz.concat(points, self.c)
+
+    def split(self, x: Tensor, sizes: list[int]) -> list[Tensor]:
+        """Points whose space parts are slices of that of ``x``, of these ``sizes``."""
+        self._check(x=x)
+        return lorentz.split(x, sizes, self.c)
+
+    def dist2plane(self, x: Tensor, z: Tensor, a: Tensor | float, signed: bool = True) -> Tensor:
+        """Distance ``(...)`` from the hyperplane at the offset ``a`` along its normal ``z`` ``(..., n)``."""
+        return self._call("dist2plane", x=x, z=z, a=a, signed=signed)
+
+    def hyperplane_logits(self, x: Tensor, z: Tensor, a: Tensor) -> Tensor:
+        """Signed distances ``(..., K)`` from hyperplanes times the lengths of their normals ``z`` ``(K, n)``."""
+        return self._call("hyperplane_logits", x=x, z=z, a=a)
+
+    def to_poincare(self, x: Tensor) -> Tensor:
+        """Coordinates ``(..., n)`` in the Poincare ball."""
+        self._check(x=x)
+        return maps.lorentz_to_poincare(x, self.c)
+
+    def from_poincare(self, x: Tensor) -> Tensor:
+        """Points of the hyperboloid for points ``(..., n)`` of the Poincare ball."""
+        return maps.poincare_to_lorentz(x, self.c)
+
+    def to_klein(self, x: Tensor) -> Tensor:
+        """Coordinates ``(..., n)`` in the Klein ball."""
+        self._check(x=x)
+        return maps.lorentz_to_klein(x, self.c)
+
+    def from_klein(self, x: Tensor) -> Tensor:
+        """Points of the hyperboloid for points ``(..., n)`` of the Klein ball."""
+        return maps.klein_to_lorentz(x, self.c)
+
+    def change_curvature(self, x: Tensor, c_new: Curvature) -> Tensor:
+        """Points of curvature ``c_new`` with the same tangent vector at the origin."""
+        self._check(x=x)
+        return lorentz.change_curvature(x, self.c, c_new)
+
+    def scale_curvature(self, x: Tensor, c_new: Curvature) -> Tensor:
+        """Points of curvature ``c_new`` whose distances are ``sqrt(c / c_new)`` times as large."""
+        self._check(x=x)
+        return lorentz.scale_curvature(x, self.c, c_new)
+
+    def origin(self, n: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+        """The origin ``(n + 1,)``."""
+        return lorentz.from_space(torch.zeros(n, dtype=dtype, device=device), self.c)
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
         if tolerance is None:
@@ -295,7 +521,7 @@ class Lorentz(Manifold):
             )
 
 
-class PoincareBall(Manifold):
+class PoincareBall(Hyperbolic):
     """The Poincare ball with points ``(..., n)``.
 
     The methods are the functions of :mod:`hypvision.geometry.poincare` without their curvature; results of maps into
@@ -310,19 +536,19 @@ class PoincareBall(Manifold):
     """
 
     name = "PoincareBall"
-
-    for _name in (
-        "busemann", "cdist", "conformal_factor", "dist", "dist0", "egrad2rgrad", "entailment_loss", "exterior_angle",
-        "half_aperture", "horosphere_dist", "hyperplane_logits", "inner", "logmap", "logmap0", "norm", "sqdist",
-        "to_lorentz", "transp", "transp0", "transp0back", "wrapped_normal_log_prob",
-    ):  # fmt: skip
-        locals()[_name] = _bind(getattr(poincare, _name), _POINTS - {"p"})
-    del _name
-    # p is a point here, and an ideal one above
-    dist2plane, ganea_logits = _bind(poincare.dist2plane), _bind(poincare.ganea_logits)
-    gyration = _bind(poincare.gyration, {"u", "v"})
-    max_distance = _bind(lorentz.max_distance)
-    to_klein = _bind(maps.poincare_to_klein)
+    _functions: ClassVar[ModuleType] = poincare
+    _names: ClassVar[dict[str, str]] = {
+        "boost": "mobius_add",
+        "unboost": "mobius_sub",
+        "scalar_mul": "mobius_scalar_mul",
+        "matvec": "mobius_matvec",
+        "centroid": "midpoint",
+    }
+    # methods whose results are projected
+    _maps = frozenset(
+        {*_names, "expmap", "frechet_mean", "geodesic", "geodesic_unit", "rescale", "rotate"}
+        | {"weighted_centroids", "wrapped_normal"}
+    )
 
     def __init__(
         self,
@@ -339,64 +565,18 @@ class PoincareBall(Manifold):
         self.eps = eps
         self.exact = exact
 
-    def _projected(function: Callable, points: set[str] = _POINTS) -> Callable:
-        method = _bind(function, points)
-
-        @functools.wraps(method)
-        def projected(self, *args, **kwargs):
-            out = method(self, *args, **kwargs)
-            return [self.projx(x) for x in out] if isinstance(out, list) else self.projx(out)
-
-        return projected
-
-    for _name in (
-        "beta_concat", "beta_split", "expmap", "frechet_mean", "geodesic", "geodesic_unit",
-        "midpoint", "mobius_add", "mobius_matvec", "mobius_scalar_mul", "mobius_sub", "rescale", "rotate",
-        "weighted_centroids", "wrapped_normal",
-    ):  # fmt: skip
-        locals()[_name] = _projected(getattr(poincare, _name))
-    # their arguments are points of other models
-    from_lorentz, from_klein = _projected(poincare.from_lorentz, set()), _projected(maps.klein_to_poincare, set())
-    del _name, _projected
-    # the names that the hyperboloid has for the same
-    centroid = midpoint  # noqa: F821
-    boost, unboost = mobius_add, mobius_sub  # noqa: F821
-    scalar_mul, matvec = mobius_scalar_mul, mobius_matvec  # noqa: F821
-
-    def change_curvature(self, x: Tensor, c_new: float | Tensor) -> Tensor:
-        """Points of curvature ``c_new`` with the same tangent vector at the origin, projected there."""
-        if self.check:
-            self.check_point(x)
-        return poincare.project(poincare.change_curvature(x, self.c, c_new), c_new, self.eps)
-
-    def scale_curvature(self, x: Tensor, c_new: float | Tensor) -> Tensor:
-        """Points of curvature ``c_new`` whose distances are ``sqrt(c / c_new)`` times as large, projected there."""
-        if self.check:
-            self.check_point(x)
-        return poincare.project(poincare.scale_curvature(x, self.c, c_new), c_new, self.eps)
+    def _call(self, name: str, **arguments: Any) -> Tensor:
+        out = super()._call(name, **arguments)
+        return self.projx(out) if name in self._maps else out
 
     def projx(self, x: Tensor) -> Tensor:
         """Points with ``sqrt(c) |x|`` cut at ``1 - eps``."""
         return poincare.project(x, self.c, self.eps)
 
     def expmap0(self, u: Tensor) -> Tensor:
-        """Exponential map at the origin, projected; see :func:`hypvision.geometry.poincare.expmap0`."""
+        """Exponential map at the origin, projected."""
         eps = (1e-10 if u.dtype == torch.float64 else 1e-5) if self.eps is None else self.eps
         return poincare.expmap0(u, self.c, eps)
-
-    def proju(self, x: Tensor, v: Tensor) -> Tensor:
-        """``v``: every vector is tangent."""
-        return v
-
-    def retr(self, x: Tensor, u: Tensor) -> Tensor:
-        """``project(x + u)``, or the exponential map if the manifold is ``exact``."""
-        if self.check:
-            self.check_point(x)
-        return self.expmap(x, u) if self.exact else self.projx(x + u)
-
-    def origin(self, n: int, dtype: torch.dtype | None = None, device=None) -> Tensor:
-        """The origin ``(n,)``."""
-        return torch.zeros(n, dtype=dtype, device=device)
 
     def from_tangent0(self, u: Tensor) -> Tensor:
         """Points at the distance ``|u|`` from the origin in the direction of ``u`` ``(..., n)``."""
@@ -406,8 +586,80 @@ class PoincareBall(Manifold):
         """Inverse of :meth:`from_tangent0`."""
         return 2 * self.logmap0(x)
 
+    def proju(self, x: Tensor, v: Tensor) -> Tensor:
+        """``v``: every vector is tangent."""
+        return v
+
+    def retr(self, x: Tensor, u: Tensor) -> Tensor:
+        """``project(x + u)``, or the exponential map if the manifold is ``exact``."""
+        self._check(x=x)
+        return self.expmap(x, u) if self.exact else self.projx(x + u)
+
+    def conformal_factor(self, x: Tensor) -> Tensor:
+        """``2 / (1 - c |x|^2)``, shape ``(..., 1)``."""
+        return self._call("conformal_factor", x=x)
+
+    def gyration(self, u: Tensor, v: Tensor, w: Tensor) -> Tensor:
+        """The rotation ``gyr[u, v]`` of ``w``."""
+        self._check(u=u, v=v)
+        return poincare.gyration(u, v, w, self.c)
+
+    def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
+        """Distance ``(...)`` from the hyperplane through the point ``p`` with the normal ``a``."""
+        self._check(p=p)
+        return self._call("dist2plane", x=x, p=p, a=a, signed=signed)
+
+    def ganea_logits(self, x: Tensor, p: Tensor, a: Tensor) -> Tensor:
+        """Logits ``(..., K)`` of hyperplanes through the points ``p`` with the normals ``a``, both ``(K, n)``."""
+        self._check(p=p)
+        return self._call("ganea_logits", x=x, p=p, a=a)
+
+    def hyperplane_logits(self, x: Tensor, v: Tensor, r: Tensor, g: Tensor | None = None) -> Tensor:
+        """Logits ``(..., K)`` of HNN++: normals ``v`` ``(K, n)``, offsets ``r`` and factors ``g`` ``(K,)``."""
+        return self._call("hyperplane_logits", x=x, v=v, r=r, g=g)
+
+    def beta_concat(self, points: list[Tensor]) -> Tensor:
+        """Beta-concatenation of HNN++, projected."""
+        return self.projx(poincare.beta_concat(points, self.c))
+
+    def beta_split(self, x: Tensor, sizes: list[int]) -> list[Tensor]:
+        """Beta-split of HNN++ into points of these dimensions, projected."""
+        self._check(x=x)
+        return [self.projx(part) for part in poincare.beta_split(x, sizes, self.c)]
+
+    def to_lorentz(self, x: Tensor) -> Tensor:
+        """Coordinates ``(..., n + 1)`` on the hyperboloid."""
+        return self._call("to_lorentz", x=x)
+
+    def from_lorentz(self, x: Tensor) -> Tensor:
+        """Points of the ball for points ``(..., n + 1)`` of the hyperboloid, projected."""
+        return self.projx(poincare.from_lorentz(x, self.c))
+
+    def to_klein(self, x: Tensor) -> Tensor:
+        """Coordinates in the Klein ball."""
+        self._check(x=x)
+        return maps.poincare_to_klein(x, self.c)
+
+    def from_klein(self, x: Tensor) -> Tensor:
+        """Points of the Poincare ball for points of the Klein ball, projected."""
+        return self.projx(maps.klein_to_poincare(x, self.c))
+
+    def change_curvature(self, x: Tensor, c_new: Curvature) -> Tensor:
+        """Points of curvature ``c_new`` with the same tangent vector at the origin, projected there."""
+        self._check(x=x)
+        return poincare.project(poincare.change_curvature(x, self.c, c_new), c_new, self.eps)
+
+    def scale_curvature(self, x: Tensor, c_new: Curvature) -> Tensor:
+        """Points of curvature ``c_new`` whose distances are ``sqrt(c / c_new)`` times as large, projected there."""
+        self._check(x=x)
+        return poincare.project(poincare.scale_curvature(x, self.c, c_new), c_new, self.eps)
+
+    def origin(self, n: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+        """The origin ``(n,)``."""
+        return torch.zeros(n, dtype=dtype, device=device)
+
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
-        radius = (self._value() ** 0.5 * widen(x).norm(dim=-1)).max().item() if x.numel() else 0.0
+        radius = (widen(x).norm(dim=-1) * self._value() ** 0.5).max().item() if x.numel() else 0.0
         if not radius < 1 + (tolerance or 0.0):
             raise ValueError(
                 f"{name} is not in the ball of curvature c = {self._value():g}: sqrt(c) |{name}| is {radius:.6g}, "

@@ -12,6 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ParamSpec, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -52,6 +53,8 @@ __all__ = [
     "without_autocast",
 ]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -116,7 +119,7 @@ def backward_of(function: Callable, inputs: Sequence[Tensor | None], needed: Seq
 
 def stable(
     *points: str, fits: tuple[str, ...] = (), space: tuple[str, ...] = (), sets: tuple[str, ...] = ()
-) -> Callable[[Callable], Callable]:
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function of tensors safe to call in half precision and under autocast, and check its arguments.
 
     Half tensors are computed in float32, float32 ones beside float64 in that, and the result is rounded once, to the
@@ -137,7 +140,7 @@ def stable(
         ValueError: their last dimensions differ, or a curvature is a number that is not positive.
     """
 
-    def decorate(function: Callable) -> Callable:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
         name = function.__name__.lstrip("_")
         names = list(inspect.signature(function).parameters)
         places = [(names.index(argument), argument, 1 + (argument in sets)) for argument in points]
@@ -146,7 +149,7 @@ def stable(
         curvatures = [(names.index(argument), argument) for argument in ("c", "c_old", "c_new") if argument in names]
 
         @functools.wraps(function)
-        def wrapper(*args, **kwargs):
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             dtype, size, device, mixed = None, 0, "meta", False
             for place, argument, rank in places:
                 value = args[place] if place < len(args) else kwargs.get(argument)
@@ -291,6 +294,10 @@ def has_float64(x: Tensor) -> bool:
     return x.device.type not in _SINGLE_ONLY
 
 
+@overload
+def widen(x: Tensor) -> Tensor: ...
+@overload
+def widen(x: float | Tensor) -> float | Tensor: ...
 def widen(x: float | Tensor) -> float | Tensor:
     """``x`` in float64, a number unchanged; on devices without float64 ``x`` itself."""
     return x.double() if isinstance(x, Tensor) and has_float64(x) else x

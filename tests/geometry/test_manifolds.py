@@ -114,9 +114,9 @@ def test_numbers_are_looked_at_when_asked(manifold):
     x = manifold.random(5, 3)
     with pytest.raises(ValueError, match="weights must not all be 0"):
         manifold.centroid(x, torch.zeros(5))
-    with pytest.raises(ValueError, match="weights must not be negative"):
+    with pytest.raises(ValueError, match="weights must be numbers of at least 0"):
         manifold.frechet_mean(x, torch.tensor([1.0, -1, 1, 1, 1]))
-    with pytest.raises(ValueError, match="weights must not be negative"):
+    with pytest.raises(ValueError, match="weights must be numbers of at least 0"):
         manifold.weighted_centroids(torch.full((2, 5), math.nan), x)
     with pytest.raises(ValueError, match="std must be positive"):
         manifold.wrapped_normal(x, torch.tensor([1.0, 0.0, 1.0]))
@@ -195,7 +195,7 @@ def test_methods_bind_the_functions():
     assert torch.equal(manifold.geodesic(0.3, x, y), expected)
     assert torch.equal(manifold.geodesic(t=0.3, y=y, x=x), expected)
     assert torch.equal(manifold.mobius_add(x, y), lorentz.boost(x, y, 0.7))
-    with pytest.raises(TypeError, match="at most 2 arguments"):
+    with pytest.raises(TypeError, match="takes 3 positional arguments"):
         manifold.dist(x, y, 0.7)
     ball, z = PoincareBall(0.7), poincare.expmap0(torch.randn(4, 3), 0.7)
     assert torch.equal(ball.conformal_factor(z), poincare.conformal_factor(z, 0.7))

@@ -68,12 +68,21 @@ def test_manifolds_have_the_same_methods():
     assert listed == SPECIAL
 
 
+RENAMED = {"project": "projx", "minkowski_inner": None, "rescale_tangent": None}  # None: no manifold is needed
+OWN = {"origin", "projx", "expmap0", "change_curvature", "scale_curvature", "centroid", "midpoint", "frechet_mean"}
+
+
 @pytest.mark.parametrize(("kind", "module"), [(Lorentz, lorentz), (PoincareBall, poincare)])
-def test_every_function_is_a_method(kind, module):
-    bound = {"project": "projx", "minkowski_inner": None, "rescale_tangent": None}  # no manifold is needed for these
+def test_every_function_is_a_method_of_the_same_arguments(kind, module):
+    """But for the curvature, and that those in ``OWN`` take it in another place, or options of the manifold instead."""
     for name in module.__all__:
-        name = bound.get(name, name)
-        assert name is None or name in methods(kind), name
+        method = getattr(kind, RENAMED.get(name, name) or "c")
+        if name in RENAMED or name in OWN:
+            continue
+        function = inspect.signature(getattr(module, name)).parameters
+        expected = {key: (p.default, p.annotation) for key, p in function.items() if key != "c"}
+        found = {key: (p.default, p.annotation) for key, p in inspect.signature(method).parameters.items()}
+        assert list(found)[1:] == list(expected) and {key: found[key] for key in expected} == expected, name
 
 
 @pytest.mark.parametrize("name", sorted(set.intersection(*(methods(kind) for kind in KINDS))))
@@ -85,17 +94,9 @@ def test_arguments_have_the_same_names(name):
         return [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
 
     lists = {kind.__name__: names(kind) for kind in KINDS}
-    if name in JOINED:  # written once for all their numbers of arguments
-        lists.pop("Product")
     first = lists.pop("Lorentz")
     for other, value in lists.items():
         assert value == first, (name, other)
-
-
-JOINED = {
-    *("expmap", "logmap", "proju", "egrad2rgrad", "projx", "transp", "retr", "mobius_add", "mobius_sub", "boost"),
-    "unboost",
-}
 
 
 class TestAliases:
