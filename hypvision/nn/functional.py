@@ -61,7 +61,7 @@ def axial_map(
     wide = precise(x)
     values = [space_square(wide, dim), wide.narrow(dim, -1, 1), *parameters]
     scale, shift = (value.to(wide.dtype) for value in _radial(factor, values, x.device))
-    first, last = (wide * scale).split([x.shape[dim] - 1, 1], dim)
+    first, last = torch.split(wide * scale, [x.shape[dim] - 1, 1], dim)
     return torch.cat([first, last + shift], dim).to(x.dtype)
 
 

@@ -198,7 +198,7 @@ WAITS = {
     "openmmlab/predicting.py": "of predictions",
     "optim/adam.py: RiemannianAdam._foreign": "a counter that lies on the CPU, unless capturable",
     "optim/adam.py: RiemannianAdam._points": "a counter that lies on the CPU, unless capturable",
-    "optim/base.py: check_number": "on a CPU",
+    "optim/base.py: check_options": "on a CPU",
     "optim/base.py: RiemannianOptimizer._sort": "a counter that lies on the CPU",
     "optim/clip.py: clip_grad_norm_": "in the message of an error",
     "optim/kernels.py: LorentzKernel._factors": "on a CPU",
