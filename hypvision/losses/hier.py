@@ -333,8 +333,8 @@ def lca_triplet_loss(
         gumbel = -torch.empty_like(farthest).exponential_(generator=generator).log()
     logits = torch.exp(-farthest) if score == "exp" else -farthest / temperature
     weights = (logits + gumbel).softmax(-1)
-    to_pair, to_triple = (nodes * weights[:, None]).sum(-1)  # (3, T) each
-    gap = (to_pair - to_triple) * dist.new_tensor([[1.0], [1.0], [-1.0]])
+    means = (nodes * weights[:, None]).sum(-1)  # (2, 3, T), of the pair and of the triple
+    gap = (means[0] - means[1]) * dist.new_tensor([[1.0], [1.0], [-1.0]])
     apart = weights[0].argmax(-1) != weights[1].argmax(-1)
     return ((gap + margin).clamp(min=0).sum(0) * apart).mean()
 

@@ -225,10 +225,11 @@ class _Efficient(nn.Module):
             right = e + u @ (v.t() @ e) / 2
             if 2 * self.fan_in >= self.fan_out:
                 eye = torch.eye(self.fan_out, dtype=x.dtype, device=x.device)
-                rotation: Tensor = torch.linalg.solve(eye - u @ v.t() / 2, right)
-                return rotation
-            eye = torch.eye(2 * self.fan_in, dtype=x.dtype, device=x.device)
-            return right + u @ torch.linalg.solve(eye - v.t() @ u / 2, v.t() @ right) / 2
+                out: Tensor = torch.linalg.solve(eye - u @ v.t() / 2, right)
+            else:
+                eye = torch.eye(2 * self.fan_in, dtype=x.dtype, device=x.device)
+                out = right + u @ torch.linalg.solve(eye - v.t() @ u / 2, v.t() @ right) / 2
+            return out
 
     def finish(self, out: Tensor, norms: Callable[[], Tensor], dim: int) -> Tensor:
         """Norm matching, boost and rescaling of the map's result; ``norms`` computes those of the inputs."""

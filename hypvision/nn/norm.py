@@ -142,7 +142,8 @@ class _Centroid:
         self.mean_time, self.space = time, space / self.root.unsqueeze(-1)
 
     def time(self) -> Tensor:
-        return (torch.linalg.vecdot(self.space, self.space) + 1).sqrt_()
+        square: Tensor = torch.linalg.vecdot(self.space, self.space)
+        return (square + 1).sqrt_()
 
     def gradients(self, grad: Tensor, by_time: Tensor | None) -> tuple[Tensor, Tensor]:
         """Gradients of the mean's space and time from those of the centroid's."""
@@ -341,7 +342,7 @@ def _stretched(grad: Tensor, m: Tensor, tangent: Tensor, longest: float) -> Tens
     """Derivative along the tangent vector of :func:`_from_tangent`, from the gradient of its space part ``m``."""
     length, size = torch.linalg.vector_norm(tangent), torch.linalg.vector_norm(m)
     growth = torch.where(size > 0, length * torch.sqrt(1 + size * size) / size.clamp(min=1e-30), 1.0)
-    return torch.dot(grad, m) * growth * (length <= longest)
+    return torch.where(length <= longest, torch.dot(grad, m) * growth, 0.0)
 
 
 class _LorentzBatchNorm(nn.Module):

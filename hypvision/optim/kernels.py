@@ -33,7 +33,7 @@ Rate = Tensor | float
 
 def _square(v: Tensor) -> Tensor:
     """Squared norms ``(N,)``."""
-    norm = torch.linalg.vector_norm(v, dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(v, dim=-1)
     return norm.mul_(norm)
 
 
@@ -45,7 +45,7 @@ def _product(v: Tensor, w: Tensor, buffer: Tensor | None = None) -> Tensor:
 def shorten_(gradient: Tensor) -> Tensor:
     """Shorten vectors of a gradient whose products would overflow; returns the squared lengths of all."""
     limit = _STEEPEST[gradient.dtype]
-    norm = torch.linalg.vector_norm(gradient, dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(gradient, dim=-1)
     if gradient.device.type != "cpu" or not norm.max() <= limit:  # a GPU must not wait for the answer
         gradient.mul_(limit / torch.linalg.vector_norm(gradient, math.inf, dim=-1, keepdim=True).clamp_(min=limit))
         norm = torch.linalg.vector_norm(gradient, dim=-1)
