@@ -91,9 +91,9 @@ def graph_map(distances: Tensor, edges: Tensor) -> float:
     if not edges.any():
         raise ArgumentError("edges has no true value outside its diagonal.")
     itself = torch.eye(len(distances), dtype=torch.bool, device=distances.device)
-    far = distances.detach().double().masked_fill(itself, torch.inf)
-    reach = _within(far, far)
-    hits = _within(far.masked_fill(~edges, torch.inf), far)
+    apart = distances.detach().double().masked_fill(itself, torch.inf)
+    reach = _within(apart, apart)
+    hits = _within(apart.masked_fill(~edges, torch.inf), apart)
     precision = (hits.double() / reach).masked_fill(~edges, 0)
     degree = edges.sum(1)
     return (precision.sum(1)[degree > 0] / degree[degree > 0]).mean().item()

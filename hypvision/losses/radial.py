@@ -126,9 +126,9 @@ class ChainLoss(nn.Module, ABC):
             general, specific, negative = (embeddings[rows] for rows in triples.T)
             parts = self.order(general, specific, negative, root)
             if reference is not None and self.prior:
-                kept = (embeddings * reference.to(dtype)).sum(-1)
-                weights = torch.ones_like(kept) if counts is None else counts.to(dtype)
-                parts["loss_prior"] = self.prior * (1 - (kept * weights).sum() / weights.sum()) / 2
+                similarity = (embeddings * reference.to(dtype)).sum(-1)
+                weights = torch.ones_like(similarity) if counts is None else counts.to(dtype)
+                parts["loss_prior"] = self.prior * (1 - (similarity * weights).sum() / weights.sum()) / 2
         return parts
 
     def extra_repr(self) -> str:

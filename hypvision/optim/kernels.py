@@ -156,19 +156,19 @@ class LorentzKernel(Kernel):
         """
         cap = math.cosh(_CAP[x.dtype])
         # the sum is at most twice the product; a GPU must not wait for the answer
-        far = x.device.type != "cpu" or not cosh.max().item() * cosh_step.max().item() <= cap / 2
-        if far:
+        capped = x.device.type != "cpu" or not cosh.max().item() * cosh_step.max().item() <= cap / 2
+        if capped:
             factor = cap / torch.addcmul(side, cosh, cosh_step).clamp_(min=cap)
             ahead, aside = ahead * factor, aside * factor
-        return ahead.unsqueeze(1), aside.unsqueeze(1), far
+        return ahead.unsqueeze(1), aside.unsqueeze(1), capped
 
     @staticmethod
-    def _arrive_(x: Tensor, c: Curvature, far: bool) -> None:
+    def _arrive_(x: Tensor, c: Curvature, capped: bool) -> None:
         """The time of points that have moved, and the cap for those whose step has lost all digits on its way."""
         space = x[:, 1:]
         square = _square(space)
         limit = _LIMIT[x.dtype] / c
-        if far:
+        if capped:
             precise = space.double()
             norm = torch.linalg.vector_norm(precise, dim=-1, keepdim=True)
             longest = limit**0.5
@@ -193,8 +193,8 @@ class LorentzKernel(Kernel):
             ahead, across = kappa * xd, kappa * norm * norm
             area = kappa * across * q
             total = _sound(2 * ahead + 1 + area)
-            keep, add = 1 - 2 * (area + ahead) / total, 2 * (ahead + 1) * across / total
-            m.mul_(keep.unsqueeze(1)).addcmul_(space, add.unsqueeze(1))
+            scale_m, add_x = 1 - 2 * (area + ahead) / total, 2 * (ahead + 1) * across / total
+            m.mul_(scale_m.unsqueeze(1)).addcmul_(space, add_x.unsqueeze(1))
             space.mul_(limited[0]).add_(along)
         else:
             if m is not None:
@@ -208,9 +208,9 @@ class LorentzKernel(Kernel):
     def decay_(self, x: Tensor, share: Rate, c: Curvature) -> None:
         """The centroid of ``x``, weighted ``1 - share``, and the origin, weighted ``share``."""
         space = x[:, 1:]
-        keep = 1 - share
+        rest = 1 - share
         cosh = torch.sqrt(1 + _square(space) * c)
-        space.mul_((keep / torch.sqrt(keep * keep + share * share + 2 * share * keep * cosh)).unsqueeze(1))
+        space.mul_((rest / torch.sqrt(rest * rest + share * share + 2 * share * rest * cosh)).unsqueeze(1))
         x[:, 0] = torch.sqrt(_square(space) + 1 / c)
 
     def project_(self, x: Tensor, c: Curvature) -> None:
@@ -248,7 +248,7 @@ class BallKernel(Kernel):
 
         Returns:
             For :math:`y = -x \oplus x'`: its ``share`` of ``d``, and its products with x and itself; the two factors
-            in ``x' = keep x + add d``; and whether these may have lost digits, so that x' needs a projection.
+            in ``x' = scale_x x + add d``; and whether these may have lost digits, so that x' needs a projection.
         """
         limit = (1 - self._eps(x)) ** 2
         if self.manifold.exact:
@@ -257,12 +257,12 @@ class BallKernel(Kernel):
             share = (size / 2).tanh_().div_(size)
             xy, yy = share * xd, share * share * dd
             scale = _sound((2 * xy + q * yy).add_(1))
-            keep, add = (2 * xy + yy).add_(1).div_(scale), gap * share / scale
-            reached = keep * keep * q + 2 * keep * add * xd + add * add * dd
+            scale_x, add = (2 * xy + yy).add_(1).div_(scale), gap * share / scale
+            reached = scale_x * scale_x * q + 2 * scale_x * add * xd + add * add * dd
             factor = (limit / reached.clamp_(min=limit)).sqrt_()
             # a step back over the origin from far away; a GPU must not wait for the answer
             lossy = x.device.type != "cpu" or not scale.min() > 0.1
-            return share, xy, yy, keep * factor, add * factor, lossy
+            return share, xy, yy, scale_x * factor, add * factor, lossy
         # x + u with u = gap d / 2, brought inside: x' = factor (x + u)
         half = gap / 2
         reached = torch.addcmul(q, half, torch.addcmul(2 * xd, half, dd))
@@ -280,8 +280,8 @@ class BallKernel(Kernel):
         norm = torch.linalg.vector_norm(d, dim=-1)
         xd = _product(x, d, along)
         scale, length = _scale(rate, norm, c)
-        share, xy, yy, keep, add, lossy = self._move(x, q * c, gap, length * length, xd * scale * c)
-        keep, add = keep.unsqueeze(1), (add * scale).unsqueeze(1)
+        share, xy, yy, scale_x, add, lossy = self._move(x, q * c, gap, length * length, xd * scale * c)
+        scale_x, add = scale_x.unsqueeze(1), (add * scale).unsqueeze(1)
         if m is not None and along is not None:
             torch.mul(d, add, out=along)
             # Nothing happens outside the plane of x and m: a rotation by the angle of (1 + xy, area).
@@ -290,14 +290,14 @@ class BallKernel(Kernel):
             square = torch.addcmul(share * across * q, ahead, ahead, value=-1)
             total = _sound(torch.addcmul(square, one, one))
             one = 2 * one / total
-            keep_m, add_x = torch.addcmul(1 - 2 * square / total, one, ahead, value=-1), one * across
-            m.mul_(keep_m.unsqueeze(1)).addcmul_(x, add_x.unsqueeze(1))
-            x.mul_(keep).add_(along)
+            scale_m, add_x = torch.addcmul(1 - 2 * square / total, one, ahead, value=-1), one * across
+            m.mul_(scale_m.unsqueeze(1)).addcmul_(x, add_x.unsqueeze(1))
+            x.mul_(scale_x).add_(along)
         else:
             if m is not None:
                 products = q * c, xd * scale * c * share, (length * share).square_()
                 _turn_(m, x, d, c**0.5, share * scale * c**0.5, products, (xy, yy))
-            x.mul_(keep).addcmul_(d, add)
+            x.mul_(scale_x).addcmul_(d, add)
         if lossy:
             self.project_(x, c)
 
