@@ -16,7 +16,7 @@ from torch import Tensor
 
 import hypvision
 from hypvision.clip.adapters.hyperclip import layer as hyperclip
-from hypvision.geometry import Lorentz, PoincareBall, lorentz, numerics, rows
+from hypvision.geometry import Lorentz, lorentz, numerics, rows
 from hypvision.geometry.lorentz import distances, frame, points, tangents
 from hypvision.helm import attention, head
 from hypvision.helm import rows as helm
@@ -98,7 +98,6 @@ WIDE = (64, 300)  # more coordinates than plain operations take
 CASES = {
     norm._BatchNorm: batch_norm,
     metric_learning._Gather: gathered,
-    hier._RiemannianGradient: lambda: of(hier.clip_to_ball, leaf(3, 4), PoincareBall(0.7)),
     hier._TripletLoss: triplets,
     tangents._Logmap: lambda: of(lorentz.logmap, point(3, 4), point(3, 4), curvature()),
     tangents._Proju: lambda: of(lorentz.proju, point(3, 4), leaf(3, 5), curvature()),
