@@ -17,17 +17,6 @@ from torch import Tensor
 from hypvision.errors import HypvisionError
 from hypvision.files import parse_json, read_json, read_lines
 
-__all__ = [
-    "CLASS_LISTS",
-    "TEMPLATES",
-    "check_classes",
-    "load_classes",
-    "official_ids",
-    "prompts",
-    "warn_of_equal_texts",
-    "whole_label",
-]
-
 TEMPLATES = {
     "catseg": ("A photo of a {} in the scene",),
     "photo": ("a photo of a {}",),

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["bytes_of", "fingerprint"]
-
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
 

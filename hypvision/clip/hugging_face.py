@@ -15,8 +15,6 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["clip_variant", "from_hugging_face", "is_hugging_face", "is_open_clip", "to_hugging_face"]
-
 # (Hugging Face's name, open_clip's); {} stands for a rest that is equal in both.
 _PLAIN = (
     ("logit_scale", "logit_scale"),

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Memo"]
-
 
 class Memo:
     """Keeps one value. A copy, pickled or not, begins empty.

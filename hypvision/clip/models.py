@@ -44,22 +44,6 @@ from hypvision.clip.places import (
 )
 from hypvision.errors import HypvisionError, did_you_mean, require
 
-__all__ = [
-    "ARCHITECTURES",
-    "CLIPBundle",
-    "MEAN",
-    "STD",
-    "build_model",
-    "clip_names",
-    "create_clip",
-    "expand_tokens",
-    "image_size",
-    "is_clip",
-    "pretrained_tags",
-    "trim_tokens",
-    "with_tokenizer",
-]
-
 MEAN = (122.7709383, 116.7460125, 104.09373615)
 """Of RGB from 0 to 255, as OpenAI's CLIP was trained."""
 STD = (68.5005327, 66.6321579, 70.3231630)

@@ -24,8 +24,6 @@ from hypvision.clip.models import CLIPBundle, clip_names, create_clip
 from hypvision.clip.towers import embedding_size, encode_text, find_towers
 from hypvision.errors import HypvisionError
 
-__all__ = ["TUNING", "OpenVocabularyCLIP", "set_tuning"]
-
 TUNING = ("adapter", "attention", "text", "image", "full", "frozen")
 """What of CLIP trains: its adapters; queries and values (CAT-Seg); one of its towers; everything; nothing."""
 

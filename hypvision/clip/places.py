@@ -11,16 +11,6 @@ from hypvision.checkpoints.sources import fetch, fetch_from_hub, find, is_addres
 from hypvision.errors import HypvisionError
 from hypvision.files import read_json
 
-__all__ = [
-    "config_folder",
-    "fetch_weights",
-    "is_repository",
-    "parse_name",
-    "repository_config",
-    "repository_weights",
-    "weights_file",
-]
-
 _CONFIG = "open_clip_config.json"
 _WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")  # of a repository, the first that is there
 _FOLDER_WEIGHTS = (

@@ -24,9 +24,6 @@ from hypvision.errors import HypvisionError
 from hypvision.geometry import poincare
 from hypvision.images import open_image
 
-__all__ = ["hyperbolic_radius", "image_radii", "measure_radii", "radius_penalty", "radius_statistics", "scale_sweep",
-           "text_radii"]  # fmt: skip
-
 
 def hyperbolic_radius(z: Tensor, c: float = 0.01, convention: str = "metric2", input: str = "tangent") -> Tensor:
     r"""Distance of points from the origin of the Poincare ball.

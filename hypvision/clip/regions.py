@@ -12,8 +12,6 @@ from torchvision.ops import roi_align
 
 from hypvision.errors import HypvisionError
 
-__all__ = ["TextClassifier", "fuse_scores", "pool_boxes", "pool_masks", "region_logits"]
-
 
 def pool_boxes(features: Tensor, rois: Tensor, scale: float) -> Tensor:
     """Mean embedding of each box, by RoIAlign of one bin.

@@ -20,21 +20,6 @@ from torch.utils.checkpoint import checkpoint
 
 from hypvision.errors import HypvisionError
 
-__all__ = [
-    "PromptTokens",
-    "Tower",
-    "embedding_size",
-    "encode_dense",
-    "encode_image",
-    "encode_packed",
-    "encode_text",
-    "find_towers",
-    "fixed_size",
-    "patch_size",
-    "set_prompts",
-    "vision_tower",
-]
-
 
 @dataclass(frozen=True)
 class Tower:

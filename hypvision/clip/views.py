@@ -16,8 +16,6 @@ from torchvision.transforms import functional as F
 
 from hypvision.checks import one_of
 
-__all__ = ["View", "show_to", "view_of"]
-
 
 @dataclass(frozen=True)
 class View:

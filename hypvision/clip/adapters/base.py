@@ -30,23 +30,6 @@ from hypvision.checkpoints.storage import format_problem, read_metadata, write_t
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError, did_you_mean
 
-__all__ = [
-    "ADAPTERS",
-    "Adapter",
-    "AdapterConfig",
-    "adapter_of",
-    "adapter_state_dict",
-    "inject",
-    "is_injected",
-    "load",
-    "merge",
-    "register",
-    "remove",
-    "save",
-    "summary",
-    "trainable_parameters",
-]
-
 
 @dataclass(frozen=True)
 class AdapterConfig:

@@ -16,8 +16,6 @@ from hypvision.clip.fingerprint import bytes_of, fingerprint
 from hypvision.clip.prompting.hosts import Host, is_learned
 from hypvision.clip.views import show_to
 
-__all__ = ["FeatureCache", "kept_texts"]
-
 
 def _kept(folder: Path | None, key: Callable[[], str], make: Callable[[], Tensor]) -> Tensor:
     """What was made before, of this key, in the folder; where there is no folder it is made anew."""

@@ -16,8 +16,6 @@ from hypvision.clip.towers import embedding_size
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
-__all__ = ["CLIPAdapter", "LinearProbe", "TipAdapter"]
-
 _ROWS = 4096  # validation images of which all affinities with a cache are held at a time
 
 

@@ -38,23 +38,6 @@ from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, en
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.geometry.numerics import exact
 
-__all__ = [
-    "HOSTS",
-    "CoCoOp",
-    "CoOp",
-    "DeepLanguage",
-    "DeepVision",
-    "Host",
-    "HostOutput",
-    "IVLP",
-    "MaPLe",
-    "ZeroShot",
-    "build_host",
-    "encode_sentences",
-    "load_learned",
-    "register_host",
-]
-
 _CHUNK = 256  # texts that are encoded at a time where no gradient is wanted
 
 

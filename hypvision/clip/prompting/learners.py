@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from hypvision.clip.towers import embedding_size, find_towers
 from hypvision.errors import HypvisionError
 
-__all__ = ["CoCoOpLearner", "MaPLeLearner", "PromptLearner", "word_embeddings"]
-
 _STD = 0.02  # of prompts that do not start from words
 
 

@@ -20,18 +20,6 @@ from torch import Tensor
 from hypvision.checkpoints.read import read_file
 from hypvision.errors import HypvisionError
 
-__all__ = [
-    "FEW_SHOT",
-    "as_saved",
-    "cache_files",
-    "from_official",
-    "is_official",
-    "learned_names",
-    "read_cache",
-    "to_official",
-    "variant",
-]
-
 _PREFIX = "host.learner."
 _TEXT, _IMAGE = "text_encoder.transformer.resblocks", "image_encoder.transformer.resblocks"
 

@@ -22,8 +22,6 @@ from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
-__all__ = ["PromptKD"]
-
 
 @register_host("promptkd")
 class PromptKD(Host):

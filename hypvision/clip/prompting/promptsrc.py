@@ -27,8 +27,6 @@ from hypvision.clip.prompting.hosts import IVLP, HostOutput, mean_divergence, re
 from hypvision.clip.prompting.templates import imagenet_templates
 from hypvision.errors import HypvisionError
 
-__all__ = ["GaussianAverage", "PromptSRC", "gaussian_weights"]
-
 
 @register_host("promptsrc")
 class PromptSRC(IVLP):

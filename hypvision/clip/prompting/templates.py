@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hypvision.errors import HypvisionError, require
 
-__all__ = ["SELECTED", "imagenet_templates"]
-
 SELECTED = (
     "itap of a {}.",
     "a bad photo of the {}.",

@@ -29,17 +29,6 @@ from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError, require_finite
 from hypvision.images import SUFFIXES, open_image
 
-__all__ = [
-    "Measured",
-    "embed_images",
-    "find_image_files",
-    "measure_chains",
-    "measure_clip",
-    "measure_hyperlex",
-    "measure_tree",
-    "read_embeddings",
-]
-
 
 @dataclass
 class Measured:

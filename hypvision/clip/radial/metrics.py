@@ -18,9 +18,6 @@ from torch import Tensor
 from hypvision.clip.radial.spaces import Space
 from hypvision.errors import require_finite
 
-__all__ = ["ChainMetrics", "chain_metrics", "kendall_tau", "order_aware_recall", "walk"]
-
-
 _BLOCK = 2**18  # similarities at a time, so that they stay in the cache
 
 

@@ -19,8 +19,6 @@ from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
 
-__all__ = ["FrozenTexts", "frozen_images", "frozen_texts"]
-
 
 class FrozenTexts:
     """Unit embeddings of known texts.

@@ -16,17 +16,6 @@ from hypvision.clip.radial.spaces import Space
 from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.files import read_json, read_lines
 
-__all__ = [
-    "HyperLexPair",
-    "LabelTree",
-    "hyperlex_correlation",
-    "level_accuracy",
-    "read_hyperlex",
-    "read_tree",
-    "recall_at",
-    "tree_recall",
-]
-
 
 class HyperLexPair(NamedTuple):
     """To what degree ``specific`` is a kind of ``general``: ``score``, 0 to 6; ``part`` of speech: N or V."""

@@ -16,8 +16,6 @@ from torch import Tensor
 from hypvision.geometry import lorentz
 from hypvision.losses import cone_half_aperture, radial_angle
 
-__all__ = ["Hyperboloid", "Space", "Sphere"]
-
 
 class Space(Protocol):
     """What the evaluations ask of a space of embeddings."""

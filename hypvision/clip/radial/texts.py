@@ -16,8 +16,6 @@ from tqdm import tqdm
 from hypvision.clip.towers import encode_text, find_towers
 from hypvision.errors import HypvisionError
 
-__all__ = ["distinct", "embed_texts", "token_lengths"]
-
 _TOKENS = 4096  # of a call without gradients
 
 

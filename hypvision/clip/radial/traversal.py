@@ -12,8 +12,6 @@ from torch import Tensor
 from hypvision.clip.radial.metrics import walk
 from hypvision.clip.radial.spaces import Space
 
-__all__ = ["Step", "hierarcaps_traversal", "meru_traversal"]
-
 _OUTSIDE = -1e12  # similarity of a text whose cone does not hold the point
 
 

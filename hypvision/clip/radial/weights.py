@@ -19,8 +19,6 @@ from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.storage import read_header, write_weights
 from hypvision.errors import HypvisionError
 
-__all__ = ["content_hash", "merge_tower", "save_tower", "tower_weights"]
-
 _TRAINING = re.compile(r"clip\.(.+)")
 _ROOT = "radial_root"
 

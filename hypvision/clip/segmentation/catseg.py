@@ -22,8 +22,6 @@ from torch.utils.checkpoint import checkpoint
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
-__all__ = ["ABSENT", "CATSegHead"]
-
 ABSENT = -100.0
 """Logit of a class that the head did not look at, because more than ``pad_len`` were given."""
 

@@ -15,16 +15,6 @@ from torch import Tensor
 
 from hypvision.errors import HypvisionError
 
-__all__ = [
-    "catseg_to_official",
-    "hyperclip_to_official",
-    "is_official_catseg",
-    "is_official_hyperclip",
-    "segmenter_from_official",
-    "segmenter_names",
-    "segmenter_variant",
-]
-
 _PREDICTOR = "sem_seg_head.predictor."
 _ADAPTER = ".hyperclip."  # in our names; in the official ones:
 _OFFICIAL_ADAPTER = re.compile(r"\.hyperbolic_attn\.adapter_attn_([qkv])\.weights$")

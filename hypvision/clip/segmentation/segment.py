@@ -27,8 +27,6 @@ from hypvision.clip.towers import patch_size
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image
 
-__all__ = ["Segmentation", "clip_options", "load_segmenter", "parse_classes", "segment"]
-
 SHIPPED = "zoo:shapes-s8.captions"
 
 _OFFICIAL: dict[str, dict[str, Any]] = {

@@ -18,13 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hypvision.checks import at_least, one_of
-from hypvision.clip.open_vocabulary import TUNING, OpenVocabularyCLIP, set_tuning
+from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.segmentation.catseg import CATSegHead
 from hypvision.clip.segmentation.official import segmenter_names
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
 from hypvision.errors import HypvisionError, require_finite
-
-__all__ = ["TUNING", "OpenVocabSegmenter", "SegmenterBase", "SimilarityHead", "segmentation_loss", "set_tuning"]
 
 
 def segmentation_loss(logits: Tensor, labels: Tensor, ignore: int = 255, mask_ignored: bool = False) -> Tensor:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from hypvision.clip.adapters.base import AdapterConfig
 from hypvision.errors import HypvisionError
 
-__all__ = ["HyperCLIPConfig"]
-
 
 @dataclass(frozen=True)
 class HyperCLIPConfig(AdapterConfig):

@@ -30,8 +30,6 @@ from hypvision.clip.memo import Memo
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import Function, exact, tanhc
 
-__all__ = ["BlockMaps", "CLIP_RADIUS", "block_product", "map_packed", "map_rows", "map_rows_reference"]
-
 _EPS_ARTANH = 1e-5  # official: artanh's argument stays in +-(1 - 1e-5)
 _EPS_BALL = 1e-3  # official: points are projected to the radius (1 - 1e-3) / sqrt(c)
 _MIN_NORM = 1e-5

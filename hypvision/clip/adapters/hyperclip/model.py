@@ -17,8 +17,6 @@ from hypvision.clip.adapters.hyperclip.layer import CLIP_RADIUS, AdaptedWeight, 
 from hypvision.clip.towers import Tower, find_towers
 from hypvision.errors import HypvisionError
 
-__all__ = ["HyperCLIP", "clip_report"]
-
 
 class _Site(NamedTuple):
     """An adapted transformer block."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from hypvision.clip.adapters.base import AdapterConfig
 from hypvision.errors import HypvisionError
 
-__all__ = ["LatHAdapterConfig", "attributes_for"]
-
 DEGREES = ("abs", "relu", "clamp")
 # Classes up to -> attributes. The paper gives ImageNet 20 and SUN397 24, and that the best number grows with the
 # classes; the others are ours.

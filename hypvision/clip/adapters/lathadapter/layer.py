@@ -15,8 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["refine"]
-
 _LEAST = 1e-6  # degree of "clamp"
 
 

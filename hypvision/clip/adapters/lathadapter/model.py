@@ -18,8 +18,6 @@ from hypvision.geometry import PoincareBall
 from hypvision.geometry.numerics import exact
 from hypvision.losses import clip_to_ball, lca_triplet_loss, sample_triplets
 
-__all__ = ["LatHAdapter", "LatHOutput", "LatentHierarchy"]
-
 Pair = tuple[Tensor, Tensor]
 
 
