@@ -54,7 +54,7 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     if mode == "attention":
         for tower in find_towers(model):
             for block in tower.blocks:
-                weight = tower.frozen(block)
+                weight: Any = tower.frozen(block)
                 weight.requires_grad_(True)
                 weight.frozen_keys = weight.register_hook(_without_keys)
 

@@ -148,7 +148,7 @@ WAITS = {
     "clip/open_vocabulary.py: _warn_of_equal": "of classes that are set, outside of training",
     "clip/prompting/features.py": "features that are kept, before the training",
     "clip/prompting/heads.py: TipAdapter.search": "of evaluation",
-    "clip/prompting/hosts.py: CoOp._places": "of the tokenizer's numbers, on the CPU",
+    "clip/prompting/prompted.py: CoOp._places": "of the tokenizer's numbers, on the CPU",
     "clip/radial/measure.py": "of evaluation",
     "clip/radial/metrics.py": "of evaluation",
     "clip/radial/reference.py": "embeddings that are kept, before the training",

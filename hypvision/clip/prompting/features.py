@@ -17,29 +17,16 @@ from hypvision.clip.prompting.hosts import Host, is_learned
 from hypvision.clip.views import show_to
 
 
-def _kept(folder: Path | None, key: Callable[[], str], make: Callable[[], Tensor]) -> Tensor:
-    """What was made before, of this key, in the folder; where there is no folder it is made anew."""
-    return make() if folder is None else kept_tensor(folder / f"{key()}.safetensors", make)
-
-
 @torch.no_grad()
 def kept_texts(folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]) -> Tensor:
-    """``make()``, on the device of the host, or what it gave before for these sentences and this frozen text tower.
-
-    Args:
-        folder: where results are kept; None: nothing is.
-        host: whose CLIP it is.
-        sentences: what the result depends on, beside the weights.
-        make: computes it.
-    """
-
-    def key() -> str:
-        digest = fingerprint(host.clip, lambda n: n.split(".")[0] != "visual" and not is_learned(f"clip.{n}"), "texts")
-        digest.update(bytes_of(host.tokens(sentences)))
-        return digest.hexdigest()
-
-    path = None if folder is None else Path(folder).expanduser()
-    return _kept(path, key, lambda: make().cpu() if path else make()).to(host.scale.device)
+    """``make()``, on the device of the host, or what it gave before for these sentences and this frozen text tower;
+    kept in the folder, if there is one."""
+    if folder is None:
+        return make().to(host.scale.device)
+    digest = fingerprint(host.clip, lambda n: n.split(".")[0] != "visual" and not is_learned(f"clip.{n}"), "texts")
+    digest.update(bytes_of(host.tokens(sentences)))
+    path = Path(folder).expanduser() / f"{digest.hexdigest()}.safetensors"
+    return kept_tensor(path, lambda: make().cpu()).to(host.scale.device)
 
 
 class FeatureCache:
@@ -62,7 +49,10 @@ class FeatureCache:
             views: augmented views of each image, V; 0: its centre crop alone (V = 1).
         """
         show_to(dataset, host.clip)
-        return _kept(self.folder, lambda: self._key(host, dataset, views), lambda: self._compute(host, dataset, views))
+        if self.folder is None:
+            return self._compute(host, dataset, views)
+        path = self.folder / f"{self._key(host, dataset, views)}.safetensors"
+        return kept_tensor(path, lambda: self._compute(host, dataset, views))
 
     @torch.no_grad()
     def _compute(self, host: Host, dataset: Any, views: int) -> Tensor:

@@ -17,11 +17,7 @@ SELECTED = (
 
 
 def imagenet_templates(count: int = 60) -> tuple[str, ...]:
-    """The first of CLIP's 80 templates; PromptSRC takes 60.
-
-    Raises:
-        HypvisionError: there are not so many.
-    """
+    """The first of CLIP's 80 templates; PromptSRC takes 60."""
     known = require("open_clip", "clip").OPENAI_IMAGENET_TEMPLATES
     if not 1 <= count <= len(known):
         raise HypvisionError(f"CLIP has 1 to {len(known)} templates; got {count}.")

@@ -225,18 +225,16 @@ def map_packed(packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ..
 class BlockMaps(nn.Module):
     """The trainable blocks of one attention block, ``q``, ``k`` and ``v`` or some of them; the identity at first.
 
-    Called with the packed projection it gives the adapted one. What it computed without gradients is kept while nothing
-    changes; with gradients it computes once in each forward pass of the attention, between :meth:`begin` and
+    Called with the packed projection it gives the adapted one. Without gradients the result is kept while nothing
+    changes; with gradients it is computed once in each forward pass of the attention, between :meth:`begin` and
     :meth:`end`, which are hooks of the module that holds the projection.
 
     Args:
         dim: length of a row.
         config: what is adapted and how.
         c: curvature of the tower.
-        dense_only: the attention itself runs unadapted; only who asks for the projection from outside gets the adapted.
-
-    Raises:
-        HypvisionError: the side of a block does not divide ``dim``.
+        dense_only: the attention itself uses the frozen projection; the adapted one is for readers outside its forward
+            pass, such as the dense path.
     """
 
     def __init__(self, dim: int, config: HyperCLIPConfig, c: float, dense_only: bool = False):
@@ -249,7 +247,8 @@ class BlockMaps(nn.Module):
         eye = torch.eye(n)
         for letter in config.projections:
             self.register_parameter(letter, nn.Parameter(eye.clone() if config.shared else eye.repeat(dim // n, 1, 1)))
-        self._kept, self._running, self._live = Memo(), False, None
+        self._kept, self._running = Memo(), False
+        self._live: Tensor | None = None
 
     def forward(self, packed: Tensor) -> Tensor:
         """The adapted projection (3d, d) in place of the frozen ``packed``."""
