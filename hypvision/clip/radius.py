@@ -18,7 +18,7 @@ from torch import Tensor
 from hypvision.checks import more_than, one_of
 from hypvision.clip.classes import TEMPLATES, prompts
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.towers import encode_dense, encode_text
+from hypvision.clip.towers import encode_dense, encode_image, encode_text
 from hypvision.clip.views import view_of
 from hypvision.errors import HypvisionError
 from hypvision.geometry import poincare
@@ -36,9 +36,6 @@ def hyperbolic_radius(z: Tensor, c: float = 0.01, convention: str = "metric2", i
 
     Returns:
         (...), float32 at least.
-
-    Raises:
-        HypvisionError: unknown convention or input, c not positive, or points outside of the ball.
     """
     one_of(("metric2", "half"), convention=convention)
     one_of(("tangent", "ball"), input=input)
@@ -71,7 +68,7 @@ def image_radii(clip: CLIPBundle, images: Tensor, patches: bool = False, **how) 
     x = (images.to(device).float() - mean) / std
     if patches:
         return hyperbolic_radius(encode_dense(clip.model, x)[0].permute(0, 2, 3, 1), **how)
-    return hyperbolic_radius(clip.model.encode_image(x), **how)
+    return hyperbolic_radius(encode_image(clip.model, x), **how)
 
 
 def radius_statistics(radii: Tensor) -> dict[str, float]:
@@ -88,9 +85,6 @@ def scale_sweep(clip: CLIPBundle, classes: Sequence[str], factors: Sequence[floa
 
     Fig. 5 varies the radius by means that the paper does not describe. Text embeddings are made unit length before they
     are compared, so scaling *them* would change nothing; scaling S changes what the attention computes.
-
-    Raises:
-        HypvisionError: the text tower carries no adapter.
     """
     blocks = [
         p for name, p in clip.model.named_parameters() if ".hyperclip." in name and not name.startswith("visual.")

@@ -38,7 +38,7 @@ def pool_masks(features: Tensor, masks: Tensor) -> Tensor:
         (B, Q, E), float32; zeros where a mask is empty.
     """
     # Mean weights of patches: a mask smaller than a patch keeps its share of it.
-    weight = F.adaptive_avg_pool2d(masks.float(), features.shape[-2:]).flatten(2)
+    weight = F.adaptive_avg_pool2d(masks.float(), (features.shape[-2], features.shape[-1])).flatten(2)
     total = weight.sum(-1, keepdim=True)
     return torch.bmm(weight, features.float().flatten(2).transpose(1, 2)) / total.clamp(min=1e-6)
 
@@ -85,9 +85,6 @@ def fuse_scores(trained: Tensor, clip: Tensor, seen: Tensor, alpha: float, beta:
         trained, clip: probabilities (..., T).
         seen: bool (T,).
         alpha, beta: weights of CLIP, from 0 to 1.
-
-    Raises:
-        HypvisionError: an exponent out of range.
     """
     if not (0 <= alpha <= 1 and 0 <= beta <= 1):
         raise HypvisionError(f"alpha={alpha} and beta={beta} are weights of CLIP's scores: give numbers from 0 to 1.")

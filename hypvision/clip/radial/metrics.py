@@ -58,9 +58,6 @@ def kendall_tau(radii: Tensor) -> np.ndarray:
     """Kendall's tau ``(n,)`` between the radii ``(n, L)`` of chains and their levels; equal radii count as in order.
 
     NaN for chains of one level.
-
-    Raises:
-        HypvisionError: a radius is not finite.
     """
     require_finite(radii, lambda row: f"The radius of a text of chain {row + 1}")
     if radii.shape[1] < 2:
@@ -90,11 +87,11 @@ def walk(similarity: Tensor, radii: Tensor, steps: int = 50) -> Tensor:
 
 def _shells(radii: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Texts ``(N,)`` in the order of the shells between the radii, and the place of the last one of each shell."""
-    radii = radii.float().cpu().numpy()
-    levels = np.linspace(radii.min(), radii.max(), steps, dtype=np.float64).astype(np.float32)
-    shell = np.searchsorted(levels, radii)  # the first radius that a text is within
+    distances = radii.float().cpu().numpy()
+    levels = np.linspace(distances.min(), distances.max(), steps, dtype=np.float64).astype(np.float32)
+    shell = np.searchsorted(levels, distances)  # the first radius that a text is within
     # Of equals a running maximum keeps the last one, which within a shell is to be the first of the texts.
-    order = np.lexsort((-np.arange(len(radii)), shell))
+    order = np.lexsort((-np.arange(len(distances)), shell))
     ends = np.searchsorted(shell[order], np.arange(steps), side="right") - 1
     return torch.from_numpy(order), torch.from_numpy(ends)
 
@@ -128,14 +125,10 @@ def chain_metrics(
     Args:
         texts: n chains of L texts.
         embeddings: of the texts ``(n, L, d)``.
-        images: for each chain what tells its image.
+        images: the name of each chain's image.
         embedded_images: embeddings of the distinct images, in the order in which they first appear ``(m, d)``.
         space: of the embeddings.
         steps: number of radii.
-
-    Raises:
-        ValueError: shapes that do not go together, or no chains.
-        HypvisionError: an embedding is not finite.
     """
     (n, depth), owners = embeddings.shape[:2], list(dict.fromkeys(images))
     if not n or len(texts) != n or len(images) != n or len(embedded_images) != len(owners):

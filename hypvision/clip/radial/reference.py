@@ -21,24 +21,14 @@ from hypvision.errors import HypvisionError
 
 
 class FrozenTexts:
-    """Unit embeddings of known texts.
-
-    Args:
-        texts: distinct texts.
-        embeddings: ``(N, d)``.
-        path: the file that they are from.
-    """
+    """Unit embeddings ``(N, d)`` of distinct texts, and the file that they are from."""
 
     def __init__(self, texts: Sequence[str], embeddings: Tensor, path: Path | None = None):
         self.number = {text: row for row, text in enumerate(texts)}
         self.embeddings, self.path = embeddings, path
 
     def __getitem__(self, texts: Sequence[str]) -> Tensor:
-        """Unit embeddings ``(len(texts), d)`` in float32.
-
-        Raises:
-            HypvisionError: a text that was not among those given.
-        """
+        """Unit embeddings ``(len(texts), d)`` in float32, of known texts."""
         try:
             rows = [self.number[text] for text in texts]
         except KeyError as error:
@@ -64,9 +54,6 @@ def frozen_texts(
         folder: of the files; default: ``text-features`` in the cache of hypvision. Their names are sums of the
             text tower, of the tokens of a few texts, and of the texts.
         dtype: in which they are kept.
-
-    Raises:
-        HypvisionError: the place is not writable, or see :func:`~hypvision.clip.radial.texts.embed_texts`.
     """
     once = sorted(distinct(texts)[0])
     key = fingerprint(model, lambda name: name.split(".")[0] not in ("visual", "logit_scale", "logit_bias"), dtype)
@@ -82,11 +69,7 @@ def frozen_images(
     folder: str | Path | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> FrozenTexts:
-    """The same of images; their names are their paths, what is kept goes by what is in the files.
-
-    Raises:
-        HypvisionError: see :func:`~hypvision.clip.radial.measure.embed_images`.
-    """
+    """The same of images, whose names are their paths; embeddings are kept by the content of the image files."""
     once = sorted({str(path) for path in paths})
     images = (view_of(clip.model), clip.mean, clip.std)
     key = fingerprint(clip.model, lambda name: name.split(".")[0] == "visual", dtype, *images)

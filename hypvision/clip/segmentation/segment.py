@@ -53,12 +53,9 @@ class Segmentation(NamedTuple):
         return Image.fromarray(self.labels.astype(np.uint8 if len(self.classes) <= 255 else np.uint16))
 
 
-def clip_options(text: str) -> dict[str, str | None]:
-    """``NAME:PRETRAINED`` as arguments of :func:`~hypvision.clip.models.create_clip`.
-
-    Raises:
-        HypvisionError: it does not say which weights, and none ship.
-    """
+def clip_options(text: str) -> dict[str, Any]:
+    """``NAME:PRETRAINED`` as arguments of :func:`~hypvision.clip.models.create_clip`; refuses a name alone where no
+    weights ship."""
     name, weights = parse_name(text)
     pretrained = weights or (SHIPPED if name == "shapes-s8" else None)
     if pretrained is None and not is_repository(name):
@@ -81,9 +78,6 @@ def load_segmenter(
             :mod:`hypvision.engine.config`; not needed for converted official checkpoints.
         clip: without weights: name of a CLIP model, ``NAME`` or ``NAME:PRETRAINED``; default ``ViT-B-16:openai``.
             ``shapes-s8`` ships with the project and knows drawn shapes only.
-
-    Raises:
-        HypvisionError: files that are missing or do not fit; weights that cannot be downloaded.
     """
     if weights is None:
         named = clip_options(clip or "ViT-B-16:openai")
@@ -137,11 +131,8 @@ def segment(
     Args:
         image: a path, a PIL image, or an RGB array uint8 (H, W, 3).
         classes: names, or anything that :func:`~hypvision.clip.classes.load_classes` takes.
-        model: a segmenter; otherwise it is made by :func:`load_segmenter` from the other arguments, and kept.
+        model: a segmenter; default: that of :func:`load_segmenter` for the other arguments, which is kept.
         weights, clip: see :func:`load_segmenter`.
-
-    Raises:
-        HypvisionError: no image, no classes, or no model.
     """
     name = f"The image '{image}'" if isinstance(image, (str, Path)) else "The image"
     image = open_image(image)
