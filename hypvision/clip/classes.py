@@ -157,16 +157,10 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
 
 
 def prompts(name: str, templates: Sequence[str], synonyms: str = "first") -> list[list[str]]:
-    """The sentences of one class.
+    """The sentences of one class: for each synonym one for each template.
 
-    Args:
-        name: may hold synonyms, as in ``"building, edifice"``.
-        templates: with ``{}`` for the name.
-        synonyms: ``"first"`` takes the part before the first comma, as the official code does; ``"mean"`` all of them,
-            whose embeddings are averaged.
-
-    Returns:
-        For each synonym a sentence for each template.
+    Of synonyms in the name, as in ``"building, edifice"``, ``"first"`` takes the part before the first comma, as the
+    official code does, and ``"mean"`` all of them, whose embeddings are averaged.
     """
     words = [part.strip() for part in name.split(", ") if part.strip()]
     return [[template.format(word) for template in templates] for word in (words if synonyms == "mean" else words[:1])]

@@ -40,11 +40,6 @@ def is_hugging_face(weights: Mapping[str, Any]) -> bool:
     return any(name.startswith(("text_model.", "vision_model.")) for name in weights)
 
 
-def is_open_clip(weights: Mapping[str, Any]) -> bool:
-    """Whether names are those of open_clip's ``CLIP``."""
-    return any(name.startswith("transformer.resblocks.") for name in weights)
-
-
 def _renamed(name: str, table: tuple[tuple[str, str], ...]) -> str | None:
     for old, new in table:
         head, found, _ = old.partition("{}")

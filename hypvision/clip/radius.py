@@ -26,16 +26,11 @@ from hypvision.images import open_image
 
 
 def hyperbolic_radius(z: Tensor, c: float = 0.01, convention: str = "metric2", input: str = "tangent") -> Tensor:
-    r"""Distance of points from the origin of the Poincare ball.
+    r"""Distance (...), float32 at least, of points (..., d) from the origin of the Poincare ball of curvature c.
 
     Args:
-        z: (..., d): tangent vectors at the origin, or points.
-        c: curvature.
+        z: the points (``input="ball"``), or tangent vectors at the origin (``"tangent"``).
         convention: ``"metric2"``: :math:`(2/\sqrt c)\,\mathrm{artanh}(\sqrt c |x|)`; ``"half"``: without the factor 2.
-        input: ``"tangent"`` or ``"ball"``.
-
-    Returns:
-        (...), float32 at least.
     """
     one_of(("metric2", "half"), convention=convention)
     one_of(("tangent", "ball"), input=input)
@@ -111,17 +106,8 @@ def radius_penalty(text: Tensor, target: float, weight: float = 1.0, **how) -> T
 def measure_radii(
     clip: CLIPBundle, class_lists: Mapping[str, Sequence[str]], images: Sequence[str | Path] = (), **how
 ) -> dict[str, Tensor]:
-    """Radii of the texts of named class lists and, if there are image files, of these and their patches.
-
-    Args:
-        clip: the model.
-        class_lists: name of a list to its classes.
-        images: files, each resized and cut as the model sees it.
-        how: goes to :func:`hyperbolic_radius`.
-
-    Returns:
-        ``"text NAME"``, ``"images"`` and ``"patches"`` to radii.
-    """
+    """Radii of the texts of named class lists (``"text NAME"``) and, if there are image files, of these (``"images"``)
+    and their ``"patches"``, resized and cut as the model sees them; ``how`` goes to :func:`hyperbolic_radius`."""
     radii = {f"text {name}": text_radii(clip, names, **how) for name, names in class_lists.items()}
     if images:
         view = view_of(clip.model)

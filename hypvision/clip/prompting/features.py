@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from hypvision.checkpoints.storage import kept_tensor
 from hypvision.clip.fingerprint import bytes_of, fingerprint
@@ -30,21 +30,16 @@ def kept_texts(folder: str | Path | None, host: Host, sentences: list[str], make
 
 
 class FeatureCache:
-    """Features of data sets.
-
-    Args:
-        folder: where they are kept, a file a data set, part and number of views; None: nothing is kept.
-        batch: images at a time.
-    """
+    """Features of data sets, kept in the folder, if there is one: a file a data set, part and number of views."""
 
     def __init__(self, folder: str | Path | None = None, batch: int = 64):
         self.folder, self.batch = None if folder is None else Path(folder).expanduser(), batch
 
     def features(self, host: Host, dataset: Any, views: int = 0) -> Tensor:
-        """(V, N, d) on the CPU, not normalised.
+        """Features (V, N, d) by the frozen image tower of a host, on the CPU, not normalised.
 
         Args:
-            host: whose frozen tower it is; the data set shows its images as that tower sees them.
+            host: the data set shows its images as this tower sees them.
             dataset: samples with ``inputs``; it has ``paths``, ``description`` and ``viewed(augment)``.
             views: augmented views of each image, V; 0: its centre crop alone (V = 1).
         """
@@ -59,7 +54,7 @@ class FeatureCache:
         device, every = host.scale.device, []
         seen = dataset.viewed(augment=views > 0)
         for _ in range(max(1, views)):
-            batches = DataLoader(_Inputs(seen), self.batch)
+            batches = DataLoader(seen, self.batch, collate_fn=_stacked_inputs)
             every.append(torch.cat([host.frozen_features(images.to(device)).cpu() for images in batches]))
         return torch.stack(every)
 
@@ -80,14 +75,5 @@ class FeatureCache:
         return digest.hexdigest()
 
 
-class _Inputs(Dataset):
-    """The images of a data set alone."""
-
-    def __init__(self, dataset: Any):
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return self.dataset[index]["inputs"]
+def _stacked_inputs(samples: list[dict[str, Any]]) -> Tensor:
+    return torch.stack([sample["inputs"] for sample in samples])

@@ -137,7 +137,7 @@ class GaussianAverage:
             value.copy_(self.total[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint: the sum so far, and of how many epochs."""
+        """For a checkpoint: the sum so far, and the number of its epochs."""
         return dict(seen=self.seen, total=dict(self.total))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

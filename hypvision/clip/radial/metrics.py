@@ -16,21 +16,15 @@ import torch
 from torch import Tensor
 
 from hypvision.clip.radial.spaces import Space
-from hypvision.errors import require_finite
+from hypvision.errors import ArgumentError, require_finite
 
 _BLOCK = 2**18  # similarities at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
 class ChainMetrics:
-    """Values of every image and chain.
-
-    Attributes:
-        precision, recall, ordered_recall: of each image ``(m,)``; the last is :func:`order_aware_recall`.
-        tau: Kendall's, of each chain ``(n,)``.
-        walks: what :func:`walk` finds for each image, numbers of ``strings`` ``(m, steps)``.
-        strings: the distinct texts.
-    """
+    """Precision, recall, :func:`order_aware_recall` of each image ``(m,)``; Kendall's tau of each chain ``(n,)``; the walk
+    of each image ``(m, steps)``, as numbers of the distinct ``strings``."""
 
     precision: np.ndarray
     recall: np.ndarray
@@ -132,7 +126,7 @@ def chain_metrics(
     """
     (n, depth), owners = embeddings.shape[:2], list(dict.fromkeys(images))
     if not n or len(texts) != n or len(images) != n or len(embedded_images) != len(owners):
-        raise ValueError(
+        raise ArgumentError(
             f"chain_metrics: {len(texts)} chains of {len(images)} images, of them {len(owners)} distinct, need as many "
             f"embeddings of chains and of images, got {tuple(embeddings.shape)} and {tuple(embedded_images.shape)}."
         )
@@ -172,14 +166,11 @@ def chain_metrics(
 
 
 def order_aware_recall(predicted: Sequence[Hashable], chains: Sequence[Sequence[Hashable]]) -> float:
-    """Length of the longest run of predicted texts that rise through the levels, as a share of the levels.
+    """Length of the longest run of predicted texts that rise through the levels of an image's chains, as a share of the
+    levels.
 
     The predicted texts that are in a chain are replaced by their level in the first chain that has them; with several
     chains, equal neighbours are taken as one. A single text that is in a chain is a run of length 1.
-
-    Args:
-        predicted: texts in the order of their prediction.
-        chains: those of the image, each of L texts.
     """
     places = [next((c.index(text) for c in chains if text in c), -1) for text in predicted]
     return int(_longest_rise(np.array([places], dtype=int), np.array([len(chains) > 1]))[0]) / len(chains[0])

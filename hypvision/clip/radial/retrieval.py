@@ -140,13 +140,7 @@ def tree_recall(
 
 
 def recall_at(similarity: Tensor, matches: Tensor, ks: Sequence[int] = (1, 5)) -> dict[int, float]:
-    """Share of queries with a match among the k most similar items; NaN if no query has any.
-
-    Args:
-        similarity: ``(queries, items)``.
-        matches: bool ``(queries, items)``.
-        ks: of R@k.
-    """
+    """Share of queries with a match among the k most similar items, both ``(queries, items)``; NaN if none has any."""
     require_finite(similarity, lambda row: f"A similarity of query {row + 1}")
     found = {}
     for k in ks:
@@ -166,7 +160,6 @@ def level_accuracy(
         texts: n chains of L texts.
         owners: for each chain the number of its image ``(n,)``; an image may have several.
         similarity: images by texts, chain after chain ``(m, n L)``.
-        ks: of R@k.
     """
     n, depth = len(texts), len(texts[0])
     similarity, owner = similarity.unflatten(1, (n, depth)), torch.as_tensor(owners)

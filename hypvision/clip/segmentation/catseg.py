@@ -334,15 +334,12 @@ class CATSegHead(nn.Module):
         self.head = nn.Conv2d(decoder[1], 1, 3, padding=1)
 
     def forward(self, features: Tensor, text: Tensor, maps: tuple[Tensor, ...] = ()) -> Tensor:
-        """Logits of each class.
+        """Logits (B, T, 4 H, 4 W) of each class; :data:`ABSENT` beyond the ``pad_len`` best classes of an image.
 
         Args:
             features: patch embeddings (B, E, H, W), of any length.
             text: class embeddings (T, P, E), of unit length.
             maps: what guides the decoder: (B, ., 2 H, 2 W) and (B, ., 4 H, 4 W).
-
-        Returns:
-            (B, T, 4 H, 4 W); :data:`ABSENT` for classes beyond the ``pad_len`` best of an image.
         """
         if text.dim() != 3 or text.shape[1] != self.prompts:
             raise HypvisionError(

@@ -36,12 +36,9 @@ _OFFICIAL: dict[str, dict[str, Any]] = {
 
 
 class Segmentation(NamedTuple):
-    """What :func:`segment` finds; :func:`hypvision.viz.draw_segmentation` paints it.
+    """The result of :func:`segment`: numbers of classes, int64 (H, W), the names of the classes, and the RGB image.
 
-    Attributes:
-        labels: int64 array (H, W), numbers of classes.
-        classes: their names.
-        image: the image, RGB.
+    :func:`hypvision.viz.draw_segmentation` paints it.
     """
 
     labels: np.ndarray

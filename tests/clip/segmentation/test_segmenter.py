@@ -29,9 +29,8 @@ def test_any_image_any_classes():
     assert scores.shape == (40, 20, 30) and (scores.argmax(0) == label).all() and 0 <= scores.min() <= scores.max() <= 1
 
 
-@pytest.mark.parametrize("kind", ["openai", "siglip", "custom"])
-def test_every_kind_of_clip(kind):
-    make = dict(openai=clip_models.openai_clip, siglip=clip_models.siglip, custom=clip_models.custom_blocks)[kind]
+@pytest.mark.parametrize("make", [clip_models.siglip, clip_models.custom_blocks])
+def test_every_kind_of_clip(make):
     model = build(make=make)
     assert model.predict([random_image()])[0].shape == (50, 70)
     model.train()
@@ -212,7 +211,7 @@ def test_other_tunings(tune):
         assert "visual.conv1.weight" in changed and "token_embedding.weight" in changed
 
 
-@pytest.mark.parametrize("options", [dict(tune="full"), dict(tune="attention"), dict(form="feature"), dict()])
+@pytest.mark.parametrize("options", [dict(tune="full"), dict(form="feature"), dict()])
 def test_whatever_trains_gets_a_gradient(options):
     """Otherwise distributed training stops."""
     tune, form = options.get("tune", "adapter"), options.get("form", "weight")

@@ -53,14 +53,8 @@ def block_product(x: Tensor, s: Tensor) -> Tensor:
 def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
     r"""The closed form of :func:`map_rows_reference`: finite with finite gradients for every finite input.
 
-    Args:
-        x: rows ``(..., d)``.
-        s: blocks ``(K, n, n)`` or one ``(n, n)``.
-        c: curvature ``c > 0``.
-        mobius: False: :math:`\log_0(S \exp_0(w))`, the plain matrix product on the ball (Table 7 as we read it).
-
-    Returns:
-        ``(..., d)``, in the dtype of ``x``; computed in float32 at least.
+    ``mobius=False``: :math:`\log_0(S \exp_0(w))`, the plain matrix product on the ball (Table 7 as we read it). The
+    result has the dtype of ``x`` and is computed in float32 at least.
     """
     dtype = torch.promote_types(torch.promote_types(x.dtype, s.dtype), torch.float32)
     with exact(x.device):
@@ -93,8 +87,7 @@ def _norm(x: Tensor, tiny: float) -> Tensor:
 
 
 def map_rows_reference(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
-    """The official chain exp0, Moebius product, projection, log0, with its constants. Arguments as for
-    :func:`map_rows`.
+    """The official chain exp0, Moebius product, projection, log0, with its constants.
 
     Its gradient for a row of zeros is NaN where the official one is (0/0 behind a ``where``), and in float32 it loses
     accuracy for short rows: 4e-4 at a norm of 1e-3, 3 % below 1e-5 for c = 0.01.
