@@ -23,7 +23,7 @@ _BLOCK = 2**18  # similarities at a time, so that they stay in the cache
 
 @dataclass(frozen=True)
 class ChainMetrics:
-    """Precision, recall, :func:`order_aware_recall` of each image ``(m,)``; Kendall's tau of each chain ``(n,)``; the walk
+    """Precision, recall, :func:`order_aware_recall` of each image ``(m,)``; Kendall's tau of each chain ``(n,)``; walk
     of each image ``(m, steps)``, as numbers of the distinct ``strings``."""
 
     precision: np.ndarray
