@@ -153,7 +153,6 @@ WAITS = {
     "clip/radial/metrics.py": "of evaluation",
     "clip/radial/reference.py": "embeddings that are kept, before the training",
     "clip/radial/retrieval.py": "of evaluation",
-    "clip/radial/texts.py: embed_texts": "of many texts, before the training",
     "clip/radial/traversal.py": "of evaluation",
     "clip/radial/weights.py": "of files",
     "clip/radius.py: radius_statistics": "of what is logged after an evaluation",

@@ -18,7 +18,7 @@ from hypvision.clip.views import show_to
 
 
 @torch.no_grad()
-def kept_texts(folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]) -> Tensor:
+def cached_texts(folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]) -> Tensor:
     """``make()``, on the device of the host, or what it gave before for these sentences and this frozen text tower;
     kept in the folder, if there is one."""
     if folder is None:

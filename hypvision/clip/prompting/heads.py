@@ -16,7 +16,7 @@ from hypvision.clip.towers import embedding_size
 from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
 
-_ROWS = 4096  # validation images of which all affinities with a cache are held at a time
+_ROWS = 4096  # validation images of which all affinities with a cache are in memory at a time
 
 
 @register_host("linear-probe")

@@ -116,7 +116,7 @@ class Host(nn.Module):
     feature_inputs = False
     """Whether features of the frozen image tower, (B, d), may be given in place of images."""
     reads_names = True
-    """Whether classes are told by the texts of their names."""
+    """Whether classes are recognised by the texts of their names."""
 
     def __init__(self, clip: CLIPBundle, text_chunk: int | None = None):
         super().__init__()
@@ -130,7 +130,7 @@ class Host(nn.Module):
         self.template = "a photo of a {}."
         self.mean_templates: tuple[str, ...] = (*SELECTED, self.template)
         self._memo = Memo()
-        self.register_state_dict_post_hook(_keep_learned)
+        self.register_state_dict_post_hook(_drop_frozen)
         self.register_load_state_dict_pre_hook(_add_frozen)
 
     # Classes
@@ -267,7 +267,7 @@ def is_learned(name: str) -> bool:
     )
 
 
-def _keep_learned(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:
+def _drop_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:
     """After ``state_dict()``: drop the frozen models."""
     for name in [name for name in state_dict if name.startswith(prefix)]:
         if not is_learned(name.removeprefix(prefix)):

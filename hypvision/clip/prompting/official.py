@@ -105,7 +105,7 @@ def from_official(method: str) -> Callable[[Mapping[str, Tensor]], dict[str, Ten
         for name, value in weights.items():
             bare = name.removeprefix("prompt_learner.") if method in ("coop", "cocoop") else name
             own = None if _FROZEN.match(name) else _translate(bare, _NAMES[method])
-            if own is None and _is_lost(name, method):
+            if own is None and _is_needed(name, method):
                 raise HypvisionError(
                     f"The checkpoint looks like one of {method}, but has a learned entry '{name}', for which that has "
                     "no place. It is of another method or a variant of it, which cannot be converted."
@@ -125,7 +125,7 @@ def _reshaped(own: str, value: Tensor) -> Tensor:
     return value.T.contiguous() if own == "keys" else value
 
 
-def _is_lost(name: str, method: str) -> bool:
+def _is_needed(name: str, method: str) -> bool:
     """Whether an entry without a name of ours was learned and is used, so that dropping it would change the model."""
     if _FROZEN.match(name) or (method == "promptkd" and not name.startswith("image_encoder.")):
         return False  # PromptKD's class features are the teacher's

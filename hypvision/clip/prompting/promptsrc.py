@@ -23,7 +23,7 @@ from torch import Tensor
 from hypvision.checks import at_least, more_than
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.prompting.features import kept_texts
+from hypvision.clip.prompting.features import cached_texts
 from hypvision.clip.prompting.hosts import HostOutput, mean_divergence, register_host, sentence_features
 from hypvision.clip.prompting.prompted import IVLP
 from hypvision.clip.prompting.templates import imagenet_templates
@@ -69,7 +69,7 @@ class PromptSRC(IVLP):
 
         def make() -> Tensor:
             sentences = [text.format(name) for text in imagenet_templates(self.templates) for name in self.names]
-            return kept_texts(self.cache, self, sentences, mean)
+            return cached_texts(self.cache, self, sentences, mean)
 
         return self._frozen.get([self.clip.get_parameter("logit_scale")], make, self.names)
 

@@ -60,7 +60,7 @@ def frozen_texts(
     key.update(tokenizer(once[:: max(1, len(once) // 16)]).numpy().tobytes())
     key.update("\0".join(once).encode())
     folder = home() / "text-features" if folder is None else Path(folder).expanduser()
-    return _kept(folder, key, once, lambda: embed_texts(model, tokenizer, once, progress=True).cpu().to(dtype))
+    return _cached(folder, key, once, lambda: embed_texts(model, tokenizer, once, progress=True).cpu().to(dtype))
 
 
 def frozen_images(
@@ -76,9 +76,9 @@ def frozen_images(
     for path in once:
         key.update(hashlib.sha256(Path(path).read_bytes()).digest())
     folder = home() / "image-features" if folder is None else Path(folder).expanduser()
-    return _kept(folder, key, once, lambda: embed_images(clip, once).cpu().to(dtype))
+    return _cached(folder, key, once, lambda: embed_images(clip, once).cpu().to(dtype))
 
 
-def _kept(folder: Path, key: Any, names: list[str], compute: Callable[[], Tensor]) -> FrozenTexts:
+def _cached(folder: Path, key: Any, names: list[str], compute: Callable[[], Tensor]) -> FrozenTexts:
     path = folder / f"{key.hexdigest()[:32]}.safetensors"
     return FrozenTexts(names, kept_tensor(path, compute, len(names)), path)

@@ -240,7 +240,7 @@ class BlockMaps(nn.Module):
         eye = torch.eye(n)
         for letter in config.projections:
             self.register_parameter(letter, nn.Parameter(eye.clone() if config.shared else eye.repeat(dim // n, 1, 1)))
-        self._kept, self._running = Memo(), False
+        self._memo, self._running = Memo(), False
         self._live: Tensor | None = None
 
     def forward(self, packed: Tensor) -> Tensor:
@@ -258,7 +258,7 @@ class BlockMaps(nn.Module):
             return packed
         if torch.compiler.is_compiling():  # nothing is kept between calls of a graph
             return self._adapted(packed)
-        return self._kept.get([*parameters, packed], lambda: self._adapted(packed))
+        return self._memo.get([*parameters, packed], lambda: self._adapted(packed))
 
     def _adapted(self, packed: Tensor) -> Tensor:
         config = self.config
@@ -312,11 +312,11 @@ class BlockMaps(nn.Module):
     def train(self, mode: bool = True) -> BlockMaps:
         """As of any module; weights may have been exchanged in between."""
         if mode != self.training:
-            self._kept.clear()
+            self._memo.clear()
         return super().train(mode)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._kept.clear()  # moved or cast
+        self._memo.clear()  # moved or cast
         return super()._apply(*args, **kwargs)
 
     def extra_repr(self) -> str:
