@@ -90,6 +90,16 @@ class CLIPBundle(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """Images (..., 3, H, W), RGB from 0 to 255, as the model takes them, on its device."""
+        mean, std = (torch.tensor(value, device=self.device)[:, None, None] for value in (self.mean, self.std))
+        return (images.to(self.device).float() - mean) / std
+
 
 def create_clip(
     name: str = "ViT-B-16", pretrained: str | Path | None = None, load_weights: bool = True, **options: Any

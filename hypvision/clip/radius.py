@@ -50,17 +50,15 @@ def text_radii(
 ) -> Tensor:
     """Radii (T,) of the un-normalised text embeddings of class names; ``how`` goes to :func:`hyperbolic_radius`."""
     sentences = [text for name in classes for synonym in prompts(name, templates) for text in synonym]
-    device = next(clip.model.parameters()).device
-    text = torch.cat([encode_text(clip.model, chunk.to(device)) for chunk in clip.tokenizer(sentences).split(256)])
+    tokens = clip.tokenizer(sentences).to(clip.device)
+    text = torch.cat([encode_text(clip.model, chunk) for chunk in tokens.split(256)])
     return hyperbolic_radius(text, **how).unflatten(0, (len(classes), -1)).mean(1)
 
 
 @torch.no_grad()
 def image_radii(clip: CLIPBundle, images: Tensor, patches: bool = False, **how) -> Tensor:
     """Radii of images (B, 3, H, W), RGB from 0 to 255: (B,), or those of their patches (B, h, w)."""
-    device = next(clip.model.parameters()).device
-    mean, std = (torch.tensor(value, device=device)[:, None, None] for value in (clip.mean, clip.std))
-    x = (images.to(device).float() - mean) / std
+    x = clip.normalised(images)
     if patches:
         return hyperbolic_radius(encode_dense(clip.model, x)[0].permute(0, 2, 3, 1), **how)
     return hyperbolic_radius(encode_image(clip.model, x), **how)

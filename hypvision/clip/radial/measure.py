@@ -69,14 +69,11 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
 @torch.no_grad()
 def embed_images(clip: CLIPBundle, paths: Sequence[str | Path], batch: int = 64) -> Tensor:
     """Unit embeddings ``(m, d)`` of images, resized and cut as the model sees them (:func:`.views.view_of`)."""
-    device = next(clip.model.parameters()).device
-    mean, std = (torch.tensor(value, device=device)[:, None, None] for value in (clip.mean, clip.std))
     view = view_of(clip.model)
-    parts = []
-    alone = len(paths) <= batch
-    for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=True if alone else None):
-        inputs = torch.stack([view(open_image(path)) for path in paths[start : start + batch]]).to(device)
-        parts.append(F.normalize(encode_image(clip.model, (inputs - mean) / std).float(), dim=-1))
+    parts, hidden = [], True if len(paths) <= batch else None  # a bar for several batches, on a terminal
+    for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=hidden):
+        inputs = torch.stack([view(open_image(path)) for path in paths[start : start + batch]])
+        parts.append(F.normalize(encode_image(clip.model, clip.normalised(inputs)).float(), dim=-1))
     found = torch.cat(parts)
     require_finite(found, lambda row: f"The embedding of the image '{paths[row]}'")
     return found

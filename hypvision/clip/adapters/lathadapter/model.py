@@ -138,19 +138,18 @@ class LatentHierarchy(nn.Module):
             triplets = self._draw(images.detach(), labels, generator), self._draw(attributes.detach(), None, generator)
         of_images, of_attributes = triplets
         noise = (None, None) if gumbel is None else gumbel
-        ancestors = (attributes.detach(), classes.detach()) if config.detach else (attributes, classes)
-        below = self.ball.cdist(images, ancestors[0])
+        parents = (attributes.detach(), classes.detach()) if config.detach else (attributes, classes)
         # Where each image has its own classes, the attributes lie below each of these sets.
-        sets = ancestors[1] if classes.dim() == 3 else ancestors[1][None]
-        above = [self.ball.cdist(attributes, own) for own in sets]
+        sets = parents[1] if classes.dim() == 3 else parents[1][None]
 
-        def loss(dist: Tensor, rows: Tensor, gumbel: Tensor | None) -> Tensor:
+        def loss(points: Tensor, candidates: Tensor, rows: Tensor, gumbel: Tensor | None) -> Tensor:
             options = gumbel, generator, config.lca_score, config.hard
-            return lca_triplet_loss(dist, rows, config.tau, config.sigma, *options)
+            distances = self.ball.cdist(points, candidates)
+            return lca_triplet_loss(distances, rows, config.tau, config.sigma, *options)
 
         return dict(
-            loss_va=loss(below, of_images, noise[0]),
-            loss_at=torch.stack([loss(part, of_attributes, noise[1]) for part in above]).mean(),
+            loss_va=loss(images, parents[0], of_images, noise[0]),
+            loss_at=torch.stack([loss(attributes, own, of_attributes, noise[1]) for own in sets]).mean(),
         )
 
     @torch.no_grad()
