@@ -14,8 +14,6 @@ from hypvision.scaling.experiments import LARGE_FEATURES, WIDTHS
 from hypvision.scaling.fits import JointFit, PowerLaw, power_law, slope
 from hypvision.scaling.measures import random_overlaps
 
-__all__ = ["Claim", "Exponent", "claims_of", "claims_of_language_models", "clean_exponents", "exponents"]
-
 Row = dict[str, Any]
 ABOUT_ONE = (0.75, 1.25)
 """The bounds of an exponent that is about 1."""

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["LEVEL", "Estimate", "difference", "every", "mean", "student"]
-
 LEVEL = 0.95
 """Of the two-sided intervals; a statement that is false at its bound is held in 2.5 % of all cases."""
 

@@ -20,8 +20,6 @@ from hypvision.scaling.fits import JointFit
 from hypvision.scaling.measures import random_overlaps
 from hypvision.scaling.published import HEAD_OVERLAPS, LOSS_FIT, WEAK_EXPONENTS
 
-__all__ = ["draw", "draw_language_models"]
-
 Row = dict[str, Any]
 Weights = Callable[[Row], Tensor | None]
 _SIZE = (4.2, 3.4)
@@ -51,9 +49,6 @@ def draw(
 
     Returns:
         The files.
-
-    Raises:
-        HypvisionError: matplotlib is missing, or a file cannot be written.
     """
     marks = sorted({row["shortened"] for row in rows} - {""})
     panels = [
@@ -467,9 +462,6 @@ def draw_language_models(
         losses: rows with ``family``, ``dataset``, ``m`` and ``loss``.
         fit: of the losses; None if there are none.
         folder, formats: as for :func:`draw`.
-
-    Raises:
-        HypvisionError: as :func:`draw`.
     """
 
     def overlaps(axis) -> None:

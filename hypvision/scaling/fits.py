@@ -13,8 +13,6 @@ from torch import Tensor
 from hypvision.errors import HypvisionError
 from hypvision.scaling.estimates import Estimate
 
-__all__ = ["JointFit", "PowerLaw", "joint_fit", "power_law", "slope"]
-
 
 class PowerLaw(NamedTuple):
     """``y = factor x^-exponent``, with the standard error of the exponent and the squared correlation."""
@@ -42,11 +40,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
 
 
 def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
-    """Ordinary least squares of ``ln y`` on ``ln x``.
-
-    Raises:
-        HypvisionError: fewer than two different ``x``, or numbers that are not positive and finite.
-    """
+    """Ordinary least squares of ``ln y`` on ``ln x``."""
     if len(x) != len(y) or len(set(x)) < 2:
         raise HypvisionError(f"A power law needs two points or more, got {len(x)} x and {len(y)} y.")
     if not all(math.isfinite(value) and value > 0 for value in (*x, *y)):
@@ -93,11 +87,6 @@ def joint_fit(
     Args:
         widths, losses, groups: one of each a point.
         iterations: at most so many steps.
-
-    Raises:
-        HypvisionError: lists of different lengths, numbers that are not positive, no more points than unknowns, widths
-            that determine no exponent, losses without a trend (an F test of the power against the offsets alone, at
-            5 %), or one so near to a logarithm that the exponent runs to 0.
     """
     if not len(widths) == len(losses) == len(groups):
         raise HypvisionError(f"There are {len(widths)} widths, {len(losses)} losses and {len(groups)} groups.")

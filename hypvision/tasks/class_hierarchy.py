@@ -16,8 +16,6 @@ from hypvision.errors import HypvisionError, require, require_finite
 from hypvision.files import replacing, write_json
 from hypvision.geometry import Lorentz, lorentz
 
-__all__ = ["EmbeddedClasses", "class_hierarchy", "embed_classes", "recovered_groups", "recovered_hierarchy"]
-
 
 class EmbeddedClasses(NamedTuple):
     """Embeddings of labelled images, grouped by class.
@@ -98,9 +96,6 @@ def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dic
 
     Returns:
         What ``hierarchy.json`` holds.
-
-    Raises:
-        HypvisionError: one class alone, matplotlib is missing, or the folder cannot be written to.
     """
     require("matplotlib", "viz")
     if len(data.classes) < 2:
@@ -134,9 +129,6 @@ def recovered_hierarchy(points: Tensor, labels: Tensor, ancestors: Sequence[Sequ
         ``distances``: correlation of the distances of the centres (Lorentz centroids) with the true heights; ``tree``:
         of the heights of their average-linkage tree with them. Classes without a sample do not count; with one class,
         or heights that are all the same, both are NaN.
-
-    Raises:
-        HypvisionError: an embedding is not finite; names the row.
     """
     from hypvision.engine.metrics import tell_missing
     from hypvision.tasks.metric_learning_metrics import lca_heights

@@ -40,24 +40,9 @@ from hypvision.tasks.publishing import image_input
 if TYPE_CHECKING:
     from mmengine.config import Config
 
-__all__ = [
-    "CalibrationError",
-    "GroupAccuracy",
-    "ImageClassifier",
-    "ImageInputHook",
-    "PredictionPainterHook",
-    "TopKAccuracy",
-    "create_backbone",
-]
-
 
 def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
-    """:func:`timm.create_model`, with an error that helps when the name is unknown.
-
-    Raises:
-        HypvisionError: timm has no such model or no such weights, close names are listed; an argument that the model
-            does not have, or a value that it refuses.
-    """
+    """:func:`timm.create_model`, with an error that helps when the name is unknown."""
     name = model_name.partition(".")[0]
     if ":" not in model_name and "/" not in model_name and not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models())
@@ -82,11 +67,7 @@ def create_backbone(model_name: str, **kwargs: Any) -> nn.Module:
 
 
 def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
-    """Take what matches a pattern of parameter names, e.g. ``"patch_embed.*"``, out of the training.
-
-    Raises:
-        HypvisionError: a pattern that matches nothing.
-    """
+    """Take what matches a pattern of parameter names, e.g. ``"patch_embed.*"``, out of the training."""
     for pattern in patterns:
         matched = [parameter for name, parameter in network.named_parameters() if fnmatch(name, pattern)]
         if not matched:
@@ -111,10 +92,6 @@ def load_start(network: nn.Module, checkpoint: str) -> None:
     Args:
         network: a timm model; a Hi-Mapper takes weights of its bare backbone, its ``trunk``, too.
         checkpoint: a file or ``"zoo:NAME"``.
-
-    Raises:
-        HypvisionError: weights of the backbone are missing in it or have other shapes; a head for other classes is
-            left out.
     """
     from mmengine.runner import CheckpointLoader
 
@@ -155,10 +132,6 @@ class ImageClassifier(BaseModel):
             :func:`rest_batch_norms`.
         channels_last: lay maps out with the channels last: a training of a convolutional network on a CPU took 0.6 to
             0.7 of the time.
-
-    Raises:
-        HypvisionError: unknown model or weights, a model without classes, a pattern in ``frozen`` that matches nothing,
-            or a checkpoint that does not fit.
     """
 
     def __init__(
@@ -264,11 +237,7 @@ class TopKAccuracy(Metric):
         self.out_file = out_file
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the best classes of each image; ``data_samples`` comes from :class:`ImageClassifier`.
-
-        Raises:
-            HypvisionError: a score is not finite; names the image.
-        """
+        """Keep the best classes of each image; ``data_samples`` comes from :class:`ImageClassifier`."""
         scores = torch.stack([sample["scores"] for sample in data_samples])
         if not self.check(scores, "A score", data_samples):
             return
@@ -318,9 +287,6 @@ class CalibrationError(Metric):
     Args:
         bins: number of bins of equal width.
         collect_device, prefix, collect_dir: see :class:`mmengine.evaluator.BaseMetric`.
-
-    Raises:
-        ValueError: ``bins`` is not positive.
     """
 
     default_prefix = ""
@@ -331,11 +297,7 @@ class CalibrationError(Metric):
         self.bins = bins
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Keep confidence and success; ``data_samples`` comes from :class:`ImageClassifier`.
-
-        Raises:
-            HypvisionError: a score is not finite; names the image.
-        """
+        """Keep confidence and success; ``data_samples`` comes from :class:`ImageClassifier`."""
         scores = torch.stack([sample["scores"] for sample in data_samples])
         if self.check(scores, "A score", data_samples):
             for sample, confidence, best in zip(data_samples, *(part.tolist() for part in scores.max(1))):
@@ -368,9 +330,6 @@ class GroupAccuracy(Metric):
             of it.
         levels: what the levels are called, from general to specific.
         collect_device, prefix, collect_dir: see :class:`mmengine.evaluator.BaseMetric`.
-
-    Raises:
-        HypvisionError: the file is missing; a class without entry, or one of another depth.
     """
 
     default_prefix = ""
@@ -389,11 +348,7 @@ class GroupAccuracy(Metric):
         self.ancestors, self.levels = ancestors, tuple(levels)
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the best class of each image; ``data_samples`` comes from :class:`ImageClassifier`.
-
-        Raises:
-            HypvisionError: a score is not finite; names the image.
-        """
+        """Keep the best class of each image; ``data_samples`` comes from :class:`ImageClassifier`."""
         scores = torch.stack([sample["scores"] for sample in data_samples])
         if self.check(scores, "A score", data_samples):
             self.results += zip((sample["label"] for sample in data_samples), scores.argmax(1).tolist())

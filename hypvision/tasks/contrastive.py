@@ -17,16 +17,14 @@ from mmengine.model import BaseModel
 from mmengine.registry import METRICS, MODELS
 from torch import Tensor, nn
 
+import hypvision.data.shape_captions  # noqa: F401 - registers the data
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.towers import encode_image, encode_text
-from hypvision.data.shape_captions import ShapeCaptions, vocabulary
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.inference.predictors import Predictor, Request, zero_shot
-
-__all__ = ["CLIPContrast", "ShapeCaptions", "ZeroShotAccuracy", "vocabulary"]
 
 
 @MODELS.register_module()
@@ -49,9 +47,6 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         blank_words: begin the table of words with zeros. Those that no caption has stay so, and are left out of a
             published file. For a training from scratch.
         data_preprocessor, init_cfg: of mmengine.
-
-    Raises:
-        HypvisionError: options that do not go together.
     """
 
     def __init__(
@@ -120,11 +115,7 @@ class ZeroShotAccuracy(Metric):
     default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep whether each image was named rightly.
-
-        Raises:
-            HypvisionError: an image is a scene of several objects, or a score is not finite.
-        """
+        """Keep whether each image was named rightly."""
         for sample in data_samples:
             if sample["label"] < 0:
                 raise HypvisionError("ZeroShotAccuracy needs single objects: set scenes=False in its data set.")

@@ -19,8 +19,6 @@ from hypvision.inference.running import results
 from hypvision.inference.sources import Frame, Sources
 from hypvision.zoo.backbones import load_weights
 
-__all__ = ["Embedder", "distances", "embed_images", "embed_sources", "load_embedder", "load_learner"]
-
 
 class Embedder(NamedTuple):
     """A model that embeds images: tensors ``(B, 3, H, W)`` to vectors, the transform before, how vectors compare, and
@@ -41,9 +39,6 @@ def load_learner(config: str | Path, weights: str | Path):
 
     Returns:
         The :class:`~hypvision.tasks.metric_learning.MetricLearner` in evaluation mode, and the config.
-
-    Raises:
-        HypvisionError: no such files, another kind of model, or weights of another architecture.
     """
     require("mmengine", "mm")
     from mmengine.registry import MODELS, DefaultScope
@@ -76,10 +71,6 @@ def load_embedder(
     """A metric learner (``config`` and ``weights``), or a timm ``model``, on a device.
 
     A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means.
-
-    Raises:
-        HypvisionError: neither or both; what :func:`load_learner` and timm say; a model without published weights, or
-            they cannot be fetched.
     """
     if (config is None) == (model is None):
         raise HypvisionError("Give either --config CONFIG --weights FILE, or --model NAME.")
@@ -131,11 +122,7 @@ def _timm_model(name: str, pretrained: bool) -> nn.Module:
 def embed_sources(
     embedder: Embedder, sources: Sources, batch_size: int = 32, device: str = "cpu"
 ) -> tuple[list[Frame], Tensor]:
-    """The frames of images and videos, without the pixels of videos, and their embeddings ``(N, d)``, float32.
-
-    Raises:
-        HypvisionError: an image or a video that cannot be read, or whose embedding is not finite.
-    """
+    """The frames of images and videos, without the pixels of videos, and their embeddings ``(N, d)``, float32."""
 
     def find(images: list[Tensor]) -> list[Embedding]:
         return [Embedding(vector) for vector in embedder.embed(torch.stack(images).to(device)).float().cpu().numpy()]
@@ -150,11 +137,7 @@ def embed_sources(
 
 
 def embed_images(embedder: Embedder, paths: Sequence[Path], batch_size: int = 32, device: str = "cpu") -> Tensor:
-    """Embeddings ``(N, d)`` of image files, float32.
-
-    Raises:
-        HypvisionError: a file that is no image.
-    """
+    """Embeddings ``(N, d)`` of image files, float32."""
     return embed_sources(embedder, Sources(tuple(map(Path, paths))), batch_size, device)[1]
 
 

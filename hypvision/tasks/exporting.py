@@ -12,8 +12,6 @@ from hypvision.errors import HypvisionError
 from hypvision.tasks.publishing import input_size
 from hypvision.zoo.export import ExportReport, export_network, part_of
 
-__all__ = ["export_trained"]
-
 
 def export_trained(
     config: str | Path,
@@ -33,9 +31,6 @@ def export_trained(
         format, path, dynamic_size, part, tell: as for :func:`hypvision.zoo.export.export_model`. The whole of a metric
             learner gives embeddings: points of its manifold, as the backbone and neck compute them.
         size: side of the images; default: that of the config's test data.
-
-    Raises:
-        HypvisionError: another kind of model, and as there.
     """
     config = load_config(config)
     import_extensions(config)

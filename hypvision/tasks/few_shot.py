@@ -45,17 +45,6 @@ from hypvision.inference.predictors import Predictor, Request, classifier
 if TYPE_CHECKING:
     from mmengine.config import Config
 
-__all__ = [
-    "ClassNamesHook",
-    "CoOpCosineLR",
-    "FeatureCacheHook",
-    "FewShotCLIP",
-    "FixedLengthSampler",
-    "GaussianAverageHook",
-    "TipAdapterHook",
-    "accuracy",
-]
-
 
 @MODELS.register_module()
 class FewShotCLIP(BaseModel):
@@ -71,9 +60,6 @@ class FewShotCLIP(BaseModel):
         adapter: ``dict(type="lathadapter", ...)``, see
             :class:`~hypvision.clip.adapters.lathadapter.LatHAdapterConfig`; None for none.
         data_preprocessor, init_cfg: of mmengine.
-
-    Raises:
-        HypvisionError: unknown method or options, or a model that does not fit.
     """
 
     checkpoint_is_partial = True
@@ -421,9 +407,6 @@ def accuracy(
         batch, workers: of the data loader.
         amp: dtype of autocast, on GPUs alone, as in training; None for none.
         features: (N, d) of the images, instead of reading them.
-
-    Raises:
-        HypvisionError: a logit is not finite; names the image.
     """
     device = next(model.parameters()).device
     model.eval()

@@ -25,8 +25,6 @@ from hypvision.tasks.few_shot_benchmark import CellSpec, Settings, cell_config, 
 from hypvision.viz.disk import poincare_disk, to_disk
 from hypvision.viz.sheet import contact_sheet, save_image
 
-__all__ = ["Places", "attribute_sheet", "draw_places", "explain_cell", "load_cell_model", "places"]
-
 
 class Places(NamedTuple):
     """Points of the ball: attributes (N, d), refined classes (C, d) and images (B, d), with labels, the images' numbers
@@ -41,11 +39,7 @@ class Places(NamedTuple):
 
 
 def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, CellSpec, Settings]:
-    """The trained model of a finished cell, and what it was.
-
-    Raises:
-        HypvisionError: the folder holds no finished cell, or its checkpoint is gone.
-    """
+    """The trained model of a finished cell, and what it was."""
     folder = Path(folder)
     try:
         report = read_json(folder / "result.json")
@@ -65,11 +59,7 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
 
 @torch.no_grad()
 def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Places:
-    """Where attributes, classes and images are, at most so many, evenly spaced over the data set (sorted by classes).
-
-    Raises:
-        HypvisionError: the model has no LatHAdapter with a hierarchy.
-    """
+    """Where attributes, classes and at most so many images are, the images evenly spaced over the sorted data set."""
     hierarchy: LatentHierarchy | None = model.hierarchy
     if hierarchy is None or not hierarchy.config.hierarchy:
         raise HypvisionError("This cell has no LatHAdapter with a hierarchy. Give one of a method with +lath.")

@@ -15,17 +15,6 @@ from hypvision.checks import one_of
 from hypvision.clip.prompting import HOSTS
 from hypvision.errors import HypvisionError, did_you_mean
 
-__all__ = [
-    "METHODS",
-    "PROTOCOLS",
-    "Recipe",
-    "check_options",
-    "few_shot_config",
-    "host_options",
-    "recipe",
-    "split_method",
-]
-
 PROTOCOLS = ("base2new", "shots", "cross", "dg")
 # Few-shot averages of PromptSRC: (mean, std) of the weights over 50 epochs.
 _LATE = ("stanford_cars", "oxford_flowers", "fgvc_aircraft", "dtd", "eurosat")
@@ -97,11 +86,7 @@ METHODS = (*sorted(HOSTS), "tip-adapter-f")
 
 
 def split_method(method: str) -> tuple[str, bool]:
-    """The host's name, and whether LatHAdapter is on it.
-
-    Raises:
-        HypvisionError: there is no such method.
-    """
+    """The host's name, and whether LatHAdapter is on it."""
     name, plus, adapter = method.partition("+")
     if name not in METHODS or (plus and adapter != "lath"):
         raise HypvisionError(
@@ -132,9 +117,6 @@ def check_options(
         methods: what runs, maybe with ``+lath``.
         host: options of hosts.
         adapter: options of LatHAdapter.
-
-    Raises:
-        HypvisionError: an option that none of the methods has; says which has which.
     """
     names = dict.fromkeys(split_method(method)[0] for method in methods)
     taken = {name: host_options(name) for name in names}
@@ -206,9 +188,6 @@ def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[R
     """The recipe with other epochs, and images of an epoch such that all epochs together have so many steps.
 
     Of steps alone there are as many epochs as divide them, at most the recipe's.
-
-    Raises:
-        HypvisionError: no epochs, or not the given ones, divide the steps.
     """
     if epochs is not None and recipe.epochs:
         share, average = epochs / recipe.epochs, recipe.average

@@ -13,8 +13,6 @@ from hypvision.errors import HypvisionError
 from hypvision.models.himapper import HiMapper
 from hypvision.tasks.classification import ImageClassifier, create_backbone, freeze_parameters
 
-__all__ = ["HierarchyClassifier", "distillation_loss"]
-
 
 def distillation_loss(logits: Tensor, teacher: Tensor, loss: str = "hard", temperature: float = 1.0) -> Tensor:
     """How far a classifier is from its teacher, as in DeiT (Touvron et al., ICML 2021).
@@ -50,9 +48,6 @@ class HierarchyClassifier(ImageClassifier):
             is no part of checkpoints.
         **kwargs: see :class:`~hypvision.tasks.ImageClassifier`; ``checkpoint`` holds the bare backbone or a whole
             Hi-Mapper.
-
-    Raises:
-        HypvisionError: the backbone is no Hi-Mapper, the teacher has other classes, or an unknown option.
     """
 
     def __init__(

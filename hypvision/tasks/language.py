@@ -32,8 +32,6 @@ from hypvision.helm.head import token_losses
 from hypvision.helm.model import check_tokens, shifted
 from hypvision.optim import param_groups
 
-__all__ = ["BitsPerByte", "ExpertLoadHook", "LanguageModel", "LanguageParamGroups", "released_decay"]
-
 DATASETS.register_module(module=PackedText, force=True)
 
 
@@ -60,9 +58,6 @@ class LanguageModel(BaseModel):
         checkpointing: compute blocks again in the backward.
         data_preprocessor, init_cfg: of mmengine.
         **options: changes of the preset.
-
-    Raises:
-        HypvisionError: an unknown preset or option.
     """
 
     def __init__(
@@ -221,11 +216,7 @@ class BitsPerByte(Metric):
     default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep sum and count of each row.
-
-        Raises:
-            HypvisionError: a loss is not finite; names the row.
-        """
+        """Keep sum and count of each row."""
         if self.check([sample["loss"] for sample in data_samples], "The loss", data_samples):
             self.results += [(sample["loss"], sample["count"]) for sample in data_samples]
 

@@ -13,8 +13,6 @@ from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, require
 from hypvision.files import check_new_folder, replacing_folder
 
-__all__ = ["PROMPT_STYLES", "TASKS", "evaluate", "generate", "load_folder", "save_folder"]
-
 # The tasks of the paper's tables, each with its number of examples in the prompt.
 TASKS = {"commonsense_qa": 0, "openbookqa": 0, "hellaswag": 0, "mmlu": 5, "arc_challenge": 5}
 PROMPT_STYLES = ("harness", "official")
@@ -28,10 +26,6 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
         weights: its checkpoint.
         folder: a new one.
         options: changes of the config.
-
-    Raises:
-        HypvisionError: no such files, another kind of model, weights of another architecture, or a folder that cannot
-            be written.
     """
     require("mmengine", "mm")
     transformers = require("transformers", "lm")
@@ -72,11 +66,7 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
 
 
 def load_folder(folder: str | Path, device: str = "cpu"):
-    """Model and tokenizer of a folder.
-
-    Raises:
-        HypvisionError: no such folder, or one that holds no HELM model with its tokenizer.
-    """
+    """Model and tokenizer of a folder."""
     transformers = require("transformers", "lm")
     from safetensors import SafetensorError
 
@@ -122,9 +112,6 @@ def generate(
         top_p: share of the probability that sampling is from.
         beams: of a beam search, which does not sample.
         seed: of the random numbers.
-
-    Raises:
-        HypvisionError: what :func:`load_folder` says; a prompt that is too long.
     """
     model, tokenizer = load_folder(folder, device)
     begin = model.config.bos_token_id
@@ -192,10 +179,6 @@ def evaluate(
 
     Returns:
         The harness's results by task.
-
-    Raises:
-        HypvisionError: the harness is not installed, there is no such task, its items cannot be read, or what
-            :func:`load_folder` says.
     """
     one_of(PROMPT_STYLES, prompt_style=prompt_style)
     model, tokenizer = load_folder(folder, device)

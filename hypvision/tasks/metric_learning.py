@@ -19,6 +19,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+import hypvision.tasks.metric_learning_metrics  # noqa: F401 - registers the metric
 from hypvision.checks import one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTORS
@@ -31,16 +32,6 @@ from hypvision.inference.results import Embedding
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
 from hypvision.nn import LorentzLinear
 from hypvision.tasks.classification import create_backbone, freeze_parameters, load_start, rest_batch_norms
-from hypvision.tasks.metric_learning_metrics import RetrievalMetric
-
-__all__ = [
-    "BackboneWarmUpHook",
-    "EmbeddingNeck",
-    "MetricLearner",
-    "MetricLearningParamGroups",
-    "RetrievalMetric",
-    "gather_embeddings",
-]
 
 GEOMETRIES = {"poincare": PoincareBall, "lorentz": Lorentz, "euclidean": Euclidean}
 
@@ -95,9 +86,6 @@ class EmbeddingNeck(nn.Module):
 
     Shapes:
         ``(B, in_features)`` to ``(B, dim)``, or ``(B, dim + 1)`` for ``"lorentz"``; float32 at least.
-
-    Raises:
-        HypvisionError: unknown geometry, a curvature that is not positive.
     """
 
     def __init__(
@@ -166,10 +154,6 @@ class MetricLearner(BaseModel):
         frozen: patterns of names in the backbone whose parameters are not trained, e.g. ``("patch_embed.*",)``.
         checkpoint, channels_last: see :class:`~hypvision.tasks.ImageClassifier`.
         data_preprocessor: mmengine's; the default moves a batch to the device.
-
-    Raises:
-        HypvisionError: unknown model, loss or geometry; weights that cannot be fetched; a pattern that matches nothing;
-            labels beyond ``num_classes``.
     """
 
     def __init__(
@@ -322,9 +306,6 @@ class MetricLearningParamGroups(ParamGroups):
 
     Options: ``neck_lr_scale`` (1), ``hier_lr_scale`` (50), ``class_lr_scale`` (1e4), multiples of the optimiser's
     ``lr``; ``curvature_lr`` (1e-3).
-
-    Raises:
-        HypvisionError: an unknown key; proxies on a manifold with an optimiser that would leave it.
     """
 
     defaults = dict(neck_lr_scale=1.0, hier_lr_scale=50.0, class_lr_scale=1e4, curvature_lr=1e-3)

@@ -28,21 +28,11 @@ from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.storage import write_weights
 from hypvision.clip.models import ARCHITECTURES, MEAN, STD, expand_tokens, trim_tokens
+from hypvision.data.shape_captions import vocabulary
 from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
 from hypvision.files import write_text
 from hypvision.zoo.cards import readme
-
-__all__ = [
-    "MAIN_METRICS",
-    "PACKAGED_LIMIT",
-    "describe_config",
-    "image_input",
-    "input_size",
-    "publish",
-    "read_about",
-    "stripped",
-]
 
 PACKAGED_LIMIT = 25 * 2**20  # bytes of all files in the repository
 MAIN_METRICS = {"classification": "top1", "segmentation": "mIoU", "detection": "coco/bbox_mAP_50", "zero-shot": "top1"}
@@ -54,11 +44,7 @@ _TRAINING_ONLY = {
 
 
 def stripped(checkpoint: Mapping[str, Any], task: str) -> dict[str, Tensor]:
-    """The weights of a checkpoint alone: no optimiser, no history; for a classifier under timm's names.
-
-    Raises:
-        HypvisionError: a classifier's checkpoint has weights outside its backbone.
-    """
+    """The weights of a checkpoint alone: no optimiser, no history; for a classifier under timm's names."""
     weights = checkpoint.get("state_dict", checkpoint)
     weights = {name.removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
     if task == "zero-shot":
@@ -123,11 +109,7 @@ def image_input(config: Any) -> dict[str, Any]:
 
 
 def input_size(config: Any, side: int | None = None) -> tuple[int, int, int]:
-    """Channels, height and width of the images that the model of a config is tested on; square ones if a side is given.
-
-    Raises:
-        HypvisionError: neither the preprocessor nor the test pipeline says it.
-    """
+    """Channels, height and width of the images that the model of a config is tested on; square with a given side."""
     dataset = (config.get("test_dataloader") or {}).get("dataset") or {}
     if config.get("default_scope") not in ("mmseg", "mmdet"):
         size = side or (dataset.get("transform") or {}).get("input_size", 224)
@@ -151,8 +133,6 @@ def _describe_clip(config: Any) -> dict[str, Any]:
 
 def _used_words(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Of CLIP's table of words only the rows that the captions of the training can have changed."""
-    from hypvision.tasks.contrastive import vocabulary  # registers what only CLIP trainings need
-
     # A training that went on from weights of the zoo began with zeros for all words that those had not seen.
     seen = weights["token_embedding.weight"].abs().sum(1).nonzero().flatten()
     return trim_tokens(weights, seen if len(seen) < len(weights["token_embedding.weight"]) else vocabulary())
@@ -222,10 +202,6 @@ def publish(
         tolerance: how far a metric of the file may be from that of the checkpoint, in the metric's unit.
         metrics: which to record, the main one first; default that of the task.
         options: ``KEY=VALUE`` changes of the config for the measurement on this machine, e.g. ``data_root=DIR``.
-
-    Raises:
-        HypvisionError: a text is missing, the checkpoint does not fit the config, the metric is not repeated, or the
-            files of the zoo would exceed :data:`PACKAGED_LIMIT`.
     """
     config, folder = str(config), Path(folder)
     loaded = read(checkpoint)
@@ -350,11 +326,7 @@ def _load_elsewhere(name: str, environment: Mapping[str, str], stage: Path) -> N
 
 
 def read_about(path: str | Path) -> dict[str, Any]:
-    """The texts for a record from a YAML file.
-
-    Raises:
-        HypvisionError: it cannot be read.
-    """
+    """The texts for a record from a YAML file."""
     try:
         about = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # ValueError: no YAML, no UTF-8, a day that no calendar has

@@ -22,6 +22,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import hypvision.data.text_chains  # noqa: F401 - registers the data
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.open_vocabulary import set_tuning
 from hypvision.clip.radial.metrics import kendall_tau
@@ -29,13 +30,10 @@ from hypvision.clip.radial.reference import FrozenTexts, frozen_images, frozen_t
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.towers import encode_image, encode_packed, find_towers
 from hypvision.clip.views import show_to
-from hypvision.data.text_chains import TextChains
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
 from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples
-
-__all__ = ["ChainOrder", "FrozenTextsHook", "RadialTuning", "TextChains"]
 
 _LOSSES = dict(RadialLoss=RadialLoss, EntailmentConeLoss=EntailmentConeLoss, MERUEntailmentLoss=MERUEntailmentLoss)
 _TUNED = dict(text="text", image="image", both="full")  # as set_tuning has it
@@ -61,9 +59,6 @@ class RadialTuning(BaseModel):
         pairs: of levels, of :func:`hypvision.losses.chain_triples`: ``"next"``, ``"all"``, or pairs such as
             ``[(0, 1), (0, 3)]``.
         data_preprocessor, init_cfg: of mmengine.
-
-    Raises:
-        HypvisionError: an unknown root or loss, or a model without a text tower.
     """
 
     def __init__(
@@ -211,11 +206,7 @@ class ChainOrder(Metric):
     default_prefix = ""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        """Keep the radii of each chain.
-
-        Raises:
-            HypvisionError: a radius is not finite; names the chain.
-        """
+        """Keep the radii of each chain."""
         radii = [sample["radii"] for sample in data_samples]
         if self.check(torch.stack(radii), "A radius", data_samples):
             self.results += radii
