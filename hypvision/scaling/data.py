@@ -120,8 +120,8 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
         """The same on another device, its values in another type."""
-        moved = Batch(*(part.to(device, non_blocking=True) for part in self[:-1]), self.empty)
-        return moved._replace(values=moved.values.to(dtype))
+        tensors = {name: getattr(self, name).to(device, non_blocking=True) for name in self._fields[:-1]}
+        return self._replace(**tensors | {"values": tensors["values"].to(dtype)})
 
     def dense(self) -> Tensor:
         """The matrix ``x``, ``(B, n)``, with the empty samples last."""

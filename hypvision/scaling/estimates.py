@@ -75,8 +75,9 @@ def mean(values: Sequence[float | Estimate]) -> Estimate:
     numbers = [value.value if isinstance(value, Estimate) else value for value in values]
     count, center = len(numbers), statistics.fmean(numbers)
     errors = [Estimate(center, statistics.stdev(numbers) / math.sqrt(count), count - 1)] if count > 1 else []
-    if all(isinstance(value, Estimate) for value in values):
-        error, freedom = _root_of_squares(values)
+    estimates = [value for value in values if isinstance(value, Estimate)]
+    if len(estimates) == count:
+        error, freedom = _root_of_squares(estimates)
         errors.append(Estimate(center, error / count, freedom))
     return max(errors, key=Estimate.margin, default=Estimate(center, math.inf))
 

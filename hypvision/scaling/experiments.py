@@ -172,7 +172,7 @@ def narrowed(
     # What the figure's own marks say of these is out of date.
     old = {*changed, "m"} if other else changed
     marks = [mark for mark in settings.shortened.split(", ") if mark and mark.split()[0] not in old]
-    more = []
+    more: list[str] = []
     for name, value in changed.items():
         its = getattr(paper, name)
         if value != its:

@@ -156,7 +156,7 @@ def frequency_exponent(counts: Tensor, ranks: int = 1000) -> float:
     return -(x @ y / (x @ x)).item()
 
 
-def read_losses(path: str | Path) -> list[Mapping[str, str]]:
+def read_losses(path: str | Path) -> list[dict[str, str]]:
     """The rows of a csv of losses, with the columns ``family``, ``dataset``, ``m`` and ``loss``.
 
     ``model`` may stand for ``family`` and ``m``, if it is one of :func:`paper_models`.

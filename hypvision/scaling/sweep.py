@@ -297,10 +297,9 @@ def train(
         for point in group:
             if point in states:
                 by_step.setdefault((states[point] or {"step": 0})["step"], []).append(point)
-        for step, members in by_step.items():
+        for members in by_step.values():
             trained.append(_Bank(members, settings, device, dtype))
-            if step:
-                trained[-1].load([states[point] for point in members])
+            trained[-1].load([state for point in members if (state := states[point])])
     del states
     p = left[0].frequencies(settings.n)
     first = min(bank.optimizer.steps for bank in trained)

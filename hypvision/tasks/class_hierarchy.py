@@ -60,7 +60,9 @@ def embed_classes(
 
     import hypvision.data.retrieval  # noqa: F401 - registers the data sets
 
-    points, labels, classes, ancestors, examples = [], [], [], [], []
+    found = EmbeddedClasses(torch.empty(0), torch.empty(0), [], [], [])
+    points: list[Tensor] = []
+    labels: list[int] = []
     for name in ("train", "test") if split == "both" else (split,):
         settings = config[f"{name}_dataloader"].dataset.to_dict()
         settings["transform"] = config.test_dataloader.dataset.transform.to_dict()
@@ -76,11 +78,11 @@ def embed_classes(
             for start in range(0, len(chosen), batch_size):
                 images = torch.stack([data[i]["inputs"] for i in chosen[start : start + batch_size]])
                 points.append(learner.comparable(learner.embed(images.to(device))).cpu())
-            labels += [len(classes)] * len(chosen)
-            classes.append(data.metainfo["classes"][label])
-            ancestors.append(above[label] if above else ())
-            examples.append(data.read(chosen[0]))
-    return EmbeddedClasses(torch.cat(points), torch.tensor(labels), classes, ancestors, examples)
+            labels += [len(found.classes)] * len(chosen)
+            found.classes.append(data.metainfo["classes"][label])
+            found.ancestors.append(above[label] if above else ())
+            found.examples.append(data.read(chosen[0]))
+    return found._replace(points=torch.cat(points), labels=torch.tensor(labels))
 
 
 def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dict[str, Any]:
@@ -161,10 +163,17 @@ def recovered_groups(points: Tensor, labels: Tensor, ancestors: Sequence[Sequenc
 
 
 def _centre_distances(points: Tensor, labels: Tensor) -> np.ndarray:
+    return _distances(_centres(points, labels))
+
+
+def _centres(points: Tensor, labels: Tensor) -> Tensor:
     points = points.double()
-    centres = [lorentz.centroid(points[labels == label], None, 1.0) for label in labels.unique()]
-    centres = torch.stack(centres)
-    found = lorentz.cdist(centres, centres, 1.0).numpy()
+    return torch.stack([lorentz.centroid(points[labels == label], None, 1.0) for label in labels.unique()])
+
+
+def _distances(points: Tensor) -> np.ndarray:
+    """Between all points, exactly symmetric."""
+    found: np.ndarray = lorentz.cdist(points, points, 1.0).numpy()
     return (found + found.T) / 2
 
 
@@ -180,24 +189,19 @@ def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]
             proxies = learner.comparable(learner.hier_loss.points())
     _save(draw_embedding(points, labels.tolist(), Lorentz(1.0), classes, proxies), out / "disk.png")
     colours = ["#{:02x}{:02x}{:02x}".format(*c) for c in palette(len(classes) + 2)[1:]]
-    title = ""
-    if "cophenetic" in report:
-        title = f"cophenetic correlation {report['cophenetic']['tree']:.2f}"
+    title = f"cophenetic correlation {report['cophenetic']['tree']:.2f}" if "cophenetic" in report else ""
     tree = average_linkage(_centre_distances(points, labels))
     _save(draw_tree(tree, classes, colours, data.examples, title), out / "tree.png")
     if proxies is None:
         return
     nodes = proxies.double()
-    centres = torch.stack([lorentz.centroid(points[labels == i].double(), None, 1.0) for i in range(len(classes))])
     # The proxies that are ancestors of something: those nearest to a sample, at most 40 of them.
-    near = lorentz.cdist(points.double(), nodes, 1.0).argmin(1)
-    used = torch.bincount(near, minlength=len(nodes)).argsort(descending=True)
-    used = used[: min(40, int((torch.bincount(near, minlength=len(nodes)) > 0).sum()))]
-    both = torch.cat([centres, nodes[used]])
-    between = lorentz.cdist(both, both, 1.0).numpy()
+    counts = torch.bincount(lorentz.cdist(points.double(), nodes, 1.0).argmin(1), minlength=len(nodes))
+    used = counts.argsort(descending=True)[: min(40, int((counts > 0).sum()))]
+    between = _distances(torch.cat([_centres(points, labels), nodes[used]]))
     names = [*classes, *(f"proxy {i}" for i in used.tolist())]
     shades = [*colours[: len(classes)], *["#999999"] * len(used)]
-    _save(draw_tree(average_linkage((between + between.T) / 2), names, shades), out / "proxies.png")
+    _save(draw_tree(average_linkage(between), names, shades), out / "proxies.png")
 
 
 def _save(figure, path: Path) -> None:

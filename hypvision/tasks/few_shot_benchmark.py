@@ -210,7 +210,9 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         model, steps = runner.model, runner.iter if learns else 0
         model = getattr(model, "module", model)
         if settings.best_val:
-            model.load_state_dict(load(measured_checkpoint(folder, True))["state_dict"])
+            best = measured_checkpoint(folder, True)
+            assert best is not None, "a training leaves a checkpoint"
+            model.load_state_dict(load(best)["state_dict"])
     else:
         model, steps = MODELS.build(config.model).to(get_device()), 0
     trained = time.perf_counter() - begin
@@ -313,7 +315,6 @@ def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any]:
 
 def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapping[str, float]) -> dict[str, float]:
     """Accuracies that are not known."""
-    shared = dict(size=settings.size, skip_broken=settings.skip_broken, seed=spec.seed)
     cache = FeatureCache(settings.cache)
     tests: Mapping[str, tuple[str, str]] = {"all": (spec.dataset, "all")}
     if spec.protocol == "base2new":
@@ -324,7 +325,9 @@ def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapp
     for key, (name, subset) in tests.items():
         if key in known:
             continue
-        data = FewShotDataset(settings.root, name, "test", subset=subset, **shared)
+        data = FewShotDataset(
+            settings.root, name, "test", None, spec.seed, subset, settings.size, skip_broken=settings.skip_broken
+        )
         features = None
         if settings.cache is not None and model.host.feature_inputs:
             features = cache.features(model.host, data)[0]

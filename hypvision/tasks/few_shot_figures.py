@@ -66,7 +66,8 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
     device = next(model.parameters()).device
     model.set_data(dataset.metainfo)
     show_to(dataset, model.host.clip)
-    images, labels, text = [], [], None
+    images, labels = [], []
+    text = torch.empty(0)
     numbers = torch.linspace(0, len(dataset) - 1, min(most, len(dataset))).round().long()
     for sample in DataLoader(Subset(dataset, numbers.tolist()), 50):
         out = model.host(sample["inputs"].to(device))
@@ -113,7 +114,7 @@ def draw_places(placed: Places, hierarchy: LatentHierarchy, path: str | Path, ti
         xy[-len(placed.classes) :],
     )
     figure, disk = poincare_disk(8.0)
-    disk.points(images, colours=placed.labels.numpy(), s=8, alpha=0.5, zorder=1)
+    disk.points(images, colours=placed.labels.tolist(), s=8, alpha=0.5, zorder=1)
     nearest = hierarchy.ball.cdist(placed.attributes, placed.classes).argmin(1).numpy()
     disk.geodesics(attributes, classes[nearest], color="0.6", linewidth=0.7)
     labels = list(placed.names) if len(placed.names) <= 60 else None
@@ -141,9 +142,10 @@ def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = 
     data = FewShotDataset(
         settings.root, spec.dataset, "test", None, spec.seed, subset, settings.size, skip_broken=settings.skip_broken
     )
-    placed, out = places(model, data), Path(out or folder)
+    placed, out, hierarchy = places(model, data), Path(out or folder), model.hierarchy
+    assert hierarchy is not None, "places() has refused it"
     drawn = [out / "attributes.png", out / "disk.png"]
     paths = [data.paths[number] for number in placed.numbers.tolist()]
-    save_image(attribute_sheet(placed, model.hierarchy, paths), drawn[0])
-    draw_places(placed, model.hierarchy, drawn[1], f"{spec.method} on {spec.dataset}, {spec.shots} shots")
+    save_image(attribute_sheet(placed, hierarchy, paths), drawn[0])
+    draw_places(placed, hierarchy, drawn[1], f"{spec.method} on {spec.dataset}, {spec.shots} shots")
     return drawn

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from mmengine.dist import all_reduce
@@ -18,6 +18,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import placed
+from hypvision.checks import one_of
 from hypvision.data.language import PackedText
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import unwrapped
@@ -94,6 +95,7 @@ class LanguageModel(BaseModel):
             ``"tensor"``: logits; ``"loss"``: the cross entropy, and with experts the loss on uneven loads;
             ``"predict"``: for each row the sum of its losses in nats and their count.
         """
+        one_of(("tensor", "loss", "predict"), mode=mode)
         if mode == "tensor":
             return self.decoder(input_ids, sequence_id=sequence_id).logits
         if mode == "predict":
@@ -105,8 +107,6 @@ class LanguageModel(BaseModel):
                 mean = token_losses(self.decoder.head, row[None], wanted[None]).item() if count else 0.0
                 found.append(dict(loss=mean * count, count=count))
             return found
-        if mode != "loss":
-            raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', got '{mode}'.")
         found = self.decoder(input_ids, labels=input_ids, sequence_id=sequence_id)
         losses = dict(loss_tokens=found.cross_entropy)
         if found.routing:
@@ -131,9 +131,10 @@ class ExpertLoadHook(Hook):
         self._loads: Tensor | None = None
 
     def before_train(self, runner: Runner) -> None:
-        runner.optim_wrapper.optimizer.register_step_pre_hook(lambda *_: self._before_step(unwrapped(runner)))
+        model = cast(LanguageModel, unwrapped(runner))
+        runner.optim_wrapper.optimizer.register_step_pre_hook(lambda *_: self._before_step(model))
 
-    def _before_step(self, model: nn.Module) -> None:
+    def _before_step(self, model: LanguageModel) -> None:
         if not model.accumulated:
             return
         self._loads, model.accumulated = torch.stack(model.accumulated).float(), []
@@ -196,13 +197,14 @@ class LanguageParamGroups(ParamGroups):
             return param_groups(model, rate, decay, **options)
         found = {group["name"]: group for group in param_groups(model, rate, decay, **options)}
         points = {id(p) for p in found.get("points", {"params": []})["params"]}
-        groups = [
+        mixed = cast(LanguageModel, model).decoder.config.mixed
+        groups: list[dict[str, Any]] = [
             dict(name="weights", params=[], lr=rate, weight_decay=decay),
             dict(name="no_weight_decay", params=[], lr=rate, weight_decay=0.0),
         ]
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and id(parameter) not in points:
-                groups[not released_decay(name, model.decoder.config.mixed)]["params"].append(parameter)
+                groups[not released_decay(name, mixed)]["params"].append(parameter)
         return [group for group in [*groups, *([found["points"]] if points else [])] if group["params"]]
 
 

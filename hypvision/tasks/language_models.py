@@ -29,28 +29,23 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
     """
     require("mmengine", "mm")
     transformers = require("transformers", "lm")
-    from mmengine.registry import MODELS, DefaultScope
-
-    import hypvision.tasks.language  # noqa: F401 - registers the model
-    from hypvision.checkpoints.match import load_trained
     from hypvision.data.language import load_tokenizer
-    from hypvision.engine.checkpoint import load
-    from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import load_config
+    from hypvision.engine.predicting import trained_model
     from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
+    from hypvision.tasks.language import LanguageModel
 
     check_new_folder(folder)
-    config = load_config(config, options)
-    if config.model.get("type") != "LanguageModel":
+    loaded = load_config(config, options)
+    if loaded.model.get("type") != "LanguageModel":
         raise HypvisionError(
-            f"The config '{config.filename}' describes a {config.model.get('type')}, not a LanguageModel. Give one of "
+            f"The config '{loaded.filename}' describes a {loaded.model.get('type')}, not a LanguageModel. Give one of "
             "configs/helm, or your own like them."
         )
-    with DefaultScope.overwrite_default_scope("mmengine"), readable_errors():
-        trained = MODELS.build(config.model)
-    load_trained(trained, load(weights), weights)
-    name = config.train_dataloader.dataset.get("tokenizer", "byte")
-    read = load_tokenizer(name)  # documents begin as they did in the training
+    trained = trained_model(loaded, weights)
+    assert isinstance(trained, LanguageModel)
+    name = loaded.train_dataloader.dataset.get("tokenizer", "byte")
+    read: Any = load_tokenizer(name)  # documents begin as they did in the training
     if name == "byte":
         tokenizer = transformers.ByT5Tokenizer(extra_ids=0)
         tokenizer.model_max_length = trained.decoder.config.max_seq_len
@@ -143,7 +138,7 @@ def _continuation(tokenizer, prompt: list[int], new: list[int]) -> str:
 
 
 @contextmanager
-def _few_threads(model: torch.nn.Module) -> Iterator[None]:
+def _few_threads(model: Any) -> Iterator[None]:
     """One thread for a small model on a CPU: a token is a few hundred tiny products, for each of which threads would
     wait longer than it takes; on a busy machine ten times longer."""
     before = torch.get_num_threads()

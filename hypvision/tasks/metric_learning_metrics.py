@@ -188,7 +188,7 @@ def _measure(
 ) -> tuple[dict[str, float], list[str]]:
     """What :func:`evaluate_retrieval` gives, and how many queries have nothing to find."""
     exclude = None
-    if gallery is None:
+    if gallery is None or gallery_labels is None:
         gallery, gallery_labels = query, query_labels
         exclude = torch.arange(len(query), device=query.device)
     _check_points(query, gallery)
@@ -274,11 +274,10 @@ class RetrievalMetric(Metric):
         space = results[0][3] if results else SPACES[0]
         if queries is not None and results and not 0 < queries < len(results):
             raise HypvisionError(f"The data has {len(results)} images, {queries} of them queries: no gallery is left.")
-        parts = (points, labels, None, None)
-        if queries is not None:
-            parts = (points[:queries], labels[:queries], points[queries:], labels[queries:])
+        gallery = None if queries is None else points[queries:]
+        others = None if queries is None else labels[queries:]
         options = (self.recall, space, meta.get("ancestors"), {"backend": self.backend})
-        metrics, self.without_truth = _measure(*parts, *options)
+        metrics, self.without_truth = _measure(points[:queries], labels[:queries], gallery, others, *options)
         if self.out_file is not None:
             path = Path(self.out_file).with_suffix(".npz")
             with replacing(path) as temporary:

@@ -223,19 +223,14 @@ def publish(
 
     with tempfile.TemporaryDirectory(prefix="publish-") as place:
         stage = Path(place)
-        write_weights(weights, stage / "weights.safetensors", storage, header)
-        digest = file_sha256(stage / "weights.safetensors")
-        filename = f"{name}-{digest[:8]}.safetensors"
-        (stage / "weights").mkdir()
-        os.replace(stage / "weights.safetensors", stage / "weights" / filename)
-        size = (stage / "weights" / filename).stat().st_size
-        _check_total(index, name, size)
+        file = _stored(weights, header, stage, name, storage)
+        _check_total(index, name, file["bytes"])
         test_data = texts.pop("test_data")
         record = {
             "name": name,
             **known,
             "config": config,
-            "file": dict(sha256=digest, bytes=size, storage=storage, path=f"weights/{filename}"),
+            "file": file,
             "parameters": sum(value.numel() for value in expand_tokens(weights).values()),
             "classes": list(meta["classes"]),
             "licence": "Apache-2.0",
@@ -246,34 +241,9 @@ def publish(
         draft = [dict(name=metric, value=0.0, data=test_data, measured="us", command=command) for metric in names]
         # Mistakes in names and texts come out here, before the minutes that the measurements take.
         write_index(with_record(index, parse_record({**record, "metrics": draft})), stage / "index.yml")
-        before = _measure(config, str(checkpoint), {}, stage / "before", options)
-        if unknown := [metric for metric in names if metric not in before]:
-            raise HypvisionError(f"The test gives no metric '{unknown[0]}' but {', '.join(before)}.")
-        if unmeasured := [metric for metric in names if math.isnan(before[metric])]:
-            raise HypvisionError(
-                f"The test data have no truth for '{unmeasured[0]}', so it is NaN. Give other --metrics."
-            )
-        environment = {
-            "HYPVISION_INDEX": str(stage / "index.yml"),
-            "HYPVISION_HOME": str(stage / "home"),
-            "HYPVISION_WEIGHTS": "",
-            "HYPVISION_OFFLINE": "1",
-        }
-        _load_elsewhere(name, environment, stage)
-        after = _measure(config, f"zoo:{name}", environment, stage / "after", options)
-        for metric in draft:
-            key = metric["name"]
-            print(f"{key}: checkpoint {before[key]}, {storage} file {after[key]}", flush=True)
-            if not abs(before[key] - after[key]) <= tolerance:
-                raise HypvisionError(
-                    f"{key} is {after[key]} with the {storage} file but {before[key]} with the checkpoint, which is "
-                    f"more than the tolerance of {tolerance} away. Store it with more bits (--storage)."
-                )
-            metric["value"] = after[key]
-            if storage != "float32":
-                metric["full_precision"] = before[key]
+        _measure_both(draft, config, str(checkpoint), name, stage, storage, tolerance, options)
         final = parse_record({**record, "metrics": draft})
-        copy_verified(stage / "weights" / filename, folder / "weights" / filename, digest, size)
+        copy_verified(stage / file["path"], folder / file["path"], file["sha256"], file["bytes"])
     replaced = index.records.get(name)
     index = with_record(replace(index, root=folder.resolve()), final)
     write_index(index, folder / "index.yml")
@@ -281,6 +251,51 @@ def publish(
     if replaced is not None and replaced.file.path not in (None, final.file.path):
         (folder / replaced.file.path).unlink(missing_ok=True)
     return final
+
+
+def _stored(weights: dict[str, Tensor], header: dict[str, Any], stage: Path, name: str, storage: str) -> dict[str, Any]:
+    """Write the weights into the stage under a name with their sum: the ``file`` of a record."""
+    (stage / "weights").mkdir()
+    written = stage / "weights" / "new"
+    write_weights(weights, written, storage, header)
+    digest = file_sha256(written)
+    path = f"weights/{name}-{digest[:8]}.safetensors"
+    os.replace(written, stage / path)
+    return dict(sha256=digest, bytes=(stage / path).stat().st_size, storage=storage, path=path)
+
+
+def _measure_both(
+    draft: list[dict[str, Any]], config: str, checkpoint: str, name: str, stage: Path, storage: str, tolerance: float,
+    options: Sequence[str],
+) -> None:  # fmt: skip
+    """Measure the checkpoint and the staged file, and enter what the file gives into the metrics if both agree."""
+    before = _measure(config, checkpoint, {}, stage / "before", options)
+    for metric in draft:
+        if metric["name"] not in before:
+            raise HypvisionError(f"The test gives no metric '{metric['name']}' but {', '.join(before)}.")
+        if math.isnan(before[metric["name"]]):
+            raise HypvisionError(
+                f"The test data have no truth for '{metric['name']}', so it is NaN. Give other --metrics."
+            )
+    environment = {
+        "HYPVISION_INDEX": str(stage / "index.yml"),
+        "HYPVISION_HOME": str(stage / "home"),
+        "HYPVISION_WEIGHTS": "",
+        "HYPVISION_OFFLINE": "1",
+    }
+    _load_elsewhere(name, environment, stage)
+    after = _measure(config, f"zoo:{name}", environment, stage / "after", options)
+    for metric in draft:
+        key = metric["name"]
+        print(f"{key}: checkpoint {before[key]}, {storage} file {after[key]}", flush=True)
+        if not abs(before[key] - after[key]) <= tolerance:
+            raise HypvisionError(
+                f"{key} is {after[key]} with the {storage} file but {before[key]} with the checkpoint, which is "
+                f"more than the tolerance of {tolerance} away. Store it with more bits (--storage)."
+            )
+        metric["value"] = after[key]
+        if storage != "float32":
+            metric["full_precision"] = before[key]
 
 
 def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
