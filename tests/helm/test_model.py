@@ -250,7 +250,7 @@ def made_points(block):
     """Points that the gate sends to all experts, ``(2, 24, width)``."""
     space = torch.randn(2, 24, block.layout.size, generator=torch.Generator().manual_seed(2))
     rest = F.pad(space, (0, block.layout.width - block.layout.size))
-    return rest if block.layout.n is None else rows._with_time(rest, block.layout.n)
+    return rest if block.layout.n is None else rows.lift(rest, block.layout.n)
 
 
 def test_riemannian_adam_is_the_published():
