@@ -176,7 +176,7 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not (any(bool((value == number).all()) for number in expected) and bool((value == alias).all())):
             raise HypvisionError(
                 f"The manifold '{name}' of the checkpoint has c = {value.flatten()[0].item():g}, but the manifolds "
-                "of an expert must share one number, and all others have 1, as in every published model. Check the file."
+                "of an expert must share one number, and all others have 1, as in each published model. Check the file."
             )
         if name.endswith(".expert_manifold.k"):
             weights[name] = value

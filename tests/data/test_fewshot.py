@@ -223,7 +223,7 @@ def test_base_and_new(classes, base):
     else:
         with pytest.raises(HypvisionError, match="no 'new' classes"):
             take_subset(split, "new")
-    with pytest.raises(HypvisionError, match="'all', 'base' or 'new'"):
+    with pytest.raises(HypvisionError, match="subset must be one of 'all', 'base', 'new'"):
         take_subset(split, "old")
 
 
@@ -370,7 +370,7 @@ def test_mistakes_are_explained(tmp_path):
     fails("'b' of '.*' has no training images", load_split, "mine", tmp_path)
     (tmp_path / "mine/train/b").mkdir()
     fails("class folder '.*/b' has no images", load_split, "mine", tmp_path)
-    fails("A part of a data set is train, val, test", FewShotDataset, str(tmp_path), "mine", part="training")
+    fails("part must be one of 'train', 'val', 'test'", FewShotDataset, str(tmp_path), "mine", part="training")
     coop(tmp_path)
     split = load_split("caltech101", tmp_path)
     images = tmp_path / "caltech-101/101_ObjectCategories"

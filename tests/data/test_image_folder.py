@@ -123,7 +123,7 @@ def test_cifar_says_where_to_get_it(tmp_path):
     (tmp_path / "cifar-100-python").mkdir()
     with pytest.raises(HypvisionError, match="not complete"):
         CIFARDataset(tmp_path, EVAL, name="cifar100")
-    with pytest.raises(HypvisionError, match="cifar10 and cifar100, not 'svhn'"):
+    with pytest.raises(HypvisionError, match="'cifar10', 'cifar100', got 'svhn'"):
         CIFARDataset(tmp_path, EVAL, name="svhn")
 
 

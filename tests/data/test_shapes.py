@@ -166,12 +166,12 @@ def test_scenes_as_a_data_set():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(split="dev"), "no split 'dev'.*train, val, test"),
-        (dict(size=31), "size 31 cannot be drawn.*at least 32"),
-        (dict(size=(64, 20)), "cannot be drawn"),
-        (dict(size=64.0), "cannot be drawn"),
-        (dict(seed=-1), "seed is -1"),
-        (dict(index=2**32), "index is 4294967296"),
+        (dict(split="dev"), "split must be one of 'train', 'val', 'test', got 'dev'"),
+        (dict(size=31), "height must be an integer of at least 32, got 31"),
+        (dict(size=(64, 20)), "width must be an integer of at least 32, got 20"),
+        (dict(size=64.0), "height must be an integer of at least 32, got 64.0"),
+        (dict(seed=-1), "seed must be an integer from 0 to .*, got -1"),
+        (dict(index=2**32), "index must be .*, got 4294967296"),
     ],
 )
 def test_mistakes(arguments, message):
