@@ -381,12 +381,13 @@ def test_mistakes_are_sentences():
     ):
         with pytest.raises(HypvisionError, match="A StaticCache has empty places .* Give a DynamicCache"):
             mistake()
-    with pytest.raises(HypvisionError, match="attention_mask must be"):
-        model(tokens(2, 4), attention_mask=torch.ones(2, 1, 4, 4))
     with pytest.raises(HypvisionError, match="tokenizer that the model was trained with"):
         model.generate(tokens(1, 4) + 259, max_new_tokens=2, do_sample=False, pad_token_id=0)
     with pytest.raises(HypvisionError, match="more than the context of 256"):
         model.generate(tokens(1, 250), max_new_tokens=20, do_sample=False, pad_token_id=0)
+    for empty in ((0, 3), (2, 0)):
+        with pytest.raises(HypvisionError, match="at least one prompt of at least one token"):
+            model.generate(torch.zeros(empty, dtype=torch.long), max_new_tokens=2)
     with pytest.raises(HypvisionError, match="inputs_embeds"):
         model(inputs_embeds=torch.zeros(1, 2, 66))
     with pytest.raises(HypvisionError, match="vocabulary"):
