@@ -9,7 +9,7 @@ The way of a config through ``hypvision train``, each step once:
 2. ``run.train`` sends the rest of the log to its file (``console.quiet``);
 3. ``config.load_config`` reads the file and its bases, checks the kinds of the values and merges the options;
 4. ``extensions.import_extensions`` imports what the task and the ``default_scope`` add;
-5. ``config.prepare`` fits it to the machine and adds our hooks; ``PREPARATIONS`` of the scope do the same for a library;
+5. ``config.prepare`` fits it to the machine and adds our hooks; ``PREPARATIONS`` of the scope do so for a library;
 6. ``checks.check_data`` looks for the files of the data;
 7. ``checkpoint.newest_checkpoint`` finds, reads and checks what ``--resume`` goes on from;
 8. ``config.leave_out_pretrained`` leaves out weights that the checkpoint replaces;
