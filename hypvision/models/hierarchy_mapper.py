@@ -31,16 +31,6 @@ from hypvision.geometry import Euclidean, Lorentz
 from hypvision.geometry.numerics import Function, exact
 from hypvision.nn.linear import SharedLinear
 
-__all__ = [
-    "Decomposer",
-    "GaussianTree",
-    "HierarchyMapper",
-    "MapLayout",
-    "Moments",
-    "TreeEncoder",
-    "TreeLift",
-]
-
 # log-variances stay within these: a standard deviation of 1e-3 to 1e3
 LOG_VARIANCE = (-13.8, 13.8)
 # temperature of the decomposition's cross attention

@@ -36,9 +36,7 @@ from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastiv
 
 from .base import AnyCheckpoint, FeatureMaps, build_model, head_names
 from .hierarchy_mapper import HierarchyMapper, MapLayout
-from .himapper_checkpoint import checkpoint_filter_fn
-
-__all__ = ["BACKBONES", "PRESETS", "HiMapper"]
+from .himapper_checkpoint import BACKBONES, checkpoint_filter_fn
 
 PRESETS: dict[str, dict[str, Any]] = {
     "proper": dict(eval_noise="mean", kv="patch", lift="exp0", logit="neg_distance", one_by_one=False),
@@ -495,17 +493,6 @@ class _Levels(FeatureMaps):
 
 
 # Entry points
-
-BACKBONES = {
-    "deit_tiny_patch16_224": "fb_in1k",
-    "deit_small_patch16_224": "fb_in1k",
-    "deit_base_patch16_224": "fb_in1k",
-    "swin_tiny_patch4_window7_224": "ms_in1k",
-    "swin_small_patch4_window7_224": "ms_in1k",
-    "resnet50": "tv_in1k",
-    "efficientnet_b4": "ra2_in1k",
-}
-"""The backbones of the paper, which have names of their own in timm's registry, and the weights they start from."""
 
 
 def _prefixed(names: Any) -> Any:
