@@ -11,6 +11,7 @@ may change from call to call.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -275,36 +276,29 @@ class HCFormer(StagedModel):
     ):
         super().__init__()
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        stage_arguments = dict(layers=layers, dims=dims, heads=heads, mlp_ratios=mlp_ratios)
         mixer_arguments = dict(fold=fold, prop=prop, win=win, window_level=window_level)
-        _check_stages({**stage_arguments, **mixer_arguments})
+        _check_stages(curvature, layers=layers, dims=dims, heads=heads, mlp_ratios=mlp_ratios, **mixer_arguments)
         at_least(1, integer=True, patch_size=patch_size, head_dim=head_dim)
-        more_than(0, **{"curvature, minus the sectional curvature,": curvature})
-        side = _nominal_side(img_size, patch_size)
-        scales = _pair(layer_scale)
-        self.num_classes, self.in_chans, self.drop_rate, self.patch_size = num_classes, in_chans, drop_rate, patch_size
+        self.in_chans, self.drop_rate, self.patch_size = in_chans, drop_rate, patch_size
         self.stem = _stem(stem, in_chans, dims[0], patch_size, factory)
         rates: Iterator[Any] = iter(calculate_drop_path_rates(drop_path_rate, sum(layers)))
-        stages, self.feature_info, nominal = [], [], side // patch_size
+        stages, self.feature_info, nominal = [], [], _nominal_side(img_size, patch_size) // patch_size
         for i, depth in enumerate(layers):
-            nominal = (nominal + 1) // 2 if i > 0 else nominal
             mixer = dict(
-                heads=heads[i], head_dim=head_dim, nominal_size=nominal, curvature=curvature, pad=pad, lift=lift,
-                norm=mixer_norm, alpha=alpha, window_alpha=window_alpha, center=center, locality=locality,
+                heads=heads[i], head_dim=head_dim, nominal_size=-(-nominal // 2**i), curvature=curvature, pad=pad,
+                lift=lift, norm=mixer_norm, alpha=alpha, window_alpha=window_alpha, center=center, locality=locality,
                 **{name: values[i] for name, values in mixer_arguments.items()},
             )  # fmt: skip
-            blocks = [
-                HCFormerBlock(dims[i], mlp_ratios[i], proj_drop_rate, rate, scales, mixer, local_conv, **factory)
-                for rate in islice(rates, depth)
-            ]
+            options = dict(layer_scale=_pair(layer_scale), mixer=mixer, local_conv=local_conv, **factory)
+            make = partial(HCFormerBlock, dims[i], mlp_ratios[i], proj_drop_rate, **options)
+            blocks = [make(drop_path=rate) for rate in islice(rates, depth)]
             stages.append(HCFormerStage(dims[max(i - 1, 0)], dims[i], i > 0, blocks, **factory))
             self.feature_info.append(dict(num_chs=dims[i], reduction=patch_size * 2**i, module=f"stages.{i}"))
         self.stages = nn.ModuleList(stages)
         self.feature_norms = nn.ModuleList(MapNorm(dim, **factory) if feature_norms else nn.Identity() for dim in dims)
         self.num_features = self.head_hidden_size = dims[-1]
         self.norm = MapNorm(dims[-1], **factory)
-        self.global_pool = SelectAdaptivePool2d(pool_type=global_pool, flatten=bool(global_pool))
-        self.head = nn.Linear(dims[-1], num_classes, **factory) if num_classes > 0 else nn.Identity()
+        self.reset_classifier(num_classes, global_pool)
         self.init_weights()
 
     def init_weights(self) -> None:
@@ -401,8 +395,9 @@ def _stem(stem: str, in_chans: int, dim: int, patch_size: int, factory: dict[str
     return nn.Sequential(*layers)
 
 
-def _check_stages(arguments: dict[str, Any]) -> None:
+def _check_stages(curvature: float, **arguments: Any) -> None:
     """The arguments that have an entry for each stage must be tuples of one length and of values in range."""
+    more_than(0, **{"curvature, minus the sectional curvature,": curvature})
     for name, values in arguments.items():
         if not isinstance(values, (tuple, list)) or not values:
             raise ArgumentError(f"{name} must be a tuple with one entry a stage, got {values!r}.")

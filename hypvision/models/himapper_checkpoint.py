@@ -13,6 +13,8 @@ from hypvision.checkpoints.match import unknown_name
 from hypvision.checkpoints.read import network_weights
 from hypvision.errors import HypvisionError
 
+from .base import head_names
+
 BACKBONES = {
     "deit_tiny_patch16_224": "fb_in1k",
     "deit_small_patch16_224": "fb_in1k",
@@ -169,7 +171,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
         weights = himapper_from_official(weights)
     elif not weights.keys() <= own.keys() and not any(name.startswith(("trunk.", "mapper.")) for name in weights):
         weights = {f"trunk.{name}": value for name, value in weights.items()}
-        heads = model.head_names()
+        heads = head_names(model)
         kept = {n: v for n, v in own.items() if not n.startswith("trunk.") or n in heads}
         # Counters of batches are not in older files.
         kept |= {n: v for n, v in own.items() if n.endswith(".num_batches_tracked")}

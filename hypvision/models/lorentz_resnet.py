@@ -317,10 +317,7 @@ class LorentzResNet(StagedModel):
         super().__init__()
         rescale = plus if rescale is None else rescale
         conv = conv or ("efficient" if plus else "exact")
-        one_of(("basic", "bottleneck", "core"), block=block)
-        one_of(("cifar", "imagenet"), stem=stem)
-        one_of(("exact", "efficient"), conv=conv)
-        one_of(("lorentz", "linear"), head_type=head_type)
+        _check_kinds(block, stem, conv, head_type)
         _check_stages(layers, widths, hyperbolic_stages, block == "core" and hyperbolic_stem)
         _check_numbers(rescale, slope, limit, clip, curvature, head_curvature, norm_match, boost)
         self.in_chans, self.drop_rate, self.head_type = in_chans, drop_rate, head_type
@@ -328,13 +325,8 @@ class LorentzResNet(StagedModel):
         self.bounds = (bounds[0], bounds[1])
         Lorentz(curvature, bounds=self.bounds)  # refuses bad bounds also where nothing is hyperbolic
 
-        # The hyperboloids: one for all, or one for the stem and each stage; None where it is flat.
         wanted = [hyperbolic_stem, *(i in hyperbolic_stages for i in (1, 2, 3, 4))]
-        count = sum(wanted) if curvature_per_stage else min(1, sum(wanted))
-        found = [Lorentz(curvature, self.learn_curvature, self.bounds).to(device) for _ in range(count)]
-        self.manifolds = nn.ModuleList(found)
-        places = [sum(wanted[:i]) if curvature_per_stage else 0 for i in range(5)]
-        inner = [found[place] if on else None for place, on in zip(places, wanted)]
+        inner = self._make_manifolds(wanted, curvature, curvature_per_stage, device)
         self.head_manifold: Lorentz | None = None
         self.head_curvature = curvature if head_curvature is None else head_curvature
         options = dict(norm_match=norm_match, boost=boost)
@@ -342,12 +334,8 @@ class LorentzResNet(StagedModel):
             None, conv == "exact", slope if rescale else None, limit, 1.0 if clip is None else clip, options,
             factory=dict(device=device, dtype=dtype),
         )  # fmt: skip
-        large = stem == "imagenet"
-        sizes = (7, 2) if large else (3, 1)
-        self.stem = ConvNorm(in_chans, widths[0], *sizes, replace(self._flat, manifold=inner[0]))
-        self.act = nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
-        self._build_stages(layers, widths, block, inner, 4 if large else 1, drop_path_rate)
+        self._build_stem(in_chans, widths[0], stem == "imagenet", inner[0])
+        self._build_stages(layers, widths, block, inner, 4 if stem == "imagenet" else 1, drop_path_rate)
         self.norm = nn.Identity()
         self._set_pool(global_pool)
         self._set_head(num_classes)
@@ -357,6 +345,22 @@ class LorentzResNet(StagedModel):
         self.register_load_state_dict_pre_hook(_restore_aliases)  # type: ignore[no-untyped-call]
 
     # Construction
+
+    def _make_manifolds(
+        self, wanted: list[bool], curvature: float, per_stage: bool, device: Device
+    ) -> list[Lorentz | None]:
+        """The hyperboloids of the stem and the stages, one for all or one for each; None where it is flat."""
+        count = sum(wanted) if per_stage else min(1, sum(wanted))
+        found = [Lorentz(curvature, self.learn_curvature, self.bounds).to(device) for _ in range(count)]
+        self.manifolds = nn.ModuleList(found)
+        places = [sum(wanted[:i]) if per_stage else 0 for i in range(5)]
+        return [found[place] if on else None for place, on in zip(places, wanted)]
+
+    def _build_stem(self, in_chans: int, width: int, large: bool, manifold: Lorentz | None) -> None:
+        kernel, stride = (7, 2) if large else (3, 1)
+        self.stem = ConvNorm(in_chans, width, kernel, stride, replace(self._flat, manifold=manifold))
+        self.act = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
 
     def _build_stages(
         self, layers: Sequence[int], widths: Sequence[int], block: str, inner: list[Lorentz | None], reduction: int,
@@ -484,6 +488,13 @@ class LorentzResNet(StagedModel):
         if self.head_manifold is not None:
             found["head_manifold"] = self.head_manifold
         return {name: float(manifold._value()) for name, manifold in found.items()}
+
+
+def _check_kinds(block: str, stem: str, conv: str, head_type: str) -> None:
+    one_of(("basic", "bottleneck", "core"), block=block)
+    one_of(("cifar", "imagenet"), stem=stem)
+    one_of(("exact", "efficient"), conv=conv)
+    one_of(("lorentz", "linear"), head_type=head_type)
 
 
 def _check_stages(
