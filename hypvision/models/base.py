@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import check_kinds, filtered
 from hypvision.checkpoints.read import allow_training_files, network_weights
-from hypvision.checkpoints.timm_models import forget_weights, read_overlay
+from hypvision.models.timm_models import forget_weights, read_overlay
 
 __all__ = ["AnyCheckpoint", "FeatureMaps", "StagedModel", "build_model", "head_names"]
 

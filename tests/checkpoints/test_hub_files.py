@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import save_file
 
 import hypvision.checkpoints.download
-from hypvision.checkpoints.one_tensor import read_tensor
 from hypvision.checkpoints.sources import fetch_from_hub
-from hypvision.checkpoints.timm_models import create_model
 from hypvision.clip.models import create_clip
 from hypvision.errors import HypvisionError
+from hypvision.models.timm_models import create_model
+from hypvision.scaling.one_tensor import read_tensor
 
 NAME = "model.safetensors"
 
