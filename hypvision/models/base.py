@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import check_kinds, filtered
 from hypvision.checkpoints.read import allow_training_files, network_weights
-from hypvision.checkpoints.timm_models import forget_weights, read_overlay
 from hypvision.errors import ArgumentError
+from hypvision.models.timm_models import forget_weights, read_overlay
 
 allow_training_files()  # for checkpoint_path, which timm reads before any code of a model runs
 

@@ -30,10 +30,10 @@ from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.checkpoints.timm_models import create_model
 from hypvision.checks import more_than, one_of
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
+from hypvision.models.timm_models import create_model
 
 from .base import AnyCheckpoint, FeatureMaps, build_model, head_names
 from .hierarchy_mapper import HierarchyMapper, MapLayout, Moments

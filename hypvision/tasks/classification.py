@@ -26,7 +26,6 @@ from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
-from hypvision.checkpoints.timm_models import create_model
 from hypvision.checks import at_least, between, one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
@@ -35,6 +34,7 @@ from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import below, read_json, replacing, write_json
 from hypvision.inference.predictors import Predictor, Request, classifier
 from hypvision.models.base import head_names
+from hypvision.models.timm_models import create_model
 from hypvision.tasks.metric_learning_metrics import lca_heights
 from hypvision.tasks.publishing import image_input
 

@@ -329,7 +329,7 @@ def test_weights_that_cannot_be_fetched(monkeypatch):
     def offline(*args, **kwargs):
         raise OSError("no route to host")
 
-    monkeypatch.setattr("hypvision.checkpoints.timm_models.fetch_from_hub", lambda *_: None)
+    monkeypatch.setattr("hypvision.models.timm_models.fetch_from_hub", lambda *_: None)
     monkeypatch.setattr(timm.models._builder, "load_pretrained", offline)
     with pytest.raises(HypvisionError, match="cannot be fetched .OSError: no route to host.*pretrained=False"):
         timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)
