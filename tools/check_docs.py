@@ -1,9 +1,8 @@
 #!/usr/bin/env python
 """Check the types of every Python example of the documentation, as a type checker sees a user's file.
 
-``python tools/check_docs.py`` writes each block ``python`` of README, docs and configs into a file of its own, on the lines
-where it stands, and runs mypy over all of them. A block that goes on with names of an earlier one of its page begins where
-that one ended: the blocks of a page are one file unless they define the same names anew.
+``python tools/check_docs.py`` writes the blocks ``python`` of each page of README, docs and configs into one file, every
+line where the page has it, and runs mypy over all files.
 """
 
 import os
