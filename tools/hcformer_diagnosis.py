@@ -121,7 +121,7 @@ def branches(network, inputs: torch.Tensor) -> list[dict[str, float]]:
 def gradients(model, network, inputs: torch.Tensor, labels: torch.Tensor) -> list[dict[str, float]]:
     """For each block what of the loss's gradient reaches the features that place the centres, and the temperature."""
     model.zero_grad()
-    model.loss(inputs, labels).backward()
+    model(inputs, labels, mode="loss")["loss"].backward()
     rows = []
     for *_, block in blocks_of(network):
         mixer = block.mixer

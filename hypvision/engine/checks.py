@@ -218,9 +218,16 @@ def _explain_building(error: Exception, text: str) -> str | None:
         if unknown:
             owner, key = unknown[1].removesuffix(".__init__"), unknown[2]
             known: list[str] = []
-            kind = target if getattr(target, "__name__", "") == owner else names.get(owner)
+            bases = target.__mro__ if inspect.isclass(target) else ()
+            if owner in [
+                base.__name__ for base in bases
+            ]:  # perhaps a base class, to which the class hands its **kwargs
+                kind, owner = target, target.__name__
+            else:
+                kind, bases = names.get(owner), (names.get(owner),)
             if inspect.isclass(kind) and owner != "DataLoader":
-                known = [name for name in inspect.signature(kind).parameters if name not in ("args", "kwargs")]
+                found = [name for base in bases for name in inspect.signature(base.__init__).parameters]
+                known = [name for name in found if name not in ("self", "args", "kwargs")]
             elif owner == "DataLoader":
                 known = ["batch_size", "num_workers", "dataset", "sampler", "collate_fn", "drop_last", "pin_memory"]
             hint = did_you_mean(key, known, cutoff=0.6)

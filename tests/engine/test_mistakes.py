@@ -472,7 +472,7 @@ def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
         ("model.data_preprocessor=3", "data_preprocessor should be a `dict`"),
         ("model.label_smoothing=2", "label_smoothing must be a finite number from 0 to 1"),
         ("model.type=os.mkdir", "mkdir() missing required argument"),
-        ("val_evaluator.topk=x", "value of TopKAccuracy that does not fit"),
+        ("val_evaluator.topk=x", "topk must be an integer of at least 1"),
         ("load_from=mmcls://nosuch", "no weights 'mmcls://nosuch'"),
         ("load_from=open-mmlab://nosuch", "no weights 'open-mmlab://nosuch'"),
         ("custom_imports=nosuch", "has custom_imports = 'nosuch', but a dict"),

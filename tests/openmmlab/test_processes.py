@@ -70,11 +70,15 @@ def test_other_unused_parameters_are_named_before_the_first_step(monkeypatch):
     inner = torch.nn.ModuleDict(dict(used=torch.nn.Linear(2, 1), unused=torch.nn.Linear(2, 1)))
     optimizer = torch.optim.SGD(inner.parameters(), lr=1.0)
 
-    class Wrapper:
-        module, find_unused_parameters = inner, False
+    class Wrapper(torch.nn.Module):
+        find_unused_parameters = False
+
+        def __init__(self):
+            super().__init__()
+            self.module = inner
 
     class Runner:
-        model = Wrapper
+        model = Wrapper()
         optim_wrapper = type("", (), dict(optimizer=optimizer))
 
     UnusedParametersHook().before_train(Runner)
