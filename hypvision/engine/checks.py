@@ -221,7 +221,7 @@ def _explain_building(error: Exception, text: str) -> str | None:
             bases = target.__mro__ if inspect.isclass(target) else ()
             if owner in [
                 base.__name__ for base in bases
-            ]:  # perhaps a base class, to which the class hands its **kwargs
+            ]:  # a class or one of its bases
                 kind, owner = target, target.__name__
             else:
                 kind, bases = names.get(owner), (names.get(owner),)
