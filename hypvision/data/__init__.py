@@ -6,6 +6,10 @@ Names are loaded when first asked for, so that importing this package costs noth
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .shapes import TAXONOMY, Scene, ShapesClassification, ShapesScenes, Taxonomy
 
 __all__ = ["TAXONOMY", "Scene", "ShapesClassification", "ShapesScenes", "Taxonomy"]
 

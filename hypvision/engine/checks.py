@@ -219,9 +219,7 @@ def _explain_building(error: Exception, text: str) -> str | None:
             owner, key = unknown[1].removesuffix(".__init__"), unknown[2]
             known: list[str] = []
             bases = target.__mro__ if inspect.isclass(target) else ()
-            if owner in [
-                base.__name__ for base in bases
-            ]:  # a class or one of its bases
+            if owner in [base.__name__ for base in bases]:  # a class or one of its bases
                 kind, owner = target, target.__name__
             else:
                 kind, bases = names.get(owner), (names.get(owner),)
