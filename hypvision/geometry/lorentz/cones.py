@@ -8,7 +8,7 @@ from torch import Tensor
 from .._typing import Curvature
 from ..numerics import asinh, dot, one_each, positive, safe_sqrt, saturate_gradient, square_norm, stable
 from .frame import _CAP, _FAR, _LIMIT, _LONGEST, _bound, _lift_scaled, _perpendicular, _root, _scaled
-from .pairs import _pair
+from .pairs import pair_of
 
 __all__ = [
     "busemann",
@@ -148,7 +148,7 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     0 where ``y`` lies behind ``x`` on its ray, and where the points coincide. No clamp: an ``atan2`` of the parts of
     :func:`logmap` (Desai et al., ICML 2023, compute an ``acos`` which loses half of the digits).
     """
-    pair = _pair(x, y, c)
+    pair = pair_of(x, y, c)
     radial, away = pair.radial(), pair.qx > 0
     side = safe_sqrt(square_norm(_perpendicular(pair.delta, pair.x, away))) * pair.root
     same = (side == 0) & (radial == 0)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..numerics import _FEW, Function, asinh, dot, has_float64, plain, safe_sqrt, saturate_gradient, square_norm, widen
+from ..numerics import Function, asinh, dot, has_float64, plain, safe_sqrt, saturate_gradient, square_norm, widen
 
 # sqrt(c) * radius at which points are capped: squares of sinh(radius) must not overflow
 _CAP = {torch.float32: 40.0, torch.float64: 350.0}
@@ -90,39 +90,9 @@ def _scaled_tangent(v: Tensor, c) -> Tensor:
     return _times(_times(v, factor), _root(c))
 
 
-class _Lift(Function):
-    """``[time, factor * space]`` written once: a product and a concatenation would write it twice."""
-
-    @staticmethod
-    def forward(ctx, time, factor, space):
-        shape = torch.broadcast_shapes(time.shape[:-1], factor.shape[:-1], space.shape[:-1])
-        out = space.new_empty(*shape, space.shape[-1] + 1)
-        torch.mul(space.expand(*shape, space.shape[-1]), factor, out=out[..., 1:])
-        out[..., :1] = time
-        ctx.shapes = time.shape, factor.shape, space.shape
-        ctx.save_for_backward(factor, out)
-        return out
-
-    @staticmethod
-    def backward(ctx, grad):
-        factor, out = ctx.saved_tensors
-        time_shape, factor_shape, space_shape = ctx.shapes
-        grad_time, grad_factor, grad_space = grad[..., :1].sum_to_size(time_shape), None, None
-        if ctx.needs_input_grad[1]:
-            # not the product with the space part, which may be as large as numbers get
-            grad_factor = (dot(grad[..., 1:], out[..., 1:]) / factor).sum_to_size(factor_shape)
-        if ctx.needs_input_grad[2]:
-            grad_space = (grad[..., 1:] * factor).sum_to_size(space_shape)
-        return grad_time, grad_factor, grad_space
-
-
 def _lift(time: Tensor, factor: float | Tensor, space: Tensor) -> Tensor:
     """Vectors ``[time, factor * space]``."""
-    if not isinstance(factor, Tensor):
-        return _join(time, _times(space, factor))
-    if plain(space) or space.numel() <= _FEW:
-        return _join(time, space * factor)
-    return _Lift.apply(time, factor, space)
+    return _join(time, _times(space, factor))
 
 
 def _join(time: Tensor, space: Tensor) -> Tensor:
@@ -190,7 +160,7 @@ def _perpendicular(v: Tensor, x: Tensor, where: Tensor) -> Tensor:
     return out.to(v.dtype)
 
 
-def _move(qx: Tensor, radial: Tensor, ahead: Tensor, perp: Tensor, chord: Tensor) -> tuple[Tensor, Tensor]:
+def _move(qx: Tensor, radial: Tensor, ahead: Tensor, perp: Tensor, chord: Tensor) -> Tensor:
     """Coefficient of ``x / |x|`` where one arrives from ``x`` (away from the origin).
 
     Args:

@@ -8,7 +8,7 @@ from torch import Tensor
 from .._typing import Curvature
 from ..numerics import asinh, asinhc_sqrt, dot, safe_sqrt, saturate_gradient, square_norm, stable
 from .frame import _FAR, _capped, _move, _multiple, _perpendicular
-from .pairs import _pair
+from .pairs import pair_of
 from .points import _expmap0, _from_space, logmap0
 from .tangents import expmap, inner, logmap
 
@@ -37,7 +37,7 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 @stable("x", "y")
 def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Inverse of :func:`boost`: ``y`` as seen from ``x``, :math:`(-x) \oplus y`; accurate for near points too."""
-    pair = _pair(x, y, c)
+    pair = pair_of(x, y, c)
     far = pair.far()
     one = torch.ones_like(pair.q)
     nx = torch.where(far, pair.nx, one)

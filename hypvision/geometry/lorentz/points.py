@@ -20,7 +20,6 @@ from ..numerics import (
     stable,
 )
 from .frame import _CAP, _LIMIT, _bound, _capped, _lift, _root, _times
-from .pairs import keep
 
 __all__ = ["dist0", "expmap0", "from_space", "logmap0", "minkowski_inner", "origin", "projx", "time_from_space"]
 
@@ -124,13 +123,14 @@ class _Dist0(Function):
     @staticmethod
     def forward(ctx, x, c, length, q):
         out = _radii(length, q, c)
-        keep(ctx, x, length, q, out, c)
+        ctx.c = None if isinstance(c, Tensor) else c
+        ctx.save_for_backward(x, length, q, out, *([c] if isinstance(c, Tensor) else []))
         return out
 
     @staticmethod
     def backward(ctx, grad):
         x, length, q, out, *c = ctx.saved_tensors
-        c = c[0] if c else ctx.number
+        c = c[0] if c else ctx.c
         if torch.is_grad_enabled():
             return *backward_of(_dist0, [x, c], ctx.needs_input_grad[:2], grad), None, None
         root, by_c = (q + 1).sqrt_(), None
